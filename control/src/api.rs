@@ -1,0 +1,265 @@
+//! What is said over the agent's socket: the call that CNI and the rig make, and what `manx status` reads.
+//!
+//! A message is a 4-byte little-endian length and that many bytes of JSON, at most [`MAX_MESSAGE`]. A connection carries
+//! requests and their answers in turn. The socket has mode 0600.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Spoken by this version; a request with another is refused with an [`ErrorKind::Version`].
+pub const VERSION: u32 = 1;
+/// Longest message in bytes.
+pub const MAX_MESSAGE: usize = 64 << 20;
+
+/// One question.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request {
+    /// [`VERSION`].
+    pub version: u32,
+    /// What is asked.
+    pub call: Call,
+}
+
+/// What can be asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// Give a pod its interface and addresses. Repeating it for the same pod and namespace gives the same answer.
+    Attach(Attach),
+    /// Take a pod's interface and addresses away. A pod that is not attached is no error.
+    Detach(PodName),
+    /// Everything `manx status` shows.
+    Status,
+    /// The last denied flows, oldest first (a bounded buffer).
+    Denials,
+    /// Stream a port's packets: after the answer the connection carries a pcapng file until either side closes it.
+    Capture(Capture),
+}
+
+/// A pod by namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PodName {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl std::fmt::Display for PodName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// See [`Call::Attach`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Attach {
+    /// The pod.
+    pub pod: PodName,
+    /// Path of the pod's network namespace (as `CNI_NETNS`).
+    pub netns: PathBuf,
+    /// Name of the interface to make (as `CNI_IFNAME`).
+    pub interface: String,
+}
+
+/// See [`Call::Capture`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Capture {
+    /// A pod (`namespace/name`) or a port's name.
+    pub port: String,
+}
+
+/// One answer: what was asked for, or why not.
+pub type Response = Result<Reply, Failure>;
+
+/// Answers, one for each [`Call`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Call::Attach`].
+    Attached(Attached),
+    /// To [`Call::Detach`].
+    Detached,
+    /// To [`Call::Status`].
+    Status(Box<Status>),
+    /// To [`Call::Denials`].
+    Denials(Vec<Denial>),
+    /// To [`Call::Capture`]: the pcapng file follows.
+    Capturing,
+}
+
+/// How a pod hangs on the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Device {
+    /// A TUN device inside the pod whose queues the agent holds.
+    Tun,
+    /// A veth whose host end is in the agent's own network namespace.
+    Veth,
+}
+
+/// What [`Call::Attach`] made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Attached {
+    /// The pod's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The kind of device.
+    pub device: Device,
+    /// The interface's MTU.
+    pub mtu: u32,
+}
+
+/// Why a call was refused.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// For programs.
+    pub kind: ErrorKind,
+    /// For people: what was found, what was expected, and what to do.
+    pub message: String,
+}
+
+/// The kinds of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// Another protocol version.
+    Version,
+    /// The request does not parse or names something that is not there.
+    Invalid,
+    /// No address is left in the node's blocks.
+    Exhausted,
+    /// The environment does not allow it.
+    Environment,
+    /// Anything else.
+    Internal,
+}
+
+/// What `manx status` shows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// The product's version.
+    pub version: String,
+    /// The node.
+    pub node: String,
+    /// Seconds since the agent started.
+    pub uptime_s: u64,
+    /// Whether the datastore has been read whole at least once.
+    pub in_sync: bool,
+    /// Counts up with each published table.
+    pub tables: u64,
+    /// Objects that are not valid: where, and why. Each fails closed.
+    pub invalid: Vec<String>,
+    /// How many endpoints of the whole cluster the tables know.
+    pub known_endpoints: usize,
+    /// How many policies the tables know.
+    pub known_policies: usize,
+    /// The endpoints of this node.
+    pub endpoints: Vec<EndpointStatus>,
+    /// Destinations and where they lead.
+    pub routes: Vec<RouteStatus>,
+    /// The worker's ports.
+    pub ports: Vec<PortStatus>,
+    /// The workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Packets by the rule (or reason) that decided, allowed and denied.
+    pub rules: Vec<RuleCount>,
+}
+
+/// One endpoint of this node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EndpointStatus {
+    /// The pod.
+    pub pod: PodName,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its port's name.
+    pub port: String,
+    /// The kind of device.
+    pub device: Device,
+    /// Whether the published tables hold it; until then nothing passes.
+    pub enforced: bool,
+    /// The policies that select it for ingress.
+    pub ingress: Vec<String>,
+    /// The policies that select it for egress.
+    pub egress: Vec<String>,
+}
+
+/// One route.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RouteStatus {
+    /// The destination prefix.
+    pub prefix: String,
+    /// Where it leads, e.g. `pod default/web`, `tunnel 172.18.0.3 (node-2)`, `host`, `unreachable`.
+    pub via: String,
+}
+
+/// One port.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// The name: `pod:namespace/name`, `host`, `uplink-raw`, `uplink-ring`.
+    pub name: String,
+    /// Packets received, super-packets counted in segments.
+    pub received_packets: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Packets sent, super-packets counted in segments.
+    pub sent_packets: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Packets that came in by this port and died, by reason; only what is not zero.
+    pub drops: std::collections::BTreeMap<String, u64>,
+}
+
+/// One worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// The core it is pinned to.
+    pub core: Option<usize>,
+    /// Turns that found packets.
+    pub busy_turns: u64,
+    /// Times it went to sleep.
+    pub parks: u64,
+    /// Packets handled.
+    pub packets: u64,
+    /// Time-stamp counter cycles spent in turns that found packets.
+    pub busy_cycles: u64,
+    /// Flows in its table.
+    pub flows: u64,
+    /// Flows evicted to make room.
+    pub evictions: u64,
+}
+
+/// Packets that one rule (or the lack of one) decided.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RuleCount {
+    /// The rule, or the reason.
+    pub rule: String,
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// Packets, super-packets counted in segments.
+    pub packets: u64,
+}
+
+/// One denied flow: its first packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The source address.
+    pub source: IpAddr,
+    /// The destination address.
+    pub destination: IpAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source port, or 0.
+    pub source_port: u16,
+    /// Destination port, or 0.
+    pub destination_port: u16,
+    /// The drop reason's name.
+    pub reason: String,
+    /// What decided, in words.
+    pub rule: String,
+}

@@ -1,0 +1,2 @@
+//! The control side of Manx.
+pub mod api;

@@ -1,0 +1,2 @@
+//! The `manx` command.
+fn main() {}

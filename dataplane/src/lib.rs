@@ -1,0 +1,4 @@
+//! Packets in, packets out.
+pub mod fate;
+pub mod packet;
+pub mod port;

@@ -1,0 +1,258 @@
+//! A packet in flight: one owned buffer, where the packet lies in it, and what the device promised about it.
+//!
+//! A packet always starts at its outermost IP header (or, while a link port frames it, at the Ethernet header). Buffers
+//! come from a worker's [`Pool`] and return to it; a packet that moves to another worker takes its buffer along.
+
+/// Bytes free in front of every received packet: an Ethernet and an outer IPv4 header fit, with room to spare.
+pub const HEADROOM: usize = 128;
+/// The longest IP packet (RFC 791, RFC 8200 without jumbograms) plus an Ethernet header.
+pub const MAX_PACKET: usize = 65_535 + 14;
+/// Headers of packets whose buffers lie 64 KiB apart would share one cache set; each buffer starts its packets at one of
+/// these many lines.
+const COLOURS: usize = 16;
+const LINE: usize = 64;
+const CAPACITY: usize = HEADROOM + COLOURS * LINE + MAX_PACKET + 1;
+
+/// What is known of a packet's layer-4 checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Checksum {
+    /// In the packet, as the sender wrote it; nobody has looked.
+    #[default]
+    Unverified,
+    /// In the packet, and the device or this program has verified it.
+    Verified,
+    /// Only the pseudo-header's sum is in the packet: the sum from `start` to the end, stored at `start + offset`,
+    /// completes it. `start` counts from the packet's first byte (virtio 1.2, 5.1.6.2 `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    Partial {
+        /// First byte of the layer-4 header, from the packet's first byte.
+        start: u16,
+        /// Where in the layer-4 header the checksum stands.
+        offset: u16,
+    },
+}
+
+/// How a super-packet falls into segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP datagrams of equal size (the last may be shorter), either family (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+    Udp,
+}
+
+/// A super-packet: one header, many segments' payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segmentation {
+    /// What is repeated in front of each segment.
+    pub kind: SegmentKind,
+    /// Payload bytes a segment (the last may hold fewer); never 0.
+    pub size: u16,
+    /// TCP's CWR is set: only the first segment carries it (`VIRTIO_NET_HDR_GSO_ECN`).
+    pub ecn: bool,
+}
+
+/// What travels beside the bytes: the state that a virtio-net header carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offload {
+    /// The layer-4 checksum's state.
+    pub checksum: Checksum,
+    /// Present on a super-packet.
+    pub segmentation: Option<Segmentation>,
+}
+
+/// One packet and its buffer.
+pub struct Packet {
+    buffer: Box<[u8]>,
+    start: u32,
+    len: u32,
+    /// Checksum and segmentation state; offsets count from the packet's first byte.
+    pub offload: Offload,
+}
+
+impl std::fmt::Debug for Packet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packet")
+            .field("len", &self.len)
+            .field("offload", &self.offload)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Packet {
+    /// The packet's bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start as usize..(self.start + self.len) as usize]
+    }
+
+    /// The packet's bytes, to change.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start as usize..(self.start + self.len) as usize]
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is nothing in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes free in front.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        self.start as usize
+    }
+
+    /// All the room behind the packet's first byte, for a device to write into; follow with [`Packet::set_len`].
+    #[inline]
+    pub fn room_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start as usize..]
+    }
+
+    /// Sets the length, at most the room behind the first byte (more is clamped).
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        self.len = len.min(self.buffer.len() - self.start as usize) as u32;
+    }
+
+    /// Puts `header` in front and moves the checksum's start along. False, and nothing done, without the headroom.
+    #[inline]
+    #[must_use]
+    pub fn push_front(&mut self, header: &[u8]) -> bool {
+        let Some(start) = (self.start as usize).checked_sub(header.len()) else { return false };
+        self.buffer[start..start + header.len()].copy_from_slice(header);
+        self.start = start as u32;
+        self.len += header.len() as u32;
+        if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
+            *start += header.len() as u16;
+        }
+        true
+    }
+
+    /// Takes `n` bytes off the front (at most all) and moves the checksum's start along.
+    #[inline]
+    pub fn pull_front(&mut self, n: usize) {
+        let n = n.min(self.len());
+        self.start += n as u32;
+        self.len -= n as u32;
+        if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
+            *start = start.saturating_sub(n as u16);
+        }
+    }
+
+    /// How many packets a wire would carry for it, given the bytes of headers before the payload.
+    #[inline]
+    pub fn segments(&self, header_len: usize) -> u64 {
+        match self.offload.segmentation {
+            Some(s) if s.size > 0 => {
+                (self.len().saturating_sub(header_len) as u64).div_ceil(u64::from(s.size)).max(1)
+            }
+            _ => 1,
+        }
+    }
+}
+
+/// A worker's free buffers. It grows on demand up to its limit; an untouched buffer costs no memory.
+pub struct Pool {
+    free: Vec<Box<[u8]>>,
+    made: usize,
+    limit: usize,
+}
+
+impl Pool {
+    /// A pool that will make at most `limit` buffers.
+    pub fn new(limit: usize) -> Self {
+        Self { free: Vec::with_capacity(limit), made: 0, limit }
+    }
+
+    /// An empty packet with [`HEADROOM`], or `None` when every buffer is in flight.
+    #[inline]
+    pub fn take(&mut self) -> Option<Packet> {
+        let buffer = match self.free.pop() {
+            Some(buffer) => buffer,
+            None if self.made < self.limit => {
+                self.made += 1;
+                vec![0; CAPACITY].into_boxed_slice()
+            }
+            None => return None,
+        };
+        let colour = (buffer.as_ptr() as usize / CAPACITY.next_power_of_two()) % COLOURS;
+        Some(Packet {
+            buffer,
+            start: (HEADROOM + colour * LINE) as u32,
+            len: 0,
+            offload: Offload::default(),
+        })
+    }
+
+    /// An empty packet filled with `bytes` (cut at [`MAX_PACKET`]).
+    pub fn take_filled(&mut self, bytes: &[u8]) -> Option<Packet> {
+        let mut packet = self.take()?;
+        let len = bytes.len().min(MAX_PACKET);
+        packet.room_mut()[..len].copy_from_slice(&bytes[..len]);
+        packet.set_len(len);
+        Some(packet)
+    }
+
+    /// Gives a packet's buffer back.
+    #[inline]
+    pub fn put(&mut self, packet: Packet) {
+        if self.free.len() < self.limit {
+            self.free.push(packet.buffer);
+        }
+    }
+
+    /// How many packets can still be taken.
+    pub fn available(&self) -> usize {
+        self.free.len() + (self.limit - self.made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_move_the_checksum_start_along() {
+        let mut pool = Pool::new(1);
+        let mut packet = pool.take_filled(&[9; 40]).unwrap();
+        packet.offload.checksum = Checksum::Partial { start: 20, offset: 6 };
+        assert!(packet.push_front(&[1; 20]));
+        assert_eq!(packet.offload.checksum, Checksum::Partial { start: 40, offset: 6 });
+        packet.pull_front(20);
+        assert_eq!(packet.offload.checksum, Checksum::Partial { start: 20, offset: 6 });
+        assert_eq!(packet.bytes(), [9; 40]);
+        assert!(!packet.push_front(&[0; 4096]), "more than the headroom is refused");
+    }
+
+    #[test]
+    fn a_pool_never_makes_more_than_its_limit_and_reuses_what_returns() {
+        let mut pool = Pool::new(2);
+        let first = pool.take().unwrap();
+        let _second = pool.take().unwrap();
+        assert!(pool.take().is_none());
+        pool.put(first);
+        assert_eq!(pool.available(), 1);
+        let again = pool.take().unwrap();
+        assert!(again.is_empty());
+        assert!(again.headroom() >= HEADROOM);
+    }
+
+    #[test]
+    fn a_super_packet_counts_its_segments() {
+        let mut pool = Pool::new(1);
+        let mut packet = pool.take_filled(&[0; 40 + 3001]).unwrap();
+        assert_eq!(packet.segments(40), 1);
+        packet.offload.segmentation =
+            Some(Segmentation { kind: SegmentKind::Tcp4, size: 1000, ecn: false });
+        assert_eq!(packet.segments(40), 4);
+    }
+}

@@ -1,0 +1,2 @@
+//! Policies in, classifier tables out.
+pub mod model;
