@@ -1,6 +1,14 @@
 //! Ports: where packets come from and go to. Above this trait everything is an IP packet; link framing, virtio headers
 //! and system calls end here.
 
+pub mod capture;
+pub mod ipip_raw;
+pub mod link;
+pub mod memory;
+pub mod packet;
+pub mod pcap;
+pub mod tun;
+
 use std::io;
 use std::os::fd::RawFd;
 

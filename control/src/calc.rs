@@ -1,0 +1,1 @@
+//! The calculation: model and node state to the dataplane's tables.

@@ -1,0 +1,1 @@
+//! The agent's socket, seen by a client.

@@ -1,0 +1,1 @@
+//! What this environment allows, what a lack costs, and the command that mends it.

@@ -1,0 +1,1 @@
+//! Host-local allocation from the node's pod CIDRs.

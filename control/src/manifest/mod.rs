@@ -1,0 +1,1 @@
+//! Manifests: text to wire objects, with the position of everything.

@@ -1,0 +1,1 @@
+//! Links, addresses, routes and neighbours of a namespace.

@@ -1,0 +1,1 @@
+//! The independent oracle: judges the objects themselves.

@@ -1,0 +1,1 @@
+//! The rig: a whole cluster on one machine.

@@ -1,0 +1,1 @@
+//! Counters: written by one worker, read by anybody.

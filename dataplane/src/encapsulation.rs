@@ -1,0 +1,1 @@
+//! IPIP (RFC 2003): encapsulation and decapsulation.

@@ -1,0 +1,1 @@
+//! ICMP errors that this node originates, and the inner headers of those that pass.

@@ -1,0 +1,1 @@
+//! Super-packets: segmentation and coalescing.

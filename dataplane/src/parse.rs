@@ -1,0 +1,1 @@
+//! A packet's parsed headers: what the decision needs, found once.

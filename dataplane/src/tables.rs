@@ -1,0 +1,1 @@
+//! The tables that a worker judges by: one immutable value, published whole.

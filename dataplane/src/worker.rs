@@ -1,0 +1,1 @@
+//! A worker: one core, its ports, its flows.
