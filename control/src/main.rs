@@ -1,2 +1,7 @@
 //! The `manx` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    manx::cli::main()
+}

@@ -1,0 +1,71 @@
+//! How a command ends when it does not end well.
+
+use crate::api::{ErrorKind, Failure};
+
+/// Exit code of a deviation from what was expected, of a denial, and of a failure of our own.
+pub const DEVIATION: u8 = 1;
+/// Exit code of a wrong usage or of input that is not valid.
+pub const INVALID: u8 = 2;
+/// Exit code when the environment does not allow it.
+pub const ENVIRONMENT: u8 = 3;
+
+/// Why a command did not do what it was asked. Each kind has its exit code; 0 is "as expected".
+///
+/// A text says what was found, what was expected, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was observed is not what was expected, or was denied, and the command has already said so. Exit code 1.
+    #[error("not as expected")]
+    Deviation,
+    /// Something failed on the way: an agent that broke off, a file that cannot be written. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// The usage or the input is wrong. Exit code 2.
+    #[error("{0}")]
+    Invalid(String),
+    /// The environment does not allow it. Exit code 3.
+    #[error("{0}")]
+    Environment(String),
+}
+
+impl Error {
+    /// The process's exit code.
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::Deviation | Self::Failed(_) => DEVIATION,
+            Self::Invalid(_) => INVALID,
+            Self::Environment(_) => ENVIRONMENT,
+        }
+    }
+
+    /// Whether the command has said everything itself, so that nothing more is printed.
+    pub const fn is_told(&self) -> bool {
+        matches!(self, Self::Deviation)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure.kind {
+            ErrorKind::Version | ErrorKind::Invalid => Self::Invalid(failure.message),
+            ErrorKind::Environment => Self::Environment(failure.message),
+            ErrorKind::Exhausted | ErrorKind::Internal => Self::Failed(failure.message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_failure_has_its_exit_code() {
+        let code = |kind| Error::from(Failure { kind, message: String::new() }).code();
+        assert_eq!(code(ErrorKind::Version), 2);
+        assert_eq!(code(ErrorKind::Invalid), 2);
+        assert_eq!(code(ErrorKind::Exhausted), 1);
+        assert_eq!(code(ErrorKind::Environment), 3);
+        assert_eq!(code(ErrorKind::Internal), 1);
+        assert_eq!(Error::Deviation.code(), 1);
+    }
+}

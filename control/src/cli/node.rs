@@ -1,0 +1,86 @@
+//! `manx node`: the node agent's settings.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::Error;
+
+/// The settings of the node agent.
+#[derive(Debug, Clone, Args)]
+pub struct Node {
+    /// Name of this node's Node object
+    #[arg(long, env = "MANX_NAME", value_name = "NODE")]
+    pub name: String,
+    /// Directory of manifests
+    #[arg(long, env = "MANX_DATASTORE", value_name = "DIR")]
+    pub datastore: PathBuf,
+    /// Where to listen for attach, detach and status
+    #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
+    pub socket: PathBuf,
+    /// Interface that leads to the other nodes
+    #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
+    pub uplink: String,
+    /// How tunnel packets reach the uplink
+    #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Ring)]
+    pub uplink_mode: UplinkMode,
+    /// How pods are attached
+    #[arg(long, env = "MANX_POD_DEVICE", value_enum, default_value_t = PodDevice::Auto)]
+    pub pod_device: PodDevice,
+    /// What a worker without packets does
+    #[arg(long, env = "MANX_POLL", value_enum, default_value_t = Poll::Adaptive)]
+    pub poll: Poll,
+    /// How many workers
+    #[arg(long, env = "MANX_WORKERS", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: u16,
+    /// Cores to pin the workers to, e.g. 2,3
+    #[arg(long, env = "MANX_PIN", value_name = "CORES", value_delimiter = ',')]
+    pub pin: Vec<usize>,
+    /// Form of the log
+    #[arg(long, env = "MANX_LOG", value_enum, default_value_t = LogFormat::Text)]
+    pub log: LogFormat,
+}
+
+/// How tunnel packets reach the uplink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UplinkMode {
+    /// A raw protocol-4 socket: the kernel routes the outer packet
+    Raw,
+    /// A packet ring on the interface, beside the node's own stack
+    Ring,
+}
+
+/// How pods are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodDevice {
+    /// TUN where /dev/net/tun can be opened, else veth
+    Auto,
+    /// A TUN device inside the pod
+    Tun,
+    /// A veth pair that the agent takes over
+    Veth,
+}
+
+/// What a worker without packets does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Poll {
+    /// Sleeps after a while and is woken by packets
+    Adaptive,
+    /// Never sleeps
+    Busy,
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Runs the agent until it is told to stop.
+pub fn run(node: &Node) -> Result<(), Error> {
+    Err(Error::Failed(format!("node {}: the agent is not part of this build yet", node.name)))
+}
