@@ -8,11 +8,12 @@ pub mod memory;
 pub mod packet;
 pub mod pcap;
 pub mod tun;
+pub mod virtio;
 
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::packet::{Packet, Pool};
+use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind};
 
 /// What a port's far side takes without help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,13 +26,47 @@ pub struct Capabilities {
     pub udp_segmentation: bool,
 }
 
+impl Capabilities {
+    /// Everything: what TUN of a recent kernel and AF_PACKET on a veth take.
+    pub const ALL: Self =
+        Self { partial_checksum: true, tcp_segmentation: true, udp_segmentation: true };
+
+    /// Whether a packet in this state may be handed to [`PacketIo::transmit`]. A port refuses any other.
+    #[inline]
+    pub fn take(self, offload: Offload) -> bool {
+        let checksum =
+            self.partial_checksum || !matches!(offload.checksum, Checksum::Partial { .. });
+        let segmentation = match offload.segmentation.map(|s| s.kind) {
+            None => true,
+            Some(SegmentKind::Tcp4 | SegmentKind::Tcp6) => self.tcp_segmentation,
+            Some(SegmentKind::Udp) => self.udp_segmentation,
+        };
+        checksum && segmentation
+    }
+}
+
+/// What one call of [`PacketIo::receive`] did beside the packets that it appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[must_use]
+pub struct Received {
+    /// The device had no more to give: sleep until its descriptor is readable. Otherwise ask again.
+    pub drained: bool,
+    /// Packets dropped because what the device says of them (virtio header, framing, length) contradicts their bytes.
+    pub malformed: usize,
+    /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside.
+    pub not_ours: usize,
+    /// Frames that the port answered itself (ARP, neighbour solicitations) and that nobody above sees.
+    pub answered: usize,
+}
+
 /// What became of a batch handed to [`PacketIo::transmit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Transmitted {
     /// Packets the device took.
     pub sent: usize,
-    /// Packets the device refused (queue full, interface down, peer gone); they are gone.
+    /// Packets the device refused (queue full, interface down, peer gone) or whose state [`Capabilities`] does not
+    /// allow; they are gone.
     pub refused: usize,
 }
 
@@ -39,11 +74,15 @@ pub struct Transmitted {
 ///
 /// After an error the port is unusable and its owner detaches it; a refused packet is not an error.
 pub trait PacketIo: Send {
-    /// Appends up to `limit` packets to `into`, fewer when the device is empty or the pool exhausted. Less than `limit`
-    /// with buffers left in the pool means that the device has been drained and readiness will be signalled anew.
-    fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Packet>, limit: usize) -> io::Result<()>;
+    /// Appends up to `limit` packets to `into`, fewer when the device is empty or the pool exhausted.
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received>;
 
-    /// Sends and empties `packets`; every buffer returns to `pool`.
+    /// Sends and empties `packets`, also when it fails; every buffer returns to `pool`.
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted>;
 
     /// What may be handed to [`PacketIo::transmit`].

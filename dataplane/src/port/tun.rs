@@ -1,1 +1,186 @@
-//! tun
+//! TUN queues: the device lies inside the pod's (or the node's) network namespace, this program holds its queues.
+//!
+//! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP hand over and take
+//! super-packets of up to 64 KB. The kernel spreads flows over the queues; each worker owns one.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use super::virtio::{self, HEADER_LEN};
+use super::{Capabilities, PacketIo, Received, Transmitted};
+use crate::packet::{Packet, Pool};
+use crate::sys;
+
+const DEVICE: &str = "/dev/net/tun";
+/// A layer-3 device without the four bytes of packet information, with virtio headers, with room for further queues.
+const FLAGS: i32 = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+const OFFLOAD_TCP: u32 =
+    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+/// Linux 6.2 and later.
+const OFFLOAD_UDP: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+
+/// One queue of a TUN device.
+#[derive(Debug)]
+pub struct Tun {
+    queue: File,
+    name: String,
+    capabilities: Capabilities,
+}
+
+impl Tun {
+    /// Opens `queues` queues (at least one) of the device `name` in the caller's network namespace and creates the device
+    /// if it is not there; `%d` in the name is replaced by a free number. The device goes when its last queue is closed.
+    ///
+    /// Addresses, MTU, the length of its transmission queue (500 packets unless set) and `up` are the caller's to set.
+    ///
+    /// Errors: `PermissionDenied` when `/dev/net/tun` is root's alone or the caller lacks `CAP_NET_ADMIN` in the
+    /// namespace, `NotFound` without the device node, `E2BIG` beyond the kernel's 256 queues.
+    pub fn open(name: &str, queues: usize) -> io::Result<Vec<Self>> {
+        let mut name = name.to_owned();
+        let mut opened = Vec::with_capacity(queues.max(1));
+        for _ in 0..queues.max(1) {
+            let queue = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+                .open(DEVICE)?;
+            name = sys::tun::set_interface(queue.as_fd(), &name, FLAGS)?;
+            opened.push(Self::prepare(queue, name.clone())?);
+        }
+        Ok(opened)
+    }
+
+    /// Takes over a queue that somebody else opened, in whatever namespace.
+    ///
+    /// Errors: `InvalidInput` when it is no TUN queue of the shape that [`Tun::open`] makes (layer 3, virtio header, no
+    /// packet information); the kernel's when it is detached.
+    pub fn from_fd(queue: OwnedFd) -> io::Result<Self> {
+        let interface = sys::tun::interface(queue.as_fd())?;
+        let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if interface.flags & needed != needed {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the queue is not a TUN queue with virtio headers and without packet information",
+            ));
+        }
+        sys::set_nonblocking(queue.as_fd())?;
+        Self::prepare(File::from(queue), interface.name)
+    }
+
+    /// Both settings are the whole device's; a second queue sets them again to the same.
+    fn prepare(queue: File, name: String) -> io::Result<Self> {
+        sys::tun::set_vnet_header_len(queue.as_fd(), HEADER_LEN as i32)?;
+        let udp_segmentation = match sys::tun::set_offload(queue.as_fd(), OFFLOAD_TCP | OFFLOAD_UDP)
+        {
+            Ok(()) => true,
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                sys::tun::set_offload(queue.as_fd(), OFFLOAD_TCP)?;
+                false
+            }
+            Err(e) => return Err(e),
+        };
+        let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
+        Ok(Self { queue, name, capabilities })
+    }
+
+    /// The interface's name, in the namespace it was opened in.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn send(&self, packet: &Packet) -> io::Result<usize> {
+        let header = virtio::encode(packet.offload, packet.bytes(), 0);
+        retry(|| {
+            (&self.queue).write_vectored(&[IoSlice::new(&header), IoSlice::new(packet.bytes())])
+        })
+    }
+}
+
+impl From<Tun> for OwnedFd {
+    /// The queue's descriptor, to pass it on.
+    fn from(tun: Tun) -> Self {
+        tun.queue.into()
+    }
+}
+
+impl PacketIo for Tun {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        let mut received = Received::default();
+        for _ in 0..limit {
+            let Some(mut packet) = pool.take() else { return Ok(received) };
+            let mut header = [0; HEADER_LEN];
+            let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(packet.room_mut())];
+            let len = match retry(|| (&self.queue).read_vectored(&mut room)) {
+                Ok(len) => len,
+                Err(e) => {
+                    pool.put(packet);
+                    if e.kind() != io::ErrorKind::WouldBlock {
+                        return Err(e);
+                    }
+                    received.drained = true;
+                    return Ok(received);
+                }
+            };
+            packet.set_len(len.saturating_sub(HEADER_LEN));
+            match virtio::decode(&header, packet.bytes(), 0) {
+                Ok(offload) => {
+                    packet.offload = offload;
+                    into.push(packet);
+                }
+                Err(_) => {
+                    received.malformed += 1;
+                    pool.put(packet);
+                }
+            }
+        }
+        Ok(received)
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        let mut transmitted = Transmitted::default();
+        let mut fatal = None;
+        for packet in packets.drain(..) {
+            let mut taken = false;
+            if fatal.is_none() && self.capabilities.take(packet.offload) {
+                match self.send(&packet) {
+                    Ok(_) => taken = true,
+                    // The queue is detached or the device deleted; all else concerns this packet alone (EIO: down).
+                    Err(e) if e.raw_os_error() == Some(libc::EBADFD) => fatal = Some(e),
+                    Err(_) => {}
+                }
+            }
+            if taken {
+                transmitted.sent += 1;
+            } else {
+                transmitted.refused += 1;
+            }
+            pool.put(packet);
+        }
+        fatal.map_or(Ok(transmitted), Err)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.queue.as_raw_fd())
+    }
+}
+
+/// Calls again what a signal interrupted.
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}

@@ -1,1 +1,0 @@
-//! Every system call of the packet path, and all of this crate's unsafe code.

@@ -1,0 +1,26 @@
+//! Every system call of the packet path that the standard library lacks, and all of this crate's unsafe code.
+//!
+//! Functions here take and return plain values and borrowed descriptors; what they mean is decided in [`crate::port`].
+#![expect(
+    unsafe_code,
+    reason = "the one place where this crate talks to the kernel without the standard library"
+)]
+
+pub mod tun;
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Makes reads and writes of `fd` return `WouldBlock` rather than wait.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: F_GETFL and F_SETFL take and return plain integers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    check(flags)?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,82 @@
+//! TUN's ioctls (Linux, Documentation/networking/tuntap.rst).
+
+use std::ffi::{c_int, c_short, c_uint};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::check;
+
+/// What a queue is and which interface it belongs to (`TUNGETIFF`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// The interface's name.
+    pub name: String,
+    /// `IFF_TUN`, `IFF_VNET_HDR` and the rest, as the kernel keeps them.
+    pub flags: c_int,
+}
+
+/// Makes `fd`, a fresh descriptor of `/dev/net/tun`, a queue of the interface `name` in the caller's network namespace,
+/// which is created if it is not there. Returns the name, which the kernel completes where it ends in `%d`.
+///
+/// Errors: `InvalidInput` for a name longer than 15 bytes; `EPERM` without `CAP_NET_ADMIN` over the namespace; `EBUSY`
+/// and `EINVAL` when the interface exists in another shape.
+pub fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<String> {
+    let mut request = empty_request();
+    if name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "an interface name has at most 15 bytes",
+        ));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as _;
+    }
+    request.ifr_ifru.ifru_flags = flags as c_short;
+    // SAFETY: TUNSETIFF reads and writes one ifreq, which lives until the call returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    Ok(name_of(&request))
+}
+
+/// Which interface `fd` is a queue of. An error if it is not a TUN or TAP queue, or is detached.
+pub fn interface(fd: BorrowedFd<'_>) -> io::Result<Interface> {
+    let mut request = empty_request();
+    // SAFETY: TUNGETIFF writes one ifreq, which lives until the call returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
+    // SAFETY: the request was zeroed and TUNGETIFF fills this member of the union; any bits are a valid c_short.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(Interface { name: name_of(&request), flags: c_int::from(flags as u16) })
+}
+
+/// Sets the length of the virtio-net header in front of each packet.
+pub fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<()> {
+    // SAFETY: TUNSETVNETHDRSZ reads one int, which lives until the call returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) })
+}
+
+/// Tells the kernel what the reader of this device's queues copes with: `TUN_F_*`. `EINVAL` for a flag that the kernel
+/// does not know.
+pub fn set_offload(fd: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
+}
+
+fn empty_request() -> libc::ifreq {
+    libc::ifreq {
+        ifr_name: [0; libc::IFNAMSIZ],
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_map: libc::__c_anonymous_ifru_map {
+                mem_start: 0,
+                mem_end: 0,
+                base_addr: 0,
+                irq: 0,
+                dma: 0,
+                port: 0,
+            },
+        },
+    }
+}
+
+fn name_of(request: &libc::ifreq) -> String {
+    let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    String::from_utf8_lossy(&name).into_owned()
+}
