@@ -1,1 +1,0 @@
-//! Links, addresses, routes and neighbours of a namespace.

@@ -1,0 +1,194 @@
+//! Interfaces.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use futures_util::TryStreamExt;
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+
+use super::{Error, Netlink};
+
+/// An interface as the kernel shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The kernel's number for it.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// The hardware address; absent on devices without (TUN).
+    pub mac: Option<[u8; 6]>,
+    /// The MTU in bytes.
+    pub mtu: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// The bridge that it belongs to.
+    pub master: Option<u32>,
+}
+
+/// The other end of a veth pair.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The namespace in which it appears; the first end's if absent.
+    pub netns: Option<BorrowedFd<'a>>,
+    /// Its hardware address; the kernel chooses if absent.
+    pub mac: Option<[u8; 6]>,
+}
+
+/// A veth pair to make.
+#[derive(Debug, Clone, Copy)]
+pub struct Veth<'a> {
+    /// The first end's name.
+    pub name: &'a str,
+    /// The first end's hardware address; the kernel chooses if absent.
+    pub mac: Option<[u8; 6]>,
+    /// Both ends' MTU in bytes.
+    pub mtu: u32,
+    /// The other end.
+    pub peer: Peer<'a>,
+}
+
+impl From<LinkMessage> for Link {
+    fn from(message: LinkMessage) -> Self {
+        let mut link = Self {
+            index: message.header.index,
+            name: String::new(),
+            mac: None,
+            mtu: 0,
+            up: message.header.flags.contains(LinkFlags::Up),
+            master: None,
+        };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
+                LinkAttribute::Controller(master) => link.master = Some(master),
+                _ => {}
+            }
+        }
+        link
+    }
+}
+
+impl Netlink {
+    /// The interface of this name, if there is one.
+    pub async fn link(&self, name: &str) -> Result<Option<Link>, Error> {
+        let request = self.handle.link().get().match_name(name).execute();
+        match std::pin::pin!(request).try_next().await {
+            Ok(message) => Ok(message.map(Link::from)),
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
+                Ok(None)
+            }
+            Err(error) => Err(Error::request(|| format!("interface {name} cannot be read"))(error)),
+        }
+    }
+
+    /// The interface of this name.
+    pub async fn existing(&self, name: &str) -> Result<Link, Error> {
+        self.link(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
+    }
+
+    /// All interfaces.
+    pub async fn links(&self) -> Result<Vec<Link>, Error> {
+        let messages = self.handle.link().get().execute().try_collect::<Vec<_>>().await;
+        let messages =
+            messages.map_err(Error::request(|| "the interfaces cannot be listed".to_owned()))?;
+        Ok(messages.into_iter().map(Link::from).collect())
+    }
+
+    /// Makes a veth pair, both ends down.
+    pub async fn add_veth(&self, veth: &Veth<'_>) -> Result<(), Error> {
+        let mut peer = LinkUnspec::new_with_name(veth.peer.name).mtu(veth.mtu);
+        if let Some(netns) = &veth.peer.netns {
+            peer = peer.setns_by_fd(netns.as_raw_fd());
+        }
+        if let Some(mac) = veth.peer.mac {
+            peer = peer.address(mac.to_vec());
+        }
+        let mut message = LinkVeth::new(veth.name, veth.peer.name)
+            .mtu(veth.mtu)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())));
+        if let Some(mac) = veth.mac {
+            message = message.address(mac.to_vec());
+        }
+        self.handle.link().add(message.build()).execute().await.map_err(Error::request(|| {
+            format!("veth pair {} and {} cannot be made", veth.name, veth.peer.name)
+        }))
+    }
+
+    /// Makes a bridge, up.
+    pub async fn add_bridge(&self, name: &str) -> Result<(), Error> {
+        let message = LinkBridge::new(name).build();
+        self.handle
+            .link()
+            .add(message)
+            .execute()
+            .await
+            .map_err(Error::request(|| format!("bridge {name} cannot be made")))
+    }
+
+    /// Takes an interface away. One that is not there is no error.
+    pub async fn delete_link(&self, index: u32) -> Result<(), Error> {
+        match self.handle.link().del(index).execute().await {
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
+                Ok(())
+            }
+            other => {
+                other.map_err(Error::request(|| format!("interface {index} cannot be removed")))
+            }
+        }
+    }
+
+    /// Sets an interface up.
+    pub async fn set_up(&self, index: u32) -> Result<(), Error> {
+        self.change(index, "up", LinkMessageBuilder::up).await
+    }
+
+    /// Sets an interface down.
+    pub async fn set_down(&self, index: u32) -> Result<(), Error> {
+        self.change(index, "down", LinkMessageBuilder::down).await
+    }
+
+    /// Renames an interface, which should be down.
+    pub async fn rename(&self, index: u32, name: &str) -> Result<(), Error> {
+        self.change(index, name, |link| link.name(name)).await
+    }
+
+    /// Sets the MTU in bytes.
+    pub async fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), Error> {
+        self.change(index, &format!("to MTU {mtu}"), |link| link.mtu(mtu)).await
+    }
+
+    /// Sets the hardware address.
+    pub async fn set_mac(&self, index: u32, mac: [u8; 6]) -> Result<(), Error> {
+        self.change(index, "to another hardware address", |link| link.address(mac.to_vec())).await
+    }
+
+    /// Makes an interface a port of a bridge.
+    pub async fn set_master(&self, index: u32, master: u32) -> Result<(), Error> {
+        self.change(index, &format!("into bridge {master}"), |link| link.controller(master)).await
+    }
+
+    /// Moves an interface into another namespace, where it comes out down and without addresses.
+    pub async fn move_to(&self, index: u32, netns: impl AsFd) -> Result<(), Error> {
+        let fd = netns.as_fd().as_raw_fd();
+        self.change(index, "into another namespace", |link| link.setns_by_fd(fd)).await
+    }
+
+    async fn change(
+        &self,
+        index: u32,
+        to: &str,
+        change: impl FnOnce(LinkMessageBuilder<LinkUnspec>) -> LinkMessageBuilder<LinkUnspec>,
+    ) -> Result<(), Error> {
+        let message = change(LinkUnspec::new_with_index(index)).build();
+        self.handle
+            .link()
+            .change(message)
+            .execute()
+            .await
+            .map_err(Error::request(|| format!("interface {index} cannot be set {to}")))
+    }
+}

@@ -1,0 +1,109 @@
+//! Links, addresses, routes and neighbours of a network namespace.
+//!
+//! A [`Netlink`] speaks to the namespace in which it was opened. [`in_netns`] opens one in a thread and a small runtime of
+//! its own; the caller waits, so that no other code ever sees a thread in a foreign namespace:
+//!
+//! ```no_run
+//! # use manx::{netlink, netns};
+//! # fn up(pod: std::os::fd::OwnedFd) -> Result<(), netlink::Error> {
+//! netlink::in_netns(&pod, async |netlink| {
+//!     let lo = netlink.existing("lo").await?;
+//!     netlink.set_up(lo.index).await
+//! })
+//! # }
+//! ```
+
+mod address;
+mod link;
+mod neighbour;
+mod route;
+
+use std::io;
+use std::os::fd::AsFd;
+
+pub use self::address::Address;
+pub use self::link::{Link, Peer, Veth};
+pub use self::neighbour::{Neighbour, NextHop};
+pub use self::route::{MANX_PROTOCOL, Route};
+
+use crate::netns;
+
+/// A request that the kernel refused, in words.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No netlink socket, runtime or thread.
+    #[error("netlink cannot be reached: {0}")]
+    Connect(io::Error),
+    /// The namespace cannot be entered.
+    #[error(transparent)]
+    Namespace(#[from] netns::Error),
+    /// A setting under `/proc/sys/net`.
+    #[error(transparent)]
+    Sysctl(#[from] netns::sysctl::Error),
+    /// The kernel says no.
+    #[error("{what}: {source}")]
+    Request {
+        /// What was asked for, e.g. `interface eth0 cannot be made`.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// There is no such interface.
+    #[error("there is no interface {0} in this network namespace")]
+    NoLink(String),
+}
+
+impl Error {
+    /// The kernel's error number, where it gave one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Connect(source) | Self::Request { source, .. } => source.raw_os_error(),
+            Self::Sysctl(error) => error.source.raw_os_error(),
+            Self::Namespace(_) | Self::NoLink(_) => None,
+        }
+    }
+
+    fn request(what: impl FnOnce() -> String) -> impl FnOnce(rtnetlink::Error) -> Self {
+        move |error| Self::Request { what: what(), source: io_error(error) }
+    }
+}
+
+fn io_error(error: rtnetlink::Error) -> io::Error {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => message.to_io(),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+/// A connection to the kernel's routing tables of one namespace.
+#[derive(Clone, Debug)]
+pub struct Netlink {
+    handle: rtnetlink::Handle,
+}
+
+impl Netlink {
+    /// Opens one in the calling thread's namespace. Call within a tokio runtime, which carries it.
+    pub fn open() -> Result<Self, Error> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Connect)?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+}
+
+/// Runs `work` with a [`Netlink`] of the namespace, in a thread with a runtime of its own, and waits for it. Within `work`
+/// the thread's namespace is `netns`, so [`netns::sysctl`] reaches its settings too.
+pub fn in_netns<T: Send>(
+    netns: impl AsFd + Sync,
+    work: impl AsyncFnOnce(Netlink) -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    netns::run_in(netns, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Error::Connect)?;
+        runtime.block_on(async { work(Netlink::open()?).await })
+    })?
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Routes of the main table.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use futures_util::TryStreamExt;
+use ipnet::IpNet;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
+};
+
+use super::{Error, Netlink};
+
+/// Marks the routes that Manx made, so that it finds them again and touches no others (`ip route show proto 77`;
+/// rtnetlink(7) leaves numbers above `RTPROT_STATIC` to whoever uses them).
+pub const MANX_PROTOCOL: u8 = 77;
+
+/// A route of the main table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Route {
+    /// Where to.
+    pub destination: IpNet,
+    /// The next hop, if the destination is not on the link itself.
+    pub via: Option<IpAddr>,
+    /// The interface's index.
+    pub device: u32,
+    /// The source address of the node's own packets; the kernel chooses if absent.
+    pub source: Option<IpAddr>,
+    /// The next hop is on the link although no address of the interface says so.
+    pub onlink: bool,
+}
+
+impl Route {
+    /// To a destination on the link itself.
+    pub const fn direct(destination: IpNet, device: u32) -> Self {
+        Self { destination, via: None, device, source: None, onlink: false }
+    }
+
+    /// Every IPv4 destination (`0.0.0.0/0`) or, for an IPv6 `like`, `::/0`.
+    pub fn default_of(like: IpAddr) -> IpNet {
+        match like {
+            IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
+            IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
+        }
+    }
+
+    fn message(&self) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Other(MANX_PROTOCOL);
+        message.header.kind = RouteType::Unicast;
+        message.header.address_family = match self.destination {
+            IpNet::V4(_) => AddressFamily::Inet,
+            IpNet::V6(_) => AddressFamily::Inet6,
+        };
+        // An IPv4 route without a next hop leads to neighbours; IPv6 knows no such difference.
+        message.header.scope = match (self.via, self.destination) {
+            (None, IpNet::V4(_)) => RouteScope::Link,
+            _ => RouteScope::Universe,
+        };
+        message.header.destination_prefix_length = self.destination.prefix_len();
+        message.attributes.push(RouteAttribute::Destination(self.destination.network().into()));
+        message.attributes.push(RouteAttribute::Oif(self.device));
+        if let Some(via) = self.via {
+            message.attributes.push(RouteAttribute::Gateway(via.into()));
+        }
+        if let Some(source) = self.source {
+            message.attributes.push(RouteAttribute::PrefSource(source.into()));
+        }
+        if self.onlink {
+            message.header.flags.insert(RouteFlags::Onlink);
+        }
+        message
+    }
+
+    fn from_message(message: &RouteMessage) -> Option<Self> {
+        let unspecified = match message.header.address_family {
+            AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            _ => return None,
+        };
+        let mut address = unspecified;
+        let (mut via, mut device, mut source) = (None, None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Destination(to) => address = ip(to)?,
+                RouteAttribute::Gateway(to) => via = ip(to),
+                RouteAttribute::PrefSource(from) => source = ip(from),
+                RouteAttribute::Oif(index) => device = Some(*index),
+                _ => {}
+            }
+        }
+        let destination = IpNet::new(address, message.header.destination_prefix_length).ok()?;
+        let onlink = message.header.flags.contains(RouteFlags::Onlink);
+        Some(Self { destination, via, device: device?, source, onlink })
+    }
+}
+
+pub(super) fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}
+
+impl Netlink {
+    /// Makes a route, or puts it in the place of the one with the same destination.
+    pub async fn replace_route(&self, route: &Route) -> Result<(), Error> {
+        self.handle.route().add(route.message()).replace().execute().await.map_err(Error::request(
+            || {
+                let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
+                format!(
+                    "the route to {}{via} by interface {} cannot be set",
+                    route.destination, route.device
+                )
+            },
+        ))
+    }
+
+    /// Takes a route of Manx's away. One that is not there is no error.
+    pub async fn delete_route(&self, route: &Route) -> Result<(), Error> {
+        match self.handle.route().del(route.message()).execute().await {
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ESRCH => {
+                Ok(())
+            }
+            other => other.map_err(Error::request(|| {
+                format!("the route to {} cannot be removed", route.destination)
+            })),
+        }
+    }
+
+    /// The routes that Manx made, both families.
+    pub async fn manx_routes(&self) -> Result<Vec<Route>, Error> {
+        let mut routes = Vec::new();
+        let requests = [
+            RouteMessageBuilder::<Ipv4Addr>::new().build(),
+            RouteMessageBuilder::<Ipv6Addr>::new().build(),
+        ];
+        for request in requests {
+            let messages = self.handle.route().get(request).execute().try_collect::<Vec<_>>().await;
+            let messages =
+                messages.map_err(Error::request(|| "the routes cannot be listed".to_owned()))?;
+            routes.extend(
+                messages
+                    .iter()
+                    .filter(|message| {
+                        message.header.protocol == RouteProtocol::Other(MANX_PROTOCOL)
+                            && message.header.table == RouteHeader::RT_TABLE_MAIN
+                    })
+                    .filter_map(Route::from_message),
+            );
+        }
+        Ok(routes)
+    }
+}

@@ -1,1 +1,0 @@
-//! Network namespaces: made, named, entered.

@@ -1,0 +1,81 @@
+//! The settings under `/proc/sys/net`, which belong to the calling thread's network namespace.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A setting that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{path} cannot be {verb}: {source}{}", hint(source))]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// `read` or `set to …`.
+    pub verb: String,
+    /// Why.
+    pub source: io::Error,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EROFS) => {
+            "; /proc/sys is mounted read-only here, as in a container that is not privileged"
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            "; it takes CAP_NET_ADMIN in the user namespace that owns the network namespace"
+        }
+        _ => "",
+    }
+}
+
+/// The file of `key`, e.g. `ipv4/ip_forward`. An interface's name may hold dots, so parts are divided by slashes.
+fn path(key: &str) -> PathBuf {
+    PathBuf::from("/proc/sys/net").join(key)
+}
+
+/// Sets `key`, e.g. `ipv4/ip_forward`. A value that already stands is not written again, so that a `/proc/sys` that is
+/// read-only but already right is no error.
+pub fn set(key: &str, value: &str) -> Result<(), Error> {
+    if matches!(read(key), Ok(now) if now == value) {
+        return Ok(());
+    }
+    let path = path(key);
+    std::fs::write(&path, value).map_err(|source| Error {
+        path,
+        verb: format!("set to {value}"),
+        source,
+    })
+}
+
+/// [`set`], except that a kernel without the setting (built without IPv6, say) is no error.
+pub fn set_if_present(key: &str, value: &str) -> Result<(), Error> {
+    match set(key, value) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Reads `key` without the line's end.
+pub fn read(key: &str) -> Result<String, Error> {
+    let path = path(key);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.trim_end().to_owned()),
+        Err(source) => Err(Error { path, verb: "read".to_owned(), source }),
+    }
+}
+
+/// Makes an interface's IPv6 as static as its IPv4: no duplicate address detection (its addresses, the link-local one too,
+/// are usable at once), no router solicitations, nothing learned from advertisements (RFC 4862, sections 5.4 and 5.5; the
+/// kernel's `ip-sysctl.rst`). Call before it is set up. A kernel without IPv6 is no error.
+pub fn make_ipv6_static(interface: &str) -> Result<(), Error> {
+    for (key, value) in [
+        ("accept_dad", "0"),
+        ("dad_transmits", "0"),
+        ("router_solicitations", "0"),
+        ("accept_ra", "0"),
+        ("autoconf", "0"),
+        ("disable_ipv6", "0"),
+    ] {
+        set_if_present(&format!("ipv6/conf/{interface}/{key}"), value)?;
+    }
+    Ok(())
+}
