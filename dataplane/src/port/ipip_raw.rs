@@ -1,1 +1,125 @@
-//! ipip_raw
+//! A raw socket of protocol 4 (IP in IP, RFC 2003): tunnel packets in and out without an interface of one's own.
+//!
+//! The kernel routes what is sent, resolves the neighbour, and reassembles what is received. It costs about four times a
+//! packet ring's system time, and every socket of this kind in a namespace receives every packet.
+//!
+//! The kernel may have coalesced the packets of one inner TCP stream, and here, unlike on a packet socket, it does not say
+//! so: a packet of up to 64 KB arrives, its outer and inner lengths right, its inner checksum that of no segment and the
+//! segments' size lost. Such a packet can only be told by its length; it is handed up like any other.
+//! For the same reason this socket cannot receive what a sender with partial checksums puts on a veth.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+
+use super::datagram::{Datagrams, HeadLen, Judged, Route};
+use super::link::{ethertype, packet_len};
+use super::{Capabilities, PacketIo, Received, Transmitted, filter};
+use crate::packet::{Offload, Packet, Pool};
+use crate::sys::batch::Head;
+use crate::sys::socket;
+
+/// Bytes asked for each way. An unprivileged caller gets what `net.core.rmem_max` allows.
+const BUFFER: i32 = 8 << 20;
+
+/// What a socket receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reception {
+    /// Every tunnel packet that is addressed to this network namespace.
+    All,
+    /// Nothing. The socket still sends, and its being there keeps the kernel from answering tunnel packets with "protocol
+    /// unreachable" while something else receives them.
+    Quiet,
+}
+
+/// A raw socket of protocol 4. Packets start at the outer IPv4 header, both ways.
+///
+/// The kernel fills in the outer header's checksum, its total length, and an identification where that is 0; it leaves the
+/// don't-fragment bit alone, and refuses what is longer than the interface's MTU.
+#[derive(Debug)]
+pub struct IpipRaw {
+    datagrams: Datagrams,
+}
+
+impl IpipRaw {
+    /// Opens a socket in the caller's network namespace.
+    ///
+    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace.
+    pub fn open(reception: Reception) -> io::Result<Self> {
+        let owned = socket::open(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_IPIP)?;
+        let fd = owned.as_fd();
+        if reception == Reception::Quiet {
+            socket::attach_filter(fd, &filter::NOTHING)?;
+        }
+        socket::set_option(fd, libc::IPPROTO_IP, libc::IP_HDRINCL, 1)?;
+        // The tunnel's MTU is configured; what strangers say about the path is not to change it.
+        socket::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+        socket::enlarge_buffers(fd, BUFFER)?;
+        Ok(Self::new(owned))
+    }
+
+    /// Takes over a socket that an [`IpipRaw`] gave away.
+    ///
+    /// Errors: `InvalidInput` when the descriptor is no raw socket of protocol 4.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let kind = socket::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TYPE)?;
+        let protocol = socket::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
+        if kind != libc::SOCK_RAW || protocol != libc::IPPROTO_IPIP {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the descriptor is not a raw socket of protocol 4",
+            ));
+        }
+        Ok(Self::new(fd))
+    }
+
+    fn new(fd: OwnedFd) -> Self {
+        Self { datagrams: Datagrams::new(fd, HeadLen { receive: 0, transmit: 0 }) }
+    }
+}
+
+impl From<IpipRaw> for OwnedFd {
+    /// The descriptor, to pass it on.
+    fn from(port: IpipRaw) -> Self {
+        port.datagrams.into_fd()
+    }
+}
+
+impl PacketIo for IpipRaw {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        self.datagrams.receive(pool, into, limit, |_, packet, _| {
+            match packet_len(ethertype::IPV4, packet.bytes()) {
+                Some(len) => {
+                    packet.set_len(len);
+                    packet.offload = Offload::default();
+                    Judged::Ours
+                }
+                None => Judged::Malformed,
+            }
+        })
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        let prepare = |packet: &mut Packet, _: &mut Head| {
+            if !Capabilities::default().take(packet.offload) {
+                return None;
+            }
+            let to: &[u8; 4] = packet.bytes().get(16..20)?.first_chunk()?;
+            Some(Route::To(Ipv4Addr::from(*to)))
+        };
+        self.datagrams.transmit(pool, packets, prepare, |_| false)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.datagrams.raw_fd())
+    }
+}

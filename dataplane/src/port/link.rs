@@ -1,1 +1,427 @@
-//! link
+//! Ethernet as far as a link of two needs it: framing, and answers to the questions that a kernel asks before it sends.
+//!
+//! The pod's end of a link believes that it is on a network. It asks who has an address (ARP, RFC 826; neighbour
+//! solicitation, RFC 4861) and is told: this end, whatever the address, because everything is reached through it. That is
+//! proxy ARP (RFC 1027). Two questions get no answer: about the pod's own addresses, and whether an address is still free
+//! (ARP probes, RFC 5227; duplicate address detection, RFC 4862), where an answer would take the address away.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Length of an Ethernet header.
+pub const ETHERNET_LEN: usize = 14;
+/// An Ethernet header.
+pub type EthernetHeader = [u8; ETHERNET_LEN];
+/// A hardware address.
+pub type Mac = [u8; 6];
+
+/// The ethertypes that a link speaks (IEEE 802 numbers, as IANA lists them).
+pub mod ethertype {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+}
+
+const ARP_LEN: usize = 28;
+const IPV4_MIN: usize = 20;
+const IPV6_LEN: usize = 40;
+const NEIGHBOUR_LEN: usize = 24;
+const OPTION_LEN: usize = 8;
+/// The longest answer.
+pub const REPLY_MAX: usize = ETHERNET_LEN + IPV6_LEN + NEIGHBOUR_LEN + OPTION_LEN;
+const PROTOCOL_ICMPV6: u8 = 58;
+const ROUTER_SOLICITATION: u8 = 133;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+/// What every message of neighbour discovery carries, so that a router cannot have passed it on (RFC 4861, 7.1.1).
+const HOP_LIMIT: u8 = 255;
+const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
+/// Router, solicited, override (RFC 4861, 4.4). A proxy should leave the last one out in favour of the address's true
+/// owner (7.2.8); on a link of two there is none.
+const ADVERTISEMENT_FLAGS: u8 = 0xe0;
+
+/// One end of a link of two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// This end's hardware address.
+    pub own: Mac,
+    /// The other end's. It is given, not learnt: a pod cannot redirect what is sent to it.
+    pub peer: Mac,
+    /// The other end's own addresses, about which no question is answered.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A frame that answers another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reply {
+    bytes: [u8; REPLY_MAX],
+    len: usize,
+}
+
+impl Reply {
+    /// From the Ethernet header on.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What a received frame is to its link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// An IP packet of this length, which ends the frame's padding.
+    Packet(usize),
+    /// A question, and its answer.
+    Question(Reply),
+    /// Nothing to do with it: another's hardware address, broadcast or multicast, another protocol, talk of the link.
+    NotOurs,
+    /// Its ethertype and its IP header contradict each other, or it holds less than the IP header says.
+    Malformed,
+}
+
+impl Link {
+    /// The header of a frame from this end to the other; `None` for a packet that is neither IPv4 nor IPv6.
+    #[inline]
+    pub fn header(&self, packet: &[u8]) -> Option<EthernetHeader> {
+        let ethertype = match packet.first()? >> 4 {
+            4 => ethertype::IPV4,
+            6 => ethertype::IPV6,
+            _ => return None,
+        };
+        Some(self.header_of(ethertype))
+    }
+
+    /// Sorts a frame, given as its header and what follows.
+    ///
+    /// IP inside a broadcast or multicast frame is not handed up: it must not be forwarded (RFC 1812, 5.3.4), and no
+    /// neighbour but the router is reached by it.
+    #[inline]
+    pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
+        let to_us = header[..6] == self.own;
+        let ethertype = u16::from_be_bytes([header[12], header[13]]);
+        match ethertype {
+            ethertype::IPV6 if is_neighbour_discovery(payload) => {
+                self.advertise(header, payload).map_or(Frame::NotOurs, Frame::Question)
+            }
+            ethertype::IPV4 | ethertype::IPV6 if to_us => {
+                packet_len(ethertype, payload).map_or(Frame::Malformed, Frame::Packet)
+            }
+            ethertype::ARP if to_us || header[..6] == [0xff; 6] => {
+                self.answer_arp(payload).map_or(Frame::NotOurs, Frame::Question)
+            }
+            _ => Frame::NotOurs,
+        }
+    }
+
+    fn header_of(&self, ethertype: u16) -> EthernetHeader {
+        let mut header = [0; ETHERNET_LEN];
+        header[..6].copy_from_slice(&self.peer);
+        header[6..12].copy_from_slice(&self.own);
+        header[12..].copy_from_slice(&ethertype.to_be_bytes());
+        header
+    }
+
+    fn reply(&self, ethertype: u16, payload: &[u8]) -> Reply {
+        let mut bytes = [0; REPLY_MAX];
+        let len = ETHERNET_LEN + payload.len();
+        bytes[..ETHERNET_LEN].copy_from_slice(&self.header_of(ethertype));
+        bytes[ETHERNET_LEN..len].copy_from_slice(payload);
+        Reply { bytes, len }
+    }
+
+    /// ARP, RFC 826: hardware type 0, protocol type 2, lengths 4 and 5, operation 6, sender 8 and 14, target 18 and 24.
+    fn answer_arp(&self, payload: &[u8]) -> Option<Reply> {
+        let request: &[u8; ARP_LEN] = payload.first_chunk()?;
+        if request[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
+            return None;
+        }
+        let sender = Ipv4Addr::new(request[14], request[15], request[16], request[17]);
+        let target = Ipv4Addr::new(request[24], request[25], request[26], request[27]);
+        // An announcement (sender = target) and a probe (no sender) are no questions.
+        if sender == target || sender.is_unspecified() || !self.answers_for(IpAddr::V4(target)) {
+            return None;
+        }
+        let mut answer = [0; ARP_LEN];
+        answer[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
+        answer[8..14].copy_from_slice(&self.own);
+        answer[14..18].copy_from_slice(&target.octets());
+        answer[18..24].copy_from_slice(&self.peer);
+        answer[24..28].copy_from_slice(&sender.octets());
+        Some(self.reply(ethertype::ARP, &answer))
+    }
+
+    /// A neighbour solicitation that passes the checks of RFC 4861, 7.1.1, answered as 7.2.4 says.
+    fn advertise(&self, header: &EthernetHeader, payload: &[u8]) -> Option<Reply> {
+        let packet = payload.get(..packet_len(ethertype::IPV6, payload)?)?;
+        let message: &[u8; NEIGHBOUR_LEN] = packet.get(IPV6_LEN..)?.first_chunk()?;
+        if message[0] != NEIGHBOUR_SOLICITATION
+            || message[1] != 0
+            || !(header[..6] == self.own || header[..2] == [0x33, 0x33])
+        {
+            return None;
+        }
+        let sender = address(packet, 8)?;
+        let target = address(packet, IPV6_LEN + 8)?;
+        let checksum = icmpv6_sum(&packet[8..24], &packet[24..40], &packet[IPV6_LEN..]);
+        // From `::` somebody asks whether the address is free.
+        if checksum != 0xffff
+            || sender.is_unspecified()
+            || sender.is_multicast()
+            || !self.answers_for(IpAddr::V6(target))
+        {
+            return None;
+        }
+        let mut answer = [0; IPV6_LEN + NEIGHBOUR_LEN + OPTION_LEN];
+        answer[0] = 0x60;
+        answer[5] = (NEIGHBOUR_LEN + OPTION_LEN) as u8;
+        answer[6] = PROTOCOL_ICMPV6;
+        answer[7] = HOP_LIMIT;
+        answer[8..24].copy_from_slice(&target.octets());
+        answer[24..40].copy_from_slice(&sender.octets());
+        answer[40] = NEIGHBOUR_ADVERTISEMENT;
+        answer[44] = ADVERTISEMENT_FLAGS;
+        answer[48..64].copy_from_slice(&target.octets());
+        answer[64] = TARGET_LINK_LAYER_ADDRESS;
+        answer[65] = 1;
+        answer[66..72].copy_from_slice(&self.own);
+        let checksum = !icmpv6_sum(&target.octets(), &sender.octets(), &answer[IPV6_LEN..]);
+        answer[42..44].copy_from_slice(&checksum.to_be_bytes());
+        Some(self.reply(ethertype::IPV6, &answer))
+    }
+
+    fn answers_for(&self, target: IpAddr) -> bool {
+        let reachable = match target {
+            IpAddr::V4(a) => {
+                !(a.is_unspecified() || a.is_broadcast() || a.is_multicast() || a.is_loopback())
+            }
+            IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback()),
+        };
+        reachable && !self.addresses.contains(&target)
+    }
+}
+
+/// How long the packet is by its own header; `None` if the frame holds less, or something else.
+///
+/// An IPv6 packet of payload length 0 may be a super-packet beyond 64 KB and takes the whole frame.
+#[inline]
+pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
+    let version = payload.first()? >> 4;
+    let len = match (ethertype, version) {
+        (ethertype::IPV4, 4) => {
+            let len = usize::from(u16::from_be_bytes([*payload.get(2)?, *payload.get(3)?]));
+            if len < IPV4_MIN {
+                return None;
+            }
+            len
+        }
+        (ethertype::IPV6, 6) => match u16::from_be_bytes([*payload.get(4)?, *payload.get(5)?]) {
+            0 => payload.len(),
+            len => IPV6_LEN + usize::from(len),
+        },
+        _ => return None,
+    };
+    (len <= payload.len()).then_some(len)
+}
+
+/// Router and neighbour messages and redirects: talk of the link that no router passes on.
+fn is_neighbour_discovery(payload: &[u8]) -> bool {
+    payload.len() > IPV6_LEN
+        && payload[6] == PROTOCOL_ICMPV6
+        && payload[7] == HOP_LIMIT
+        && (ROUTER_SOLICITATION..=REDIRECT).contains(&payload[IPV6_LEN])
+}
+
+fn address(packet: &[u8], at: usize) -> Option<Ipv6Addr> {
+    packet.get(at..)?.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))
+}
+
+/// The ones' complement sum over the pseudo-header and the message (RFC 8200, 8.1): 0xffff over a right one.
+fn icmpv6_sum(source: &[u8], destination: &[u8], message: &[u8]) -> u16 {
+    let mut sum = u32::from(PROTOCOL_ICMPV6) + message.len() as u32;
+    for part in [source, destination, message] {
+        for pair in part.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u32::from(low));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{IpNumber, PacketBuilder, SlicedPacket};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWN: Mac = [2, 0, 0, 0, 0, 1];
+    const POD: Mac = [2, 0, 0, 0, 0, 2];
+    const POD4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const POD6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+    const OTHER6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
+
+    fn link() -> Link {
+        Link { own: OWN, peer: POD, addresses: vec![POD4.into(), POD6.into()] }
+    }
+
+    fn sort(frame: &[u8]) -> Frame {
+        link().sort(frame.first_chunk().unwrap(), &frame[ETHERNET_LEN..])
+    }
+
+    fn arp(to: Mac, operation: u8, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+        let mut frame = Vec::new();
+        frame.extend(to);
+        frame.extend(POD);
+        frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, operation]);
+        frame.extend(POD);
+        frame.extend(sender);
+        frame.extend([0; 6]);
+        frame.extend(target);
+        frame
+    }
+
+    fn solicitation(to: Mac, sender: Ipv6Addr, target: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
+        let mut message = [0; 20];
+        message[4..].copy_from_slice(&target.octets());
+        let bytes5to8 = [0; 4];
+        let destination = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 9];
+        let builder =
+            PacketBuilder::ethernet2(POD, to).ipv6(sender.octets(), destination, hop_limit);
+        let mut frame = Vec::new();
+        builder
+            .icmpv6_raw(NEIGHBOUR_SOLICITATION, 0, bytes5to8)
+            .write(&mut frame, &message[4..])
+            .unwrap();
+        frame
+    }
+
+    #[test]
+    fn whoever_has_an_address_it_is_reached_through_this_end() {
+        let Frame::Question(reply) = sort(&arp([0xff; 6], 1, POD4.octets(), [192, 0, 2, 9])) else {
+            panic!("unanswered")
+        };
+        let bytes = reply.bytes();
+        assert_eq!(
+            (&bytes[..6], &bytes[6..12], &bytes[12..14]),
+            (&POD[..], &OWN[..], &[8u8, 6][..])
+        );
+        assert_eq!(bytes[14..22], [0, 1, 8, 0, 6, 4, 0, 2]);
+        assert_eq!((&bytes[22..28], &bytes[28..32]), (&OWN[..], &[192u8, 0, 2, 9][..]));
+        assert_eq!((&bytes[32..38], &bytes[38..]), (&POD[..], &POD4.octets()[..]));
+        assert!(
+            matches!(sort(&arp(OWN, 1, POD4.octets(), [192, 0, 2, 9])), Frame::Question(_)),
+            "unicast poll"
+        );
+    }
+
+    #[test]
+    fn arp_that_must_stay_unanswered() {
+        let pod = POD4.octets();
+        for (why, frame) in [
+            ("a probe", arp([0xff; 6], 1, [0; 4], pod)),
+            ("a probe of another's address", arp([0xff; 6], 1, [0; 4], [10, 0, 0, 9])),
+            ("an announcement", arp([0xff; 6], 1, [10, 0, 0, 9], [10, 0, 0, 9])),
+            ("the pod's own address", arp([0xff; 6], 1, [10, 0, 0, 9], pod)),
+            ("a reply", arp(OWN, 2, pod, [10, 0, 0, 9])),
+            ("multicast", arp([0xff; 6], 1, pod, [224, 0, 0, 1])),
+            ("broadcast", arp([0xff; 6], 1, pod, [255; 4])),
+            ("another's question", arp([2, 0, 0, 0, 0, 7], 1, pod, [10, 0, 0, 9])),
+            ("cut short", arp([0xff; 6], 1, pod, [10, 0, 0, 9])[..40].to_vec()),
+        ] {
+            assert_eq!(sort(&frame), Frame::NotOurs, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_neighbour_solicitation_is_answered_with_a_valid_advertisement() {
+        for to in [OWN, [0x33, 0x33, 0xff, 0, 0, 9]] {
+            let Frame::Question(reply) = sort(&solicitation(to, POD6, OTHER6, 255)) else {
+                panic!("unanswered")
+            };
+            let sliced = SlicedPacket::from_ethernet(reply.bytes()).unwrap();
+            let Some(etherparse::NetSlice::Ipv6(ip)) = sliced.net else { panic!("no IPv6") };
+            assert_eq!((ip.header().source_addr(), ip.header().destination_addr()), (OTHER6, POD6));
+            assert_eq!(
+                (ip.header().hop_limit(), ip.header().next_header()),
+                (255, IpNumber::IPV6_ICMP)
+            );
+            let Some(etherparse::TransportSlice::Icmpv6(icmp)) = sliced.transport else {
+                panic!("no ICMPv6")
+            };
+            assert!(icmp.is_checksum_valid(OTHER6.octets(), POD6.octets()));
+            assert_eq!(icmp.slice()[0], NEIGHBOUR_ADVERTISEMENT);
+            assert_eq!(icmp.slice()[8..24], OTHER6.octets());
+            assert_eq!(icmp.slice()[24..], [2, 1, 2, 0, 0, 0, 0, 1]);
+        }
+    }
+
+    #[test]
+    fn neighbour_discovery_that_must_stay_unanswered_is_not_passed_on_either() {
+        let multicast = [0x33, 0x33, 0xff, 0, 0, 9];
+        let mut corrupt = solicitation(multicast, POD6, OTHER6, 255);
+        corrupt[60] ^= 1;
+        for (why, frame) in [
+            (
+                "duplicate address detection",
+                solicitation(multicast, Ipv6Addr::UNSPECIFIED, OTHER6, 255),
+            ),
+            ("the pod's own address", solicitation(multicast, OTHER6, POD6, 255)),
+            ("a wrong checksum", corrupt),
+            ("from beyond a router", solicitation(multicast, POD6, OTHER6, 254)),
+            ("another's", solicitation([2, 0, 0, 0, 0, 7], POD6, OTHER6, 255)),
+        ] {
+            assert_eq!(sort(&frame), Frame::NotOurs, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_frame_for_us_yields_its_packet_without_padding() {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2(POD, OWN)
+            .ipv4(POD4.octets(), [10, 0, 0, 9], 64)
+            .udp(1, 2)
+            .write(&mut frame, b"x")
+            .unwrap();
+        frame.resize(60, 0);
+        assert_eq!(sort(&frame), Frame::Packet(29));
+        frame[0] = 0xff;
+        assert_eq!(sort(&frame), Frame::NotOurs, "another's");
+        frame[..6].copy_from_slice(&OWN);
+        frame[17] = 200;
+        assert_eq!(sort(&frame), Frame::Malformed, "longer than the frame");
+        frame[12..14].copy_from_slice(&0x86ddu16.to_be_bytes());
+        assert_eq!(sort(&frame), Frame::Malformed, "IPv4 called IPv6");
+        frame[12..14].copy_from_slice(&0x8100u16.to_be_bytes());
+        assert_eq!(sort(&frame), Frame::NotOurs, "VLAN");
+    }
+
+    #[test]
+    fn a_frame_is_addressed_to_the_peer() {
+        let header = link().header(&[0x45]).unwrap();
+        assert_eq!(header, [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+        assert_eq!(link().header(&[0x60]).unwrap()[12..], [0x86, 0xdd]);
+        assert_eq!(link().header(&[0x50]), None);
+        assert_eq!(link().header(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_a_packet_lies_within_its_frame(
+            mut header: EthernetHeader, to_us: bool, kind in 0usize..4, payload in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            if to_us {
+                header[..6].copy_from_slice(&OWN);
+            }
+            if let Some(kind) = [ethertype::IPV4, ethertype::IPV6, ethertype::ARP].get(kind) {
+                header[12..].copy_from_slice(&kind.to_be_bytes());
+            }
+            if let Frame::Packet(len) = link().sort(&header, &payload) {
+                prop_assert!(to_us && len <= payload.len());
+            }
+        }
+    }
+}

@@ -2,12 +2,15 @@
 //! and system calls end here.
 
 pub mod capture;
+mod datagram;
+mod filter;
 pub mod ipip_raw;
 pub mod link;
 pub mod memory;
 pub mod packet;
 pub mod pcap;
 pub mod tun;
+pub mod uplink;
 pub mod virtio;
 
 use std::io;

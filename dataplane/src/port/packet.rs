@@ -1,1 +1,179 @@
-//! packet
+//! AF_PACKET on the host's end of a veth pair: how a pod is attached that keeps its kernel's own device.
+//!
+//! A packet socket receives copies: the kernel goes on handling every frame. So the host's end lies in a network namespace
+//! with no address, no IPv6 and no forwarding, where there is nothing that it could do with them.
+//!
+//! Packets cross with a virtio header, so that the pod's TCP and UDP hand over super-packets and unfinished checksums.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+
+use super::datagram::{Datagrams, HeadLen, Judged, Route};
+use super::link::{ETHERNET_LEN, Frame, Link, REPLY_MAX};
+use super::virtio::{self, HEADER_LEN};
+use super::{Capabilities, PacketIo, Received, Transmitted, filter};
+use crate::packet::{Packet, Pool};
+use crate::sys::batch::{HEAD_LEN, Head};
+use crate::sys::socket;
+
+/// Bytes asked for each way: some sixty super-packets. An unprivileged caller gets what `net.core.rmem_max` allows.
+const BUFFER: i32 = 8 << 20;
+/// Every ethertype.
+const ANY: u16 = libc::ETH_P_ALL as u16;
+
+/// One queue of a link to a pod.
+#[derive(Debug)]
+pub struct PacketPort {
+    datagrams: Datagrams,
+    link: Link,
+}
+
+impl PacketPort {
+    /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel spreads
+    /// flows over them in order.
+    ///
+    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
+    pub fn open(index: u32, link: &Link, queues: usize) -> io::Result<Vec<Self>> {
+        let sockets = open_sockets(index, ANY, &filter::UNTAGGED, queues)?;
+        Ok(sockets.into_iter().map(|fd| Self::new(fd, link.clone())).collect())
+    }
+
+    /// Takes over a queue that a [`PacketPort`] gave away.
+    ///
+    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an interface.
+    pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
+        check_socket(fd.as_fd())?;
+        Ok(Self::new(fd, link))
+    }
+
+    fn new(fd: OwnedFd, link: Link) -> Self {
+        Self {
+            datagrams: Datagrams::new(fd, HeadLen { receive: HEAD_LEN, transmit: HEAD_LEN }),
+            link,
+        }
+    }
+
+    /// Changes the hardware addresses or the pod's own addresses.
+    pub fn set_link(&mut self, link: Link) {
+        self.link = link;
+    }
+}
+
+impl From<PacketPort> for OwnedFd {
+    /// The queue's descriptor, to pass it on.
+    fn from(port: PacketPort) -> Self {
+        port.datagrams.into_fd()
+    }
+}
+
+impl PacketIo for PacketPort {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        let link = &self.link;
+        self.datagrams.receive(pool, into, limit, |head, packet, fd| judge(link, head, packet, fd))
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        let link = &self.link;
+        let prepare = |packet: &mut Packet, head: &mut Head| {
+            let (virtio, ethernet) = head.split_at_mut(HEADER_LEN);
+            ethernet.copy_from_slice(&link.header(packet.bytes())?);
+            virtio.copy_from_slice(&virtio::encode(packet.offload, packet.bytes(), ETHERNET_LEN));
+            Some(Route::Bound)
+        };
+        self.datagrams.transmit(pool, packets, prepare, is_gone)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.datagrams.raw_fd())
+    }
+}
+
+fn judge(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Judged {
+    let (Some(header), Some(ethernet)) = (head.first_chunk(), head.last_chunk()) else {
+        return Judged::Malformed;
+    };
+    match link.sort(ethernet, packet.bytes()) {
+        Frame::Packet(len) => {
+            packet.set_len(len);
+            virtio::mark(packet, header, ETHERNET_LEN).map_or(Judged::Malformed, |()| Judged::Ours)
+        }
+        Frame::Question(reply) => {
+            // A lost answer is asked for again.
+            let mut frame = [0; HEADER_LEN + REPLY_MAX];
+            frame[HEADER_LEN..HEADER_LEN + reply.bytes().len()].copy_from_slice(reply.bytes());
+            drop(socket::send(fd, &frame[..HEADER_LEN + reply.bytes().len()]));
+            Judged::Answered
+        }
+        Frame::NotOurs => Judged::NotOurs,
+        Frame::Malformed => Judged::Malformed,
+    }
+}
+
+/// Packet sockets with virtio headers on the interface `index`, in one fanout group if there are several.
+///
+/// A socket without a protocol receives nothing, and a socket that is bound but not yet in its group receives every
+/// queue's frames; so each starts with a filter that lets nothing in, and gets its own only when all are in place.
+pub(super) fn open_sockets(
+    index: u32,
+    ethertype: u16,
+    program: &[socket::Instruction],
+    queues: usize,
+) -> io::Result<Vec<OwnedFd>> {
+    let queues = queues.max(1);
+    let mut sockets = Vec::with_capacity(queues);
+    let mut group = None;
+    for _ in 0..queues {
+        let owned = socket::open(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+        let fd = owned.as_fd();
+        socket::set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        socket::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+        socket::enlarge_buffers(fd, BUFFER)?;
+        socket::attach_filter(fd, &filter::NOTHING)?;
+        socket::bind_link(fd, index, ethertype)?;
+        if queues > 1 {
+            let value = match group {
+                // The kernel chooses a group that nobody else has.
+                None => (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16,
+                Some(group) => libc::PACKET_FANOUT_HASH << 16 | group,
+            };
+            socket::set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, value.cast_signed())?;
+            if group.is_none() {
+                group = Some(
+                    socket::option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT)?.cast_unsigned()
+                        & 0xffff,
+                );
+            }
+        }
+        sockets.push(owned);
+    }
+    for fd in &sockets {
+        socket::attach_filter(fd.as_fd(), program)?;
+    }
+    Ok(sockets)
+}
+
+/// Whether `fd` is what [`open_sockets`] makes.
+pub(super) fn check_socket(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let bound = socket::bound_link(fd)?.is_some();
+    if bound && socket::option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR)? != 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the descriptor is not a bound packet socket with virtio headers",
+    ))
+}
+
+/// Whether a failed transmission says that the interface has been deleted.
+pub(super) fn is_gone(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
+}

@@ -71,7 +71,7 @@ impl Tun {
 
     /// Both settings are the whole device's; a second queue sets them again to the same.
     fn prepare(queue: File, name: String) -> io::Result<Self> {
-        sys::tun::set_vnet_header_len(queue.as_fd(), HEADER_LEN as i32)?;
+        sys::tun::set_vnet_header_len(queue.as_fd(), libc::c_int::from(HEADER_LEN as u16))?;
         let udp_segmentation = match sys::tun::set_offload(queue.as_fd(), OFFLOAD_TCP | OFFLOAD_UDP)
         {
             Ok(()) => true,
@@ -129,15 +129,11 @@ impl PacketIo for Tun {
                 }
             };
             packet.set_len(len.saturating_sub(HEADER_LEN));
-            match virtio::decode(&header, packet.bytes(), 0) {
-                Ok(offload) => {
-                    packet.offload = offload;
-                    into.push(packet);
-                }
-                Err(_) => {
-                    received.malformed += 1;
-                    pool.put(packet);
-                }
+            if virtio::mark(&mut packet, &header, 0).is_ok() {
+                into.push(packet);
+            } else {
+                received.malformed += 1;
+                pool.put(packet);
             }
         }
         Ok(received)

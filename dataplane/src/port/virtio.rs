@@ -4,7 +4,7 @@
 //! Field offsets, all integers in the machine's byte order (the kernel's "legacy" default for both devices):
 //! `flags` 0, `gso_type` 1, `hdr_len` 2, `gso_size` 4, `csum_start` 6, `csum_offset` 8.
 
-use crate::packet::{Checksum, Offload, SegmentKind, Segmentation};
+use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 
 /// Length of the header without `num_buffers`.
 pub const HEADER_LEN: usize = 10;
@@ -71,6 +71,13 @@ pub fn decode(header: &Header, packet: &[u8], link_len: usize) -> Result<Offload
         }
         _ => Err(Malformed::SegmentationContradicts),
     }
+}
+
+/// [`decode`]s the header that came with a packet, and puts down in the packet what it says.
+#[inline]
+pub fn mark(packet: &mut Packet, header: &Header, link_len: usize) -> Result<(), Malformed> {
+    packet.offload = decode(header, packet.bytes(), link_len)?;
+    Ok(())
 }
 
 /// Writes the header that tells `offload` of `packet` (from its IP header on) to a device that counts `link_len` bytes of

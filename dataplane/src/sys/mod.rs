@@ -6,6 +6,9 @@
     reason = "the one place where this crate talks to the kernel without the standard library"
 )]
 
+pub mod batch;
+pub mod clock;
+pub mod socket;
 pub mod tun;
 
 use std::ffi::c_int;
@@ -14,13 +17,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Makes reads and writes of `fd` return `WouldBlock` rather than wait.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: F_GETFL and F_SETFL take and return plain integers.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    check(flags)?;
-    // SAFETY: as above.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })
+    // SAFETY: F_GETFL takes and returns plain integers.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: F_SETFL takes and returns plain integers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
+    Ok(())
 }
 
-fn check(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

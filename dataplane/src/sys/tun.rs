@@ -29,7 +29,7 @@ pub fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result
         ));
     }
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as _;
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_flags = flags as c_short;
     // SAFETY: TUNSETIFF reads and writes one ifreq, which lives until the call returns.
@@ -44,20 +44,25 @@ pub fn interface(fd: BorrowedFd<'_>) -> io::Result<Interface> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
     // SAFETY: the request was zeroed and TUNGETIFF fills this member of the union; any bits are a valid c_short.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
-    Ok(Interface { name: name_of(&request), flags: c_int::from(flags as u16) })
+    Ok(Interface {
+        name: name_of(&request),
+        flags: c_int::from(u16::from_ne_bytes(flags.to_ne_bytes())),
+    })
 }
 
 /// Sets the length of the virtio-net header in front of each packet.
 pub fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<()> {
     // SAFETY: TUNSETVNETHDRSZ reads one int, which lives until the call returns.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) })
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) })?;
+    Ok(())
 }
 
 /// Tells the kernel what the reader of this device's queues copes with: `TUN_F_*`. `EINVAL` for a flag that the kernel
 /// does not know.
 pub fn set_offload(fd: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })?;
+    Ok(())
 }
 
 fn empty_request() -> libc::ifreq {
@@ -77,6 +82,7 @@ fn empty_request() -> libc::ifreq {
 }
 
 fn name_of(request: &libc::ifreq) -> String {
-    let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    let name: Vec<u8> =
+        request.ifr_name.iter().map(|c| c.to_ne_bytes()[0]).take_while(|&c| c != 0).collect();
     String::from_utf8_lossy(&name).into_owned()
 }

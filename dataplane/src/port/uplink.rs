@@ -1,0 +1,123 @@
+//! AF_PACKET on the node's own interface: tunnel packets in and out beside the kernel's traffic, which never passes here.
+//!
+//! Inward the kernel may have coalesced the packets of one inner TCP stream (its GRO looks into protocol 4): a packet of
+//! up to 64 KB arrives whose [`Segmentation`](crate::packet::Segmentation) and partial checksum speak of the inner
+//! headers. Outward nothing can be coalesced: the kernel refuses an IPIP super-packet.
+//!
+//! The kernel sees the same packets. Without anything that speaks protocol 4 it answers each with "protocol unreachable";
+//! a quiet [`IpipRaw`](super::ipip_raw::IpipRaw) socket kept open beside this port prevents that.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+
+use super::datagram::{Datagrams, HeadLen, Judged, Route};
+use super::link::{ETHERNET_LEN, ethertype, packet_len};
+use super::packet::{check_socket, is_gone, open_sockets};
+use super::virtio::{self, HEADER_LEN};
+use super::{Capabilities, PacketIo, Received, Transmitted, filter};
+use crate::packet::{Packet, Pool};
+use crate::sys::batch::{HEAD_LEN, Head};
+use crate::sys::socket;
+
+/// How frames leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UplinkOptions {
+    /// Take packets with a partial (inner) checksum, which the kernel or the device completes.
+    ///
+    /// Off by default: over a veth the checksum stays partial across the link, and a receiver without metadata, which is
+    /// what a raw socket is, gets it unfinished. On a device that a wire follows it is always complete at the far end.
+    pub partial_checksum: bool,
+    /// Hand frames to the driver without the queueing discipline (`PACKET_QDISC_BYPASS`): fewer cycles a frame, no shaping,
+    /// and a full device drops.
+    pub qdisc_bypass: bool,
+}
+
+/// One queue of tunnel packets on an interface that the node shares with its kernel.
+///
+/// What it receives starts at the outer IPv4 header. What it transmits starts at the Ethernet header, which the tunnel
+/// has prebuilt, and is IPv4.
+#[derive(Debug)]
+pub struct PacketUplink {
+    datagrams: Datagrams,
+    capabilities: Capabilities,
+}
+
+impl PacketUplink {
+    /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel spreads
+    /// tunnelled flows over them in order.
+    ///
+    /// Received are only whole, untagged IPv4 packets of protocol 4 that came to the interface's own hardware address.
+    ///
+    /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
+    pub fn open(index: u32, options: UplinkOptions, queues: usize) -> io::Result<Vec<Self>> {
+        open_sockets(index, ethertype::IPV4, &filter::TUNNEL, queues)?
+            .into_iter()
+            .map(|fd| Self::new(fd, options))
+            .collect()
+    }
+
+    /// Takes over a queue that a [`PacketUplink`] gave away.
+    ///
+    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an interface.
+    pub fn from_fd(fd: OwnedFd, options: UplinkOptions) -> io::Result<Self> {
+        check_socket(fd.as_fd())?;
+        Self::new(fd, options)
+    }
+
+    fn new(fd: OwnedFd, options: UplinkOptions) -> io::Result<Self> {
+        let datagrams = Datagrams::new(fd, HeadLen { receive: HEAD_LEN, transmit: HEADER_LEN });
+        if options.qdisc_bypass {
+            socket::set_option(datagrams.fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        }
+        let capabilities =
+            Capabilities { partial_checksum: options.partial_checksum, ..Capabilities::default() };
+        Ok(Self { datagrams, capabilities })
+    }
+}
+
+impl From<PacketUplink> for OwnedFd {
+    /// The queue's descriptor, to pass it on.
+    fn from(port: PacketUplink) -> Self {
+        port.datagrams.into_fd()
+    }
+}
+
+impl PacketIo for PacketUplink {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        self.datagrams.receive(pool, into, limit, |head, packet, _| judge(head, packet))
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        let capabilities = self.capabilities;
+        let prepare = |packet: &mut Packet, head: &mut Head| {
+            let framed = packet.bytes().get(12..ETHERNET_LEN)? == ethertype::IPV4.to_be_bytes();
+            if !framed || !capabilities.take(packet.offload) {
+                return None;
+            }
+            let virtio = virtio::encode(packet.offload, packet.bytes(), 0);
+            head[..HEADER_LEN].copy_from_slice(&virtio);
+            Some(Route::Bound)
+        };
+        self.datagrams.transmit(pool, packets, prepare, is_gone)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.datagrams.raw_fd())
+    }
+}
+
+fn judge(head: &Head, packet: &mut Packet) -> Judged {
+    let Some(header) = head.first_chunk() else { return Judged::Malformed };
+    let Some(len) = packet_len(ethertype::IPV4, packet.bytes()) else { return Judged::Malformed };
+    packet.set_len(len);
+    virtio::mark(packet, header, ETHERNET_LEN).map_or(Judged::Malformed, |()| Judged::Ours)
+}
