@@ -1,1 +1,0 @@
-//! Host-local allocation from the node's pod CIDRs.
