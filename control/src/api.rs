@@ -13,6 +13,35 @@ pub const VERSION: u32 = 1;
 /// Longest message in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
+/// Why bytes are not a message.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// Longer than [`MAX_MESSAGE`].
+    #[error("a message of {0} bytes: at most {MAX_MESSAGE} are spoken")]
+    TooLong(usize),
+    /// Not JSON, or not of the shape expected.
+    #[error("a message that does not parse: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The message's bytes, its length in front.
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, message)?;
+    let len = bytes.len() - 4;
+    if len > MAX_MESSAGE {
+        return Err(FrameError::TooLong(len));
+    }
+    bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
+    Ok(bytes)
+}
+
+/// How many bytes follow the length.
+pub fn message_len(header: [u8; 4]) -> Result<usize, FrameError> {
+    let len = u32::from_le_bytes(header) as usize;
+    if len > MAX_MESSAGE { Err(FrameError::TooLong(len)) } else { Ok(len) }
+}
+
 /// One question.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {

@@ -1,0 +1,322 @@
+//! The agent's socket: takes questions, brings answers.
+//!
+//! The server knows the protocol and nothing of the agent. Each question goes with a place for its answer through one
+//! channel, so that the agent's single-threaded control loop answers between two of its other duties:
+//!
+//! ```no_run
+//! # use manx::agent::server::{Answer, Question, Server};
+//! # async fn serve(server: Server) {
+//! let (questions, mut inbox) = tokio::sync::mpsc::channel(16);
+//! tokio::spawn(server.run(questions));
+//! while let Some(Question { call, answer }) = inbox.recv().await {
+//!     // A client that went away no longer waits: nothing to do about it.
+//!     let _ = answer.send(Answer::Reply(todo(call)));
+//! }
+//! # }
+//! # fn todo(_: manx::api::Call) -> manx::api::Response { Ok(manx::api::Reply::Detached) }
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::api::{self, Call, ErrorKind, Failure, Reply, Request, Response};
+
+/// Connections served at once; more wait in the socket's backlog.
+const CONNECTIONS: usize = 64;
+/// How long the listener rests when the process has no descriptor left for a connection.
+const REST: Duration = Duration::from_millis(100);
+
+/// A question and where its answer goes.
+#[derive(Debug)]
+pub struct Question {
+    /// What is asked.
+    pub call: Call,
+    /// Takes the answer. A client that went away has closed it.
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// To every call but a capture, or a capture refused.
+    Reply(Response),
+    /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client that
+    /// has enough closes it.
+    Stream(mpsc::Receiver<Vec<u8>>),
+}
+
+/// Why the agent cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody listens there.
+    #[error(
+        "another agent listens at {0}: stop it first, or give this one a socket of its own by --socket"
+    )]
+    InUse(PathBuf),
+    /// The path is taken by something else.
+    #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
+    NotASocket(PathBuf),
+    /// Longer than the kernel takes (unix(7)).
+    #[error("the socket's path {0} is longer than the 107 bytes that the kernel takes")]
+    PathTooLong(PathBuf),
+    /// Anything else.
+    #[error("the agent cannot listen at {path}: {source}")]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A listening socket. It goes, and its files with it, when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Held for as long as the socket: who has it may take a stale socket away.
+    _lock: Flock<File>,
+}
+
+impl Server {
+    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there. A socket
+    /// that nobody listens to any more is replaced, a living one is not. Call within a tokio runtime.
+    pub fn bind(path: &Path) -> Result<Self, Error> {
+        let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+        let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            let mut builder = fs::DirBuilder::new();
+            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+            builder.recursive(true).create(folder).map_err(error)?;
+        }
+        let lock = lock(path)?;
+        remove_stale(path)?;
+
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let made = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+            .map_err(|e| error(e.into()))?;
+        // The file gets the mode that the unbound socket has (unix(7): the umask can only take more away).
+        fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| error(e.into()))?;
+        bind(made.as_raw_fd(), &address).map_err(|e| error(e.into()))?;
+        listen(&made, Backlog::MAXCONN).map_err(|e| error(e.into()))?;
+        let listener = UnixListener::from_std(made.into()).map_err(error)?;
+        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+    }
+
+    /// Serves connections, [`CONNECTIONS`] at once, until nobody takes questions any more.
+    pub async fn run(self, questions: mpsc::Sender<Question>) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = questions.closed() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let questions = questions.clone();
+                    tokio::spawn(async move {
+                        // A connection that breaks is its client's affair.
+                        let _ = converse(stream, &questions).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection to the agent's socket could not be taken");
+                    tokio::time::sleep(REST).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the next agent takes a stale socket away.
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(lock_path(&self.path));
+    }
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    lock.into()
+}
+
+/// Two agents that start at once must not both find the socket stale.
+fn lock(path: &Path) -> Result<Flock<File>, Error> {
+    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    loop {
+        let name = lock_path(path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&name)
+            .map_err(error)?;
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(Error::InUse(path.to_owned())),
+            Err((_, errno)) => return Err(error(errno.into())),
+        };
+        // An agent that stops removes the file: a lock on a file without a name keeps nobody out.
+        let still_there = fs::metadata(&name).is_ok_and(|there| {
+            use std::os::unix::fs::MetadataExt;
+            lock.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        });
+        if still_there {
+            return Ok(lock);
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), Error> {
+    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(error(e)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(Error::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(error)
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(error(e)),
+        Ok(_) => Err(Error::InUse(path.to_owned())),
+    }
+}
+
+/// The part of a request that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+fn parse(bytes: &[u8]) -> Result<Call, Failure> {
+    let invalid = |error| Failure {
+        kind: ErrorKind::Invalid,
+        message: api::FrameError::Json(error).to_string(),
+    };
+    let Versioned { version } = serde_json::from_slice(bytes).map_err(invalid)?;
+    if version != api::VERSION {
+        return Err(Failure {
+            kind: ErrorKind::Version,
+            message: format!(
+                "the request speaks version {version} of the agent's protocol, this agent (manx {}) speaks version {}: use the manx \
+                 that the agent was started from",
+                env!("CARGO_PKG_VERSION"),
+                api::VERSION
+            ),
+        });
+    }
+    let Request { call, .. } = serde_json::from_slice(bytes).map_err(invalid)?;
+    Ok(call)
+}
+
+async fn converse(mut stream: UnixStream, questions: &mpsc::Sender<Question>) -> io::Result<()> {
+    while let Some(bytes) = receive(&mut stream).await? {
+        let answer = match parse(&bytes) {
+            Ok(call) => ask(&mut stream, questions, call).await?,
+            Err(failure) => Answer::Reply(Err(failure)),
+        };
+        match answer {
+            Answer::Reply(response) => send(&mut stream, &response).await?,
+            Answer::Stream(pieces) => {
+                send(&mut stream, &Ok(Reply::Capturing)).await?;
+                return forward(stream, pieces).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One message; `None` when the client has closed the connection.
+async fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
+    let mut header = [0; 4];
+    match stream.read_exact(&mut header).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    };
+    let len = api::message_len(header).map_err(io::Error::other)?;
+    // Memory follows what has come, not what is announced.
+    let mut bytes = Vec::new();
+    stream.take(len as u64).read_to_end(&mut bytes).await?;
+    if bytes.len() < len { Ok(None) } else { Ok(Some(bytes)) }
+}
+
+async fn ask(
+    stream: &mut UnixStream,
+    questions: &mpsc::Sender<Question>,
+    call: Call,
+) -> io::Result<Answer> {
+    let (answer, mut answered) = oneshot::channel();
+    let stopping = || {
+        let message = "the agent is stopping and answers no more".to_owned();
+        Answer::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
+    };
+    if questions.send(Question { call, answer }).await.is_err() {
+        return Ok(stopping());
+    }
+    // Nothing is sent to the agent while it answers: readable now means that the client has gone (or talks out of turn).
+    let mut closed = [0; 1];
+    tokio::select! {
+        answer = &mut answered => Ok(answer.unwrap_or_else(|_| stopping())),
+        read = stream.read(&mut closed) => match read {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+async fn send(stream: &mut UnixStream, response: &Response) -> io::Result<()> {
+    let bytes = match api::encode(response) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let message = format!("the answer cannot be sent: {error}");
+            api::encode(&Response::Err(Failure { kind: ErrorKind::Internal, message }))
+                .map_err(io::Error::other)?
+        }
+    };
+    stream.write_all(&bytes).await
+}
+
+/// Brings pieces to the client until either has enough. Dropping the channel tells the agent.
+async fn forward(stream: UnixStream, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+    let (mut read, mut write) = stream.into_split();
+    let mut closed = [0; 1];
+    loop {
+        tokio::select! {
+            piece = pieces.recv() => match piece {
+                Some(piece) => write.write_all(&piece).await?,
+                None => return write.shutdown().await,
+            },
+            read = read.read(&mut closed) => return read.map(|_| ()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
