@@ -1,1 +1,28 @@
 //! Manifests: text to wire objects, with the position of everything.
+//!
+//! The layers, in order, and what each refuses to do:
+//! - [`yaml`]: text to [`tree`]; knows nothing of Kubernetes.
+//! - [`scalar`]: what a plain scalar is; the one place where YAML's version matters.
+//! - decoders, one for each kind: tree to [`object`], checked as the API server checks; they apply no defaults.
+//! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
+//!   fail closed; everything else in the file loads.
+//!
+//! Not supported: YAML's tags beyond those of JSON's types, JSON's surrogate escapes (`\ud83d\ude00`).
+
+mod cursor;
+mod infrastructure;
+mod metadata;
+mod network_policy;
+pub mod object;
+mod pod;
+pub mod problem;
+mod read;
+pub mod scalar;
+mod syntax;
+#[cfg(test)]
+mod tests;
+pub mod tree;
+pub mod yaml;
+
+pub use infrastructure::NAMESPACE_NAME;
+pub use read::{Entry, Invalid, Manifest, State, read};

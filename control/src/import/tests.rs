@@ -1,0 +1,233 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use manx_policy_compiler::model::{
+    Labels, ObjectName, Peer, Policy, PolicyState, PortMatch, Protocol,
+};
+
+use super::{Cluster, import};
+use crate::manifest::object::IpipMode;
+use crate::manifest::problem::Severity;
+use crate::store::Contents;
+
+fn cluster(text: &str) -> Cluster {
+    import(&Contents::of_texts([("file.yaml", text)]))
+}
+
+fn clean(text: &str) -> Cluster {
+    let cluster = cluster(text);
+    assert!(cluster.problems.is_empty(), "{}", cluster.problems[0]);
+    cluster
+}
+
+fn pod(name: &str, spec: &str, status: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {name}}}}}\n\
+         spec: {{nodeName: node-1, {spec}}}\nstatus: {{{status}}}\n"
+    )
+}
+
+fn name(name: &str) -> ObjectName {
+    ObjectName::new("shop", name)
+}
+
+fn addresses(cluster: &Cluster, pod: &str) -> Option<Vec<String>> {
+    let endpoint = cluster.model.endpoints.get(&name(pod))?;
+    Some(endpoint.addresses.iter().map(IpAddr::to_string).collect())
+}
+
+fn policy(spec: &str) -> Policy {
+    let cluster = clean(&format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: shop}}\nspec:\n  {spec}\n"
+    ));
+    match &cluster.model.policies[&name("p")] {
+        PolicyState::Valid(policy) => (**policy).clone(),
+        PolicyState::Invalid(_) => panic!("invalid"),
+    }
+}
+
+#[test]
+fn only_pods_with_addresses_of_their_own_that_are_not_finished_are_endpoints() {
+    let text = [
+        pod("web", "", "podIP: 10.0.0.1"),
+        pod("host", "hostNetwork: true", "podIP: 172.18.0.2"),
+        pod("done", "", "phase: Succeeded, podIP: 10.0.0.2"),
+        pod("failed", "", "phase: Failed, podIP: 10.0.0.3"),
+        pod("pending", "", "phase: Pending"),
+    ]
+    .concat();
+    let cluster = clean(&text);
+    assert_eq!(cluster.model.endpoints.keys().collect::<Vec<_>>(), [&name("web")]);
+    let placed: Vec<_> = cluster.pods_by_node.keys().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(placed, ["pending", "web"]);
+}
+
+#[test]
+fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotation() {
+    let annotated = |deleting: &str, annotation: &str, status: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: shop\n  {deleting}\n\
+             \x20 annotations: {{cni.projectcalico.org/podIPs: '{annotation}'}}\nstatus: {{{status}}}\n"
+        );
+        addresses(&clean(&text), "a")
+    };
+    let deleting = "deletionTimestamp: x";
+    let all = "podIP: 10.0.0.2, podIPs: [{ip: 10.0.0.3}, {ip: 'fd00::3'}]";
+    let some = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
+    assert_eq!(annotated("", "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(annotated("", "10.0.0.1/32", "podIP: 10.0.0.2"), some(&["10.0.0.2"]));
+    assert_eq!(annotated("", "10.0.0.1/32", ""), some(&["10.0.0.1"]));
+    assert_eq!(annotated(deleting, "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(annotated("", "", all), some(&["10.0.0.3", "fd00::3"]));
+    // Calico empties the annotation when it releases the addresses.
+    assert_eq!(annotated(deleting, "", all), None);
+}
+
+#[test]
+fn named_ports_are_those_of_all_containers_and_of_their_own_protocol() {
+    let cluster = clean(&pod(
+        "web",
+        "containers: [{name: a, ports: [{name: http, containerPort: 80}, {containerPort: 81}]}, \
+         {name: b, ports: [{name: http, containerPort: 8080}]}], \
+         initContainers: [{name: c, ports: [{name: dns, containerPort: 53, protocol: UDP}]}]",
+        "podIP: 10.0.0.1",
+    ));
+    let ports: Vec<_> = cluster.model.endpoints[&name("web")]
+        .named_ports
+        .iter()
+        .map(|port| (port.name.as_str(), port.protocol, port.port))
+        .collect();
+    assert_eq!(
+        ports,
+        [("dns", Protocol::Udp, 53), ("http", Protocol::Tcp, 80), ("http", Protocol::Tcp, 8080)]
+    );
+}
+
+#[test]
+fn a_namespace_without_a_manifest_has_the_label_that_every_namespace_has() {
+    let cluster = clean(&pod("web", "", "podIP: 10.0.0.1"));
+    let expected = Labels::from([("kubernetes.io/metadata.name".to_owned(), "shop".to_owned())]);
+    assert_eq!(cluster.model.namespaces["shop"], expected);
+}
+
+#[test]
+fn pods_of_an_invalid_namespace_are_no_endpoints() {
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {a: 5}}\n";
+    let cluster = cluster(&format!("{namespace}{}", pod("web", "", "podIP: 10.0.0.1")));
+    assert!(cluster.model.endpoints.is_empty() && cluster.pods_by_node.is_empty());
+    insta::assert_snapshot!(cluster.problems[1]);
+}
+
+#[test]
+fn policy_types_are_defaulted_as_the_api_server_does() {
+    let directions = |spec: &str| {
+        let policy = policy(spec);
+        (policy.ingress.map(|rules| rules.len()), policy.egress.map(|rules| rules.len()))
+    };
+    assert_eq!(directions("podSelector: {}"), (Some(0), None));
+    assert_eq!(directions("policyTypes: []"), (Some(0), None));
+    assert_eq!(directions("egress: []"), (Some(0), None));
+    assert_eq!(directions("egress: [{}]"), (Some(0), Some(1)));
+    assert_eq!(directions("{ingress: [{}], egress: [{}]}"), (Some(1), Some(1)));
+    assert_eq!(directions("{policyTypes: [Egress], ingress: [{}]}"), (None, Some(0)));
+    assert_eq!(directions("{policyTypes: [Ingress], egress: [{}]}"), (Some(0), None));
+    assert_eq!(directions("policyTypes: [Egress, Ingress]"), (Some(0), Some(0)));
+}
+
+#[test]
+fn absent_and_empty_peers_and_ports_are_everybody_and_everything() {
+    for spec in
+        ["ingress: [{}]", "ingress: [{from: [], ports: []}]", "ingress: [{from: , ports: }]"]
+    {
+        let rules = policy(spec).ingress.unwrap();
+        assert_eq!((&rules[0].peers, &rules[0].services), (&None, &None), "{spec}");
+    }
+}
+
+#[test]
+fn peers_and_ports_mean_what_they_say() {
+    let policy = policy(
+        "ingress: [{from: [{podSelector: {}}, {namespaceSelector: {}}, {ipBlock: {cidr: 10.1.2.3/8, except: [10.9.9.9/16]}}], \
+         ports: [{port: 80}, {port: 80, endPort: 90, protocol: UDP}, {port: http}, {protocol: SCTP}]}]",
+    );
+    let rule = &policy.ingress.as_ref().unwrap()[0];
+    let peers = rule.peers.as_deref().unwrap();
+    assert!(matches!(&peers[0], Peer::PodsHere(selector) if selector.0.is_empty()));
+    assert!(matches!(&peers[1], Peer::PodsIn { namespaces, pods }
+        if namespaces.0.is_empty() && pods.0.is_empty()));
+    let Peer::Block(block) = &peers[2] else { panic!() };
+    assert_eq!(block.cidr().to_string(), "10.0.0.0/8");
+    assert_eq!(block.except().next().unwrap().to_string(), "10.9.0.0/16");
+    let services: Vec<_> = rule
+        .services
+        .iter()
+        .flatten()
+        .map(|service| (service.protocol, service.port.clone()))
+        .collect();
+    assert_eq!(
+        services,
+        [
+            (Protocol::Tcp, PortMatch::Range { first: 80, last: 80 }),
+            (Protocol::Udp, PortMatch::Range { first: 80, last: 90 }),
+            (Protocol::Tcp, PortMatch::Named("http".to_owned())),
+            (Protocol::Sctp, PortMatch::All),
+        ]
+    );
+}
+
+#[test]
+fn an_invalid_policy_isolates_the_pods_that_it_may_mean() {
+    let state = |spec: &str| {
+        let cluster = cluster(&format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: shop}}\nspec: {spec}\n"
+        ));
+        assert_eq!(cluster.problems[0].severity, Severity::Error);
+        cluster.model.policies[&name("p")].clone()
+    };
+    let PolicyState::Invalid(selector) =
+        state("{podSelector: {matchLabels: {app: web}}, ingress: 5}")
+    else {
+        panic!()
+    };
+    assert_eq!(selector.0.len(), 1);
+    let PolicyState::Invalid(selector) = state("{podSelector: 5}") else { panic!() };
+    assert_eq!(selector.0, BTreeSet::new());
+}
+
+#[test]
+fn nodes_and_pools_come_out_as_routing_needs_them() {
+    let cluster = clean(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\n  annotations: {projectcalico.org/IPv4Address: 10.9.0.2/24}\n\
+         spec: {podCIDR: 10.1.0.0/24}\nstatus: {addresses: [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 10.9.0.2}]}\n---\n\
+         apiVersion: v1\nkind: Node\nmetadata: {name: node-2}\n---\n\
+         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {cidr: 10.1.0.0/16, disabled: true}\n---\n\
+         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: b}\nspec: {cidr: 10.0.0.0/16, ipipMode: Always, natOutgoing: true}\n",
+    );
+    let node = &cluster.nodes["node-1"];
+    let ips: Vec<_> = node.internal_ips.iter().map(IpAddr::to_string).collect();
+    assert_eq!(ips, ["10.9.0.2", "172.18.0.2"]);
+    assert_eq!(node.subnet.unwrap().to_string(), "10.9.0.0/24");
+    assert_eq!(node.pod_cidrs[0].to_string(), "10.1.0.0/24");
+    assert_eq!(cluster.nodes["node-2"], super::Node::default());
+    let pools: Vec<_> = cluster
+        .pools
+        .iter()
+        .map(|pool| (pool.cidr.to_string(), pool.ipip_mode, pool.nat_outgoing, pool.disabled))
+        .collect();
+    assert_eq!(
+        pools,
+        [
+            ("10.0.0.0/16".to_owned(), IpipMode::Always, true, false),
+            ("10.1.0.0/16".to_owned(), IpipMode::Never, false, true),
+        ]
+    );
+}
+
+#[test]
+fn the_same_objects_in_any_order_are_the_same_cluster() {
+    let one = pod("a", "", "podIP: 10.0.0.1");
+    let two = pod("b", "", "podIP: 10.0.0.2");
+    let [forward, backward] =
+        [format!("{one}{two}"), format!("{two}{one}")].map(|text| clean(&text));
+    assert_eq!(forward, backward);
+}

@@ -1,0 +1,205 @@
+//! A node together with the path that led to it: what every decoder walks with, and how it reports.
+
+use std::fmt::Write as _;
+
+use super::problem::{Cause, Severity};
+use super::tree::{Node, Position, Value};
+
+/// One report about a field, before it is known which object it belongs to.
+#[derive(Debug, Clone)]
+pub(super) struct Finding {
+    pub(super) severity: Severity,
+    pub(super) at: Position,
+    pub(super) field: String,
+    pub(super) cause: Cause,
+}
+
+/// Everything that was found in one object.
+#[derive(Debug, Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn errors(&self) -> bool {
+        self.0.iter().any(|finding| finding.severity == Severity::Error)
+    }
+}
+
+/// One step of a path.
+#[derive(Debug, Clone, Copy)]
+enum Step<'a> {
+    Root,
+    Key(&'a str),
+    Index(usize),
+}
+
+/// A node and how it was reached. The path costs nothing until somebody reports.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    pub(super) node: &'a Node,
+    up: Option<&'a Cursor<'a>>,
+    step: Step<'a>,
+}
+
+impl<'a> Cursor<'a> {
+    /// The object itself.
+    pub(super) fn root(node: &'a Node) -> Self {
+        Self { node, up: None, step: Step::Root }
+    }
+
+    fn path(&self) -> String {
+        let mut path = self.up.map(Self::path).unwrap_or_default();
+        match self.step {
+            Step::Root => {}
+            // A key with dots of its own (labels, annotations) would read as several fields.
+            Step::Key(key) if key.contains(['.', '/']) => {
+                let _ = write!(path, "[{key:?}]");
+            }
+            Step::Key(key) => {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(key);
+            }
+            Step::Index(index) => {
+                let _ = write!(path, "[{index}]");
+            }
+        }
+        path
+    }
+
+    /// Reports an error here.
+    pub(super) fn error(&self, out: &mut Findings, cause: Cause) {
+        let (at, field) = (self.node.at, self.path());
+        out.0.push(Finding { severity: Severity::Error, at, field, cause });
+    }
+
+    /// Reports that something else was expected here.
+    pub(super) fn expected(&self, out: &mut Findings, expected: impl Into<String>) {
+        let cause =
+            Cause::Unexpected { found: self.node.value.describe(), expected: expected.into() };
+        self.error(out, cause);
+    }
+
+    /// Reports that `found`, at a place of its own (a key), should be something else.
+    pub(super) fn error_at(&self, out: &mut Findings, at: Position, found: &str, expected: &str) {
+        let cause = Cause::Unexpected { found: found.to_owned(), expected: expected.to_owned() };
+        out.0.push(Finding { severity: Severity::Error, at, field: self.path(), cause });
+    }
+
+    /// Reports that the field `key` of this mapping is missing.
+    pub(super) fn missing(&self, out: &mut Findings, key: &str, expected: &str) {
+        let child = Cursor { node: self.node, up: Some(self), step: Step::Key(key) };
+        child.error(out, Cause::Missing { expected: expected.to_owned() });
+    }
+
+    /// The field `key`; null is absent, as it is to the API server.
+    pub(super) fn field<'b>(&'b self, key: &'b str) -> Option<Cursor<'b>> {
+        let node = self.node.get(key)?;
+        (node.value != Value::Null).then_some(Cursor { node, up: Some(self), step: Step::Key(key) })
+    }
+
+    /// Whether this is a mapping; if not, says so. Its fields other than `read` are warned of, unless they are among
+    /// `ignored`: fields that the API has and Manx has no use for.
+    pub(super) fn mapping(&self, out: &mut Findings, read: &[&str], ignored: &[&str]) -> bool {
+        self.fields(out, Severity::Warning, |key| read.contains(&key) || ignored.contains(&key))
+    }
+
+    /// Whether this is a mapping; if not, says so. Fields other than `read` are errors: where a field restricts, one that
+    /// is misspelled and passed over leaves open what its author believes closed.
+    pub(super) fn exact(&self, out: &mut Findings, read: &[&str]) -> bool {
+        self.fields(out, Severity::Error, |key| read.contains(&key))
+    }
+
+    fn fields(&self, out: &mut Findings, severity: Severity, known: impl Fn(&str) -> bool) -> bool {
+        let Value::Mapping(entries) = &self.node.value else {
+            self.expected(out, "a mapping");
+            return false;
+        };
+        for entry in entries.iter().filter(|entry| !known(&entry.key)) {
+            let child = Cursor { node: &entry.node, up: Some(self), step: Step::Key(&entry.key) };
+            out.0.push(Finding {
+                severity,
+                at: entry.at,
+                field: child.path(),
+                cause: Cause::UnknownField,
+            });
+        }
+        true
+    }
+
+    /// What `each` makes of every item of a list; what is not a list is reported and gives nothing.
+    pub(super) fn items<T>(
+        &self,
+        out: &mut Findings,
+        mut each: impl FnMut(&Cursor<'_>, &mut Findings) -> Option<T>,
+    ) -> Vec<T> {
+        let Value::Sequence(nodes) = &self.node.value else {
+            self.expected(out, "a list");
+            return Vec::new();
+        };
+        nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(index, node)| {
+                each(&Cursor { node, up: Some(self), step: Step::Index(index) }, out)
+            })
+            .collect()
+    }
+
+    /// What `each` makes of every key and value of a mapping.
+    pub(super) fn entries(
+        &self,
+        out: &mut Findings,
+        mut each: impl FnMut(&str, Position, &Cursor<'_>, &mut Findings),
+    ) {
+        let Value::Mapping(entries) = &self.node.value else {
+            self.expected(out, "a mapping");
+            return;
+        };
+        for entry in entries {
+            let child = Cursor { node: &entry.node, up: Some(self), step: Step::Key(&entry.key) };
+            each(&entry.key, entry.at, &child, out);
+        }
+    }
+
+    /// A string, or a report.
+    pub(super) fn string(&self, out: &mut Findings, expected: &str) -> Option<&'a str> {
+        match &self.node.value {
+            Value::String(text) => Some(text),
+            Value::Boolean(_) | Value::Integer(_) | Value::Float(_) => {
+                self.expected(out, format!("{expected} (text like this needs quotes)"));
+                None
+            }
+            _ => {
+                self.expected(out, expected);
+                None
+            }
+        }
+    }
+
+    /// A boolean, or a report.
+    pub(super) fn boolean(&self, out: &mut Findings) -> Option<bool> {
+        match &self.node.value {
+            Value::Boolean(truth) => Some(*truth),
+            _ => {
+                self.expected(out, "true or false");
+                None
+            }
+        }
+    }
+
+    /// A string that `parse` accepts, or a report.
+    pub(super) fn parsed<T>(
+        &self,
+        out: &mut Findings,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let text = self.string(out, expected)?;
+        let value = parse(text);
+        if value.is_none() {
+            self.expected(out, expected);
+        }
+        value
+    }
+}

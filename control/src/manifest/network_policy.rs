@@ -1,0 +1,251 @@
+//! `networking.k8s.io/v1` NetworkPolicy, checked as the API server checks it.
+//!
+//! Source: Kubernetes API reference, NetworkPolicySpec, and the documentation "Network Policies".
+
+use ipnet::IpNet;
+
+use super::cursor::{Cursor, Findings};
+use super::metadata::pairs;
+use super::object::{
+    Expression, IpBlock, LabelSelector, NetworkPolicy, Operator, Peer, PolicyType, Port,
+    PortNumber, Protocol, Rule,
+};
+use super::problem::Cause;
+use super::syntax::{
+    CIDR, LABEL_VALUE, PORT_NAME, PORT_NUMBER, QUALIFIED_NAME, cidr, is_label_value, is_port_name,
+    is_qualified_name, port_number,
+};
+use super::tree::Value;
+
+/// Reads `spec`. What is invalid is in `out`; what comes back is then of use only for its selector, which is `None` if it
+/// could not be read whole.
+pub(super) fn decode(
+    root: &Cursor<'_>,
+    out: &mut Findings,
+) -> (NetworkPolicy, Option<LabelSelector>) {
+    root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
+    let mut policy = NetworkPolicy {
+        pod_selector: LabelSelector::default(),
+        policy_types: None,
+        ingress: None,
+        egress: None,
+    };
+    // The API server takes a policy without a spec: it selects every pod and allows no ingress.
+    let Some(spec) = root.field("spec") else { return (policy, Some(LabelSelector::default())) };
+    if !spec.exact(out, &["podSelector", "policyTypes", "ingress", "egress"]) {
+        return (policy, None);
+    }
+    let mut readable = true;
+    if let Some(selector) = spec.field("podSelector") {
+        let before = out.0.len();
+        policy.pod_selector = label_selector(&selector, out);
+        readable = out.0.len() == before;
+    }
+    policy.policy_types = spec.field("policyTypes").map(|types| policy_types(&types, out));
+    policy.ingress = spec
+        .field("ingress")
+        .map(|rules| rules.items(out, |cursor, out| rule(cursor, "from", out)));
+    policy.egress =
+        spec.field("egress").map(|rules| rules.items(out, |cursor, out| rule(cursor, "to", out)));
+    let selector = readable.then(|| policy.pod_selector.clone());
+    (policy, selector)
+}
+
+fn policy_types(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<PolicyType> {
+    let types = cursor.items(out, |item, out| {
+        item.parsed(out, "Ingress or Egress", |text| match text {
+            "Ingress" => Some(PolicyType::Ingress),
+            "Egress" => Some(PolicyType::Egress),
+            _ => None,
+        })
+    });
+    if types.len() > 2 {
+        cursor.error(out, Cause::Conflict("may not name more than two policy types".to_owned()));
+    }
+    types
+}
+
+fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> Option<Rule> {
+    if !cursor.exact(out, &[peers_field, "ports"]) {
+        return None;
+    }
+    Some(Rule {
+        peers: cursor.field(peers_field).map(|peers| peers.items(out, peer)),
+        ports: cursor.field("ports").map(|ports| ports.items(out, port)),
+    })
+}
+
+fn peer(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Peer> {
+    if !cursor.exact(out, &["podSelector", "namespaceSelector", "ipBlock"]) {
+        return None;
+    }
+    let pods = cursor.field("podSelector").map(|selector| label_selector(&selector, out));
+    let namespaces =
+        cursor.field("namespaceSelector").map(|selector| label_selector(&selector, out));
+    match (cursor.field("ipBlock"), pods, namespaces) {
+        (None, None, None) => {
+            let expected = "podSelector, namespaceSelector or ipBlock";
+            cursor.error(out, Cause::Missing { expected: expected.to_owned() });
+            None
+        }
+        (None, pods, namespaces) => Some(Peer::Selectors { pods, namespaces }),
+        (Some(block), None, None) => ip_block(&block, out).map(Peer::IpBlock),
+        (Some(block), _, _) => {
+            let message = "may not stand beside podSelector or namespaceSelector in one peer";
+            block.error(out, Cause::Conflict(message.to_owned()));
+            None
+        }
+    }
+}
+
+fn ip_block(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpBlock> {
+    if !cursor.exact(out, &["cidr", "except"]) {
+        return None;
+    }
+    let block = match cursor.field("cidr") {
+        Some(field) => field.parsed(out, CIDR, cidr),
+        None => {
+            cursor.missing(out, "cidr", CIDR);
+            None
+        }
+    };
+    let except = match cursor.field("except") {
+        Some(field) => field.items(out, |item, out| {
+            let net = item.parsed(out, CIDR, cidr)?;
+            if let Some(block) = block
+                && !strictly_inside(net, block)
+            {
+                item.expected(out, format!("a CIDR inside {block} and smaller"));
+                return None;
+            }
+            Some(net)
+        }),
+        None => Vec::new(),
+    };
+    Some(IpBlock { cidr: block?, except })
+}
+
+fn strictly_inside(net: IpNet, block: IpNet) -> bool {
+    block.contains(&net.addr()) && net.prefix_len() > block.prefix_len()
+}
+
+fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Port> {
+    if !cursor.exact(out, &["protocol", "port", "endPort"]) {
+        return None;
+    }
+    let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
+    let end_field = cursor.field("endPort");
+    let end = end_field.and_then(|field| number(&field, out, PORT_NUMBER));
+    let Some(field) = cursor.field("port") else {
+        if end_field.is_some() {
+            cursor.missing(out, "port", "a port number, because there is an endPort");
+        }
+        return Some(Port { protocol, port: None });
+    };
+    let port = match &field.node.value {
+        Value::String(name) => {
+            if !is_port_name(name) {
+                field.expected(out, format!("{PORT_NUMBER} (without quotes), or {PORT_NAME}"));
+            }
+            if let Some(end_field) = end_field {
+                let message = "may not be given where port is a name";
+                end_field.error(out, Cause::Conflict(message.to_owned()));
+            }
+            PortNumber::Name(name.clone())
+        }
+        _ => {
+            let port = number(&field, out, &format!("{PORT_NUMBER}, or a port name"))?;
+            if let (Some(end_field), Some(end)) = (end_field, end)
+                && end < port
+            {
+                end_field.expected(out, format!("a port number not below port ({port})"));
+            }
+            PortNumber::Number { port, end }
+        }
+    };
+    Some(Port { protocol, port: Some(port) })
+}
+
+/// A port number, or a report.
+pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) -> Option<u16> {
+    let number = match &cursor.node.value {
+        Value::Integer(number) => port_number(*number),
+        _ => None,
+    };
+    if number.is_none() {
+        cursor.expected(out, expected);
+    }
+    number
+}
+
+/// A protocol, or a report.
+pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
+    cursor.parsed(out, "TCP, UDP or SCTP", |text| match text {
+        "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    })
+}
+
+fn label_selector(cursor: &Cursor<'_>, out: &mut Findings) -> LabelSelector {
+    if !cursor.exact(out, &["matchLabels", "matchExpressions"]) {
+        return LabelSelector::default();
+    }
+    LabelSelector {
+        match_labels: cursor
+            .field("matchLabels")
+            .map(|labels| pairs(&labels, out, true))
+            .unwrap_or_default(),
+        match_expressions: cursor
+            .field("matchExpressions")
+            .map(|expressions| expressions.items(out, expression))
+            .unwrap_or_default(),
+    }
+}
+
+fn expression(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Expression> {
+    if !cursor.exact(out, &["key", "operator", "values"]) {
+        return None;
+    }
+    let key = match cursor.field("key") {
+        Some(field) => field
+            .parsed(out, QUALIFIED_NAME, |text| is_qualified_name(text).then(|| text.to_owned())),
+        None => {
+            cursor.missing(out, "key", QUALIFIED_NAME);
+            None
+        }
+    };
+    let operators = "In, NotIn, Exists or DoesNotExist";
+    let operator = match cursor.field("operator") {
+        Some(field) => field.parsed(out, operators, |text| match text {
+            "In" => Some(Operator::In),
+            "NotIn" => Some(Operator::NotIn),
+            "Exists" => Some(Operator::Exists),
+            "DoesNotExist" => Some(Operator::DoesNotExist),
+            _ => None,
+        }),
+        None => {
+            cursor.missing(out, "operator", operators);
+            None
+        }
+    };
+    let field = cursor.field("values");
+    let values = field.map(|field| {
+        field.items(out, |item, out| {
+            item.parsed(out, LABEL_VALUE, |text| is_label_value(text).then(|| text.to_owned()))
+        })
+    });
+    let empty = field.is_none_or(|field| field.node.value == Value::Sequence(Vec::new()));
+    match (operator, field) {
+        (Some(Operator::In | Operator::NotIn), _) if empty => {
+            cursor.missing(out, "values", "at least one value for In and NotIn");
+        }
+        (Some(Operator::Exists | Operator::DoesNotExist), Some(field)) if !empty => {
+            let message = "may not be given with Exists and DoesNotExist";
+            field.error(out, Cause::Conflict(message.to_owned()));
+        }
+        _ => {}
+    }
+    Some(Expression { key: key?, operator: operator?, values: values.unwrap_or_default() })
+}

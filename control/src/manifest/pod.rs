@@ -1,0 +1,252 @@
+//! `v1` Pod, as far as networking needs it.
+
+use std::net::IpAddr;
+
+use super::cursor::{Cursor, Findings};
+use super::metadata::Metadata;
+use super::network_policy::{number, protocol};
+use super::object::{ContainerPort, Phase, Pod};
+use super::problem::Cause;
+use super::syntax::{
+    ADDRESS, DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, is_dns_label,
+    is_dns_subdomain, is_port_name,
+};
+
+/// Where Calico's CNI plugin notes the addresses that it gave: CIDRs of one address each, joined by commas.
+const POD_IPS: &str = "cni.projectcalico.org/podIPs";
+
+const SPEC: &[&str] = &["nodeName", "hostNetwork", "containers", "initContainers"];
+const SPEC_IGNORED: &[&str] = &[
+    "activeDeadlineSeconds",
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "ephemeralContainers",
+    "hostAliases",
+    "hostIPC",
+    "hostPID",
+    "hostUsers",
+    "hostname",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "nodeSelector",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "resourceClaims",
+    "resources",
+    "restartPolicy",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+];
+const CONTAINER: &[&str] = &["name", "ports"];
+const CONTAINER_IGNORED: &[&str] = &[
+    "args",
+    "command",
+    "env",
+    "envFrom",
+    "image",
+    "imagePullPolicy",
+    "lifecycle",
+    "livenessProbe",
+    "readinessProbe",
+    "resizePolicy",
+    "resources",
+    "restartPolicy",
+    "restartPolicyRules",
+    "securityContext",
+    "startupProbe",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+    "volumeDevices",
+    "volumeMounts",
+    "workingDir",
+];
+const STATUS: &[&str] = &["phase", "podIP", "podIPs"];
+const STATUS_IGNORED: &[&str] = &[
+    "conditions",
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+    "extendedResourceClaimStatus",
+    "hostIP",
+    "hostIPs",
+    "initContainerStatuses",
+    "message",
+    "nominatedNodeName",
+    "observedGeneration",
+    "qosClass",
+    "reason",
+    "resize",
+    "resourceClaimStatuses",
+    "startTime",
+];
+
+/// Reads `spec` and `status`.
+pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
+    root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
+    let mut pod = Pod {
+        annotated_ips: annotated(root, &metadata, out),
+        labels: metadata.labels,
+        deleting: metadata.deleting,
+        node_name: None,
+        host_network: false,
+        containers: Vec::new(),
+        init_containers: Vec::new(),
+        phase: None,
+        pod_ip: None,
+        pod_ips: Vec::new(),
+    };
+    if let Some(spec) = root.field("spec") {
+        decode_spec(&spec, &mut pod, out);
+    }
+    if let Some(status) = root.field("status")
+        && status.mapping(out, STATUS, STATUS_IGNORED)
+    {
+        decode_status(&status, &mut pod, out);
+    }
+    pod
+}
+
+fn decode_spec(spec: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
+    if !spec.mapping(out, SPEC, SPEC_IGNORED) {
+        return;
+    }
+    // The API writes an unscheduled pod's node as an empty string.
+    pod.node_name = spec
+        .field("nodeName")
+        .and_then(|field| {
+            field.parsed(out, DNS_SUBDOMAIN, |text| {
+                (text.is_empty() || is_dns_subdomain(text)).then(|| text.to_owned())
+            })
+        })
+        .filter(|name| !name.is_empty());
+    pod.host_network =
+        spec.field("hostNetwork").and_then(|field| field.boolean(out)).unwrap_or(false);
+    if let Some(field) = spec.field("containers") {
+        pod.containers = field.items(out, container);
+    }
+    if let Some(field) = spec.field("initContainers") {
+        pod.init_containers = field.items(out, container);
+    }
+}
+
+fn container(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Vec<ContainerPort>> {
+    if !cursor.mapping(out, CONTAINER, CONTAINER_IGNORED) {
+        return None;
+    }
+    match cursor.field("name") {
+        Some(name) => {
+            name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
+        }
+        None => cursor.missing(out, "name", DNS_LABEL),
+    }
+    let Some(field) = cursor.field("ports") else { return Some(Vec::new()) };
+    let mut names = Vec::new();
+    Some(field.items(out, |item, out| {
+        let port = container_port(item, out)?;
+        if let Some(name) = &port.name {
+            if names.contains(name) {
+                let message = format!("the name {name:?} is another port's of this container");
+                item.error(out, Cause::Conflict(message));
+            }
+            names.push(name.clone());
+        }
+        Some(port)
+    }))
+}
+
+fn container_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ContainerPort> {
+    if !cursor.mapping(out, &["name", "containerPort", "protocol"], &["hostIP", "hostPort"]) {
+        return None;
+    }
+    let name = cursor.field("name").and_then(|field| {
+        field.parsed(out, PORT_NAME, |text| is_port_name(text).then(|| text.to_owned()))
+    });
+    let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
+    match cursor.field("containerPort") {
+        Some(field) => {
+            Some(ContainerPort { name, port: number(&field, out, PORT_NUMBER)?, protocol })
+        }
+        None => {
+            cursor.missing(out, "containerPort", PORT_NUMBER);
+            None
+        }
+    }
+}
+
+fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
+    pod.phase = status.field("phase").and_then(|field| {
+        field.parsed(out, "Pending, Running, Succeeded, Failed or Unknown", |text| match text {
+            "Pending" => Some(Phase::Pending),
+            "Running" => Some(Phase::Running),
+            "Succeeded" => Some(Phase::Succeeded),
+            "Failed" => Some(Phase::Failed),
+            "Unknown" => Some(Phase::Unknown),
+            _ => None,
+        })
+    });
+    // Empty while the pod has none.
+    pod.pod_ip = status
+        .field("podIP")
+        .and_then(|field| {
+            field.parsed(out, ADDRESS, |text| match text {
+                "" => Some(None),
+                text => address(text).map(Some),
+            })
+        })
+        .flatten();
+    if let Some(field) = status.field("podIPs") {
+        pod.pod_ips = field.items(out, |item, out| {
+            if !item.mapping(out, &["ip"], &[]) {
+                return None;
+            }
+            match item.field("ip") {
+                Some(ip) => ip.parsed(out, ADDRESS, address),
+                None => {
+                    item.missing(out, "ip", ADDRESS);
+                    None
+                }
+            }
+        });
+    }
+}
+
+/// The annotation's addresses.
+fn annotated(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Option<Vec<IpAddr>> {
+    let text = metadata.annotations.get(POD_IPS)?;
+    let mut addresses = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let host = part.split_once('/').map_or(part, |(host, _)| host);
+        match address(host) {
+            Some(address) => addresses.push(address),
+            None => {
+                if let Some(metadata) = root.field("metadata")
+                    && let Some(annotations) = metadata.field("annotations")
+                    && let Some(field) = annotations.field(POD_IPS)
+                {
+                    field.expected(out, "addresses joined by commas");
+                }
+            }
+        }
+    }
+    Some(addresses)
+}

@@ -1,0 +1,174 @@
+//! What is wrong with a manifest, where, and how it is said.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::object::ObjectKey;
+use super::tree::Position;
+
+/// How bad a [`Problem`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Something is not in force as it was written.
+    Error,
+    /// Something was passed over.
+    Warning,
+}
+
+/// Where in which file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as it was named to the reader.
+    pub file: Arc<str>,
+    /// The document in it, counted from 1; 0 where the whole file is meant.
+    pub document: usize,
+    /// The position, where there is one.
+    pub at: Option<Position>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.at {
+            Some(at) => write!(f, "{}:{at}", self.file),
+            None => f.write_str(&self.file),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it is.
+    pub place: Place,
+    /// The object, if its identity could be read.
+    pub object: Option<ObjectKey>,
+    /// The field's path in the object, e.g. `spec.ingress[0].ports[1].endPort`; empty where the object itself is meant.
+    pub field: String,
+    /// What is wrong.
+    pub cause: Cause,
+    /// The line of the file that it is on.
+    pub line: Option<String>,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The file or directory cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
+    /// The file is no YAML or JSON, or is too large.
+    #[error("{0}")]
+    Syntax(String),
+    /// The document is flawed as a tree: a key twice, a tag without meaning.
+    #[error("{0}")]
+    Flaw(String),
+    /// Something else was expected here.
+    #[error("found {found}, expected {expected}")]
+    Unexpected {
+        /// What stands here.
+        found: String,
+        /// What may.
+        expected: String,
+    },
+    /// A field that must be there is not.
+    #[error("is missing, expected {expected}")]
+    Missing {
+        /// What may stand there.
+        expected: String,
+    },
+    /// A field that these other fields exclude.
+    #[error("{0}")]
+    Conflict(String),
+    /// A field that the kind does not have.
+    #[error("unknown field")]
+    UnknownField,
+    /// A kind that is not read.
+    #[error("{kind} ({api_version}) is not a kind that Manx reads; skipped")]
+    UnknownKind {
+        /// The kind.
+        kind: String,
+        /// Its API version.
+        api_version: String,
+    },
+    /// A kind of policy that is not supported.
+    #[error("{kind} ({api_version}) is not supported: this policy is NOT ENFORCED")]
+    UnsupportedPolicy {
+        /// The kind.
+        kind: String,
+        /// Its API version.
+        api_version: String,
+    },
+    /// The same object, with other content, in two places.
+    #[error("defined differently at {other}; neither definition is used")]
+    Duplicate {
+        /// The other place.
+        other: String,
+    },
+    /// The same object, with the same content, in two places.
+    #[error("defined again, with the same content, at {other}")]
+    Repeated {
+        /// The other place.
+        other: String,
+    },
+    /// Something about the object in its cluster, found by the import.
+    #[error("{0}")]
+    Cluster(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        if self.field.is_empty() {
+            writeln!(f, "{severity}: {}", self.cause)?;
+        } else {
+            writeln!(f, "{severity}: {}: {}", self.field, self.cause)?;
+        }
+        let gutter = match self.place.at {
+            Some(at) => at.line.to_string().len(),
+            None => 1,
+        };
+        write!(f, "{:gutter$}--> {}", "", self.place)?;
+        if let (Some(line), Some(at)) = (&self.line, self.place.at) {
+            write!(f, "\n{:gutter$} |\n{} | {line}\n{:gutter$} | ", "", at.line, "")?;
+            // The caret stands under its column, whatever tabs come before it.
+            for character in line.chars().take(at.column.saturating_sub(1)) {
+                f.write_str(if character == '\t' { "\t" } else { " " })?;
+            }
+            f.write_str("^")?;
+        }
+        if let Some(object) = &self.object {
+            write!(f, "\n{:gutter$} = {object}, document {}", "", self.place.document)?;
+        } else if self.place.document > 0 {
+            write!(f, "\n{:gutter$} = document {}", "", self.place.document)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Problem {
+    /// A problem of a whole file or directory.
+    pub fn of_file(file: &Arc<str>, cause: Cause) -> Self {
+        Self {
+            severity: Severity::Error,
+            place: Place { file: Arc::clone(file), document: 0, at: None },
+            object: None,
+            field: String::new(),
+            cause,
+            line: None,
+        }
+    }
+
+    /// All of it in one line, for logs and `manx status`.
+    pub fn summary(&self) -> String {
+        let object = self.object.as_ref().map(|object| format!("{object}: ")).unwrap_or_default();
+        let field = if self.field.is_empty() { String::new() } else { format!("{}: ", self.field) };
+        format!("{}: {object}{field}{}", self.place, self.cause)
+    }
+}

@@ -1,0 +1,230 @@
+//! All objects of one file.
+
+use std::sync::Arc;
+
+use super::cursor::{Cursor, Finding, Findings};
+use super::infrastructure;
+use super::metadata::{self, Metadata};
+use super::network_policy;
+use super::object::{Kind, LabelSelector, Object, ObjectKey};
+use super::pod;
+use super::problem::{Cause, Place, Problem, Severity};
+use super::tree::{Document, Node, Position, Value};
+use super::yaml;
+
+/// What a file says.
+#[derive(Debug, Clone, Default)]
+pub struct Manifest {
+    /// Its objects, in the file's order; the same object may stand there twice.
+    pub entries: Vec<Entry>,
+    /// What is wrong with them, and what was passed over.
+    pub problems: Vec<Problem>,
+}
+
+/// One object of a file.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Which object it is.
+    pub key: ObjectKey,
+    /// Where it begins.
+    pub place: Place,
+    /// The object.
+    pub state: State,
+}
+
+/// An object, or that it is not valid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// A valid object.
+    Valid(Arc<Object>),
+    /// What stands there is not valid; why is among the problems.
+    Invalid(Invalid),
+}
+
+/// What is known of an object that is not valid.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Invalid {
+    /// Of a NetworkPolicy: its `podSelector`, if that much could be read.
+    pub pod_selector: Option<LabelSelector>,
+}
+
+/// Reads `text`, the content of the file called `file`. `Err`: it is no YAML or JSON, and nothing of it can be used.
+pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
+    let file: Arc<str> = file.into();
+    let mut reader =
+        Reader { file: &file, lines: text.lines().collect(), manifest: Manifest::default() };
+    let documents = yaml::parse(text).map_err(|error| {
+        let place = Place { file: Arc::clone(&file), document: 0, at: error.at() };
+        Box::new(Problem {
+            line: reader.line(error.at()),
+            place,
+            ..Problem::of_file(&file, Cause::Syntax(error.to_string()))
+        })
+    })?;
+    for document in &documents {
+        reader.document(document);
+    }
+    Ok(reader.manifest)
+}
+
+struct Reader<'a> {
+    file: &'a Arc<str>,
+    lines: Vec<&'a str>,
+    manifest: Manifest,
+}
+
+impl Reader<'_> {
+    fn line(&self, at: Option<Position>) -> Option<String> {
+        let line = self.lines.get(at?.line.checked_sub(1)?)?;
+        // A file of one endless line would make an endless message.
+        (line.len() <= 400).then(|| (*line).to_owned())
+    }
+
+    fn report(&mut self, document: usize, object: Option<&ObjectKey>, finding: Finding) {
+        let Finding { severity, at, field, cause } = finding;
+        let place = Place { file: Arc::clone(self.file), document, at: Some(at) };
+        let line = self.line(Some(at));
+        let object = object.cloned();
+        self.manifest.problems.push(Problem { severity, place, object, field, cause, line });
+    }
+
+    fn document(&mut self, document: &Document) {
+        let flaws = document
+            .flaws
+            .iter()
+            .map(|flaw| Finding {
+                severity: Severity::Error,
+                at: flaw.at,
+                field: String::new(),
+                cause: Cause::Flaw(flaw.kind.to_string()),
+            })
+            .collect();
+        self.value(&document.root, document.number, None, flaws);
+    }
+
+    /// An object or a list of objects. `flaws` of the document belong to whatever it holds.
+    fn value(
+        &mut self,
+        node: &Node,
+        document: usize,
+        default: Option<(&str, &str)>,
+        flaws: Vec<Finding>,
+    ) {
+        let text = |key| match node.get(key).map(|field| &field.value) {
+            Some(Value::String(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        let kind = text("kind").or(default.map(|(kind, _)| kind));
+        let version = text("apiVersion").or(default.map(|(_, version)| version));
+        let (Some(kind), Some(version)) = (kind, version) else {
+            for flaw in flaws {
+                self.report(document, None, flaw);
+            }
+            let mut out = Findings::default();
+            let root = Cursor::root(node);
+            if matches!(node.value, Value::Mapping(_)) {
+                let field = if kind.is_none() { "kind" } else { "apiVersion" };
+                root.missing(&mut out, field, "what every Kubernetes object says of itself");
+            } else {
+                root.expected(&mut out, "a Kubernetes object");
+            }
+            for finding in out.0 {
+                self.report(document, None, finding);
+            }
+            return;
+        };
+        if let (Some(item_kind), Some(Value::Sequence(items))) =
+            (kind.strip_suffix("List"), node.get("items").map(|items| &items.value))
+        {
+            let default = (!item_kind.is_empty()).then_some((item_kind, version));
+            for item in items {
+                self.value(item, document, default, flaws.clone());
+            }
+            return;
+        }
+        match Kind::ALL.into_iter().find(|known| known.name() == kind && is_read(*known, version)) {
+            Some(known) => self.object(node, document, known, version, flaws),
+            None => {
+                let (kind, api_version) = (kind.to_owned(), version.to_owned());
+                // A policy that is passed over leaves open what its author believes closed: that is an error.
+                let (severity, cause) = if kind.contains("NetworkPolicy") {
+                    (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
+                } else {
+                    (Severity::Warning, Cause::UnknownKind { kind, api_version })
+                };
+                let finding = Finding { severity, at: node.at, field: String::new(), cause };
+                self.report(document, None, finding);
+            }
+        }
+    }
+
+    fn object(
+        &mut self,
+        node: &Node,
+        document: usize,
+        kind: Kind,
+        version: &str,
+        flaws: Vec<Finding>,
+    ) {
+        let root = Cursor::root(node);
+        let mut out = Findings(flaws);
+        if !kind.api_versions().contains(&version)
+            && let Some(field) = root.field("apiVersion")
+        {
+            field.expected(&mut out, kind.api_versions().join(" or "));
+        }
+        let key =
+            metadata::identity(&root, kind).or_else(|| self.placeholder(&root, kind, document));
+        let metadata = metadata::metadata(&root, kind, &mut out);
+        let name = key.as_ref().map_or("", |key| key.name.as_str());
+        let (object, pod_selector) = decode(&root, kind, name, metadata, &mut out);
+        let state = match object {
+            Some(object) if !out.errors() => State::Valid(Arc::new(object)),
+            _ => State::Invalid(Invalid { pod_selector }),
+        };
+        for finding in out.0 {
+            self.report(document, key.as_ref(), finding);
+        }
+        if let Some(key) = key {
+            let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
+            self.manifest.entries.push(Entry { key, place, state });
+        }
+    }
+
+    /// A policy without a name still has to fail closed, so it gets one that no object can have.
+    fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
+        let name = format!("(no name: {} document {document})", self.file);
+        let namespace = metadata::namespace(root);
+        (kind == Kind::NetworkPolicy).then_some(ObjectKey { kind, namespace, name })
+    }
+}
+
+/// Whether objects of this kind name and API version are ours to judge: of the kind's own group, whatever the version, so
+/// that `networking.k8s.io/v1beta1` is an invalid NetworkPolicy and not an unknown kind.
+fn is_read(kind: Kind, version: &str) -> bool {
+    let group = |version: &str| version.rsplit_once('/').map(|(group, _)| group.to_owned());
+    kind.api_versions().iter().any(|known| group(known) == group(version))
+        || (kind == Kind::NetworkPolicy && version.starts_with("extensions/"))
+}
+
+fn decode(
+    root: &Cursor<'_>,
+    kind: Kind,
+    name: &str,
+    metadata: Metadata,
+    out: &mut Findings,
+) -> (Option<Object>, Option<LabelSelector>) {
+    let object = match kind {
+        Kind::Namespace => {
+            Some(Object::Namespace(infrastructure::namespace(root, name, metadata, out)))
+        }
+        Kind::Node => Some(Object::Node(infrastructure::node(root, &metadata, out))),
+        Kind::Pod => Some(Object::Pod(Box::new(pod::decode(root, metadata, out)))),
+        Kind::IpPool => infrastructure::ip_pool(root, out).map(Object::IpPool),
+        Kind::NetworkPolicy => {
+            let (policy, selector) = network_policy::decode(root, out);
+            return (Some(Object::NetworkPolicy(Box::new(policy))), selector);
+        }
+    };
+    (object, None)
+}

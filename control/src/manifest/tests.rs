@@ -1,0 +1,431 @@
+use std::fmt::Write as _;
+
+use super::object::{
+    Kind, NetworkPolicy, Object, ObjectKey, Peer, Phase, Pod, PolicyType, Port, PortNumber,
+    Protocol,
+};
+use super::tree::{Node, Value};
+use super::{Manifest, State, read, yaml};
+
+/// Every problem of a text, as people see it.
+fn problems(text: &str) -> String {
+    let problems = match read("file.yaml", text) {
+        Ok(manifest) => manifest.problems,
+        Err(problem) => vec![*problem],
+    };
+    let mut all = String::new();
+    for problem in problems {
+        writeln!(all, "{problem}\n").unwrap();
+    }
+    all
+}
+
+fn clean(text: &str) -> Manifest {
+    let manifest = read("file.yaml", text).unwrap();
+    assert!(manifest.problems.is_empty(), "{}", problems(text));
+    manifest
+}
+
+fn only(text: &str) -> Object {
+    let manifest = clean(text);
+    let [entry] = &manifest.entries[..] else { panic!("{:?}", manifest.entries) };
+    let State::Valid(object) = &entry.state else { panic!("{entry:?}") };
+    (**object).clone()
+}
+
+fn pod(text: &str) -> Pod {
+    let Object::Pod(pod) = only(text) else { panic!("a pod is wanted") };
+    *pod
+}
+
+/// A policy whose `spec` is `spec`, indented by two.
+fn policy_text(spec: &str) -> String {
+    let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: web\n";
+    let body: String = spec.trim_matches('\n').lines().map(|line| format!("  {line}\n")).collect();
+    format!("{head}  namespace: shop\nspec:\n{body}")
+}
+
+fn policy(spec: &str) -> NetworkPolicy {
+    let Object::NetworkPolicy(policy) = only(&policy_text(spec)) else { panic!("a policy") };
+    *policy
+}
+
+fn invalid(text: &str) -> Option<ObjectKey> {
+    let manifest = read("file.yaml", text).unwrap();
+    let entry = manifest.entries.first()?;
+    matches!(entry.state, State::Invalid(_)).then(|| entry.key.clone())
+}
+
+fn root(text: &str) -> Node {
+    let mut documents = yaml::parse(text).unwrap();
+    assert_eq!(documents.len(), 1);
+    let document = documents.remove(0);
+    assert!(document.flaws.is_empty(), "{:?}", document.flaws);
+    document.root
+}
+
+#[test]
+fn every_value_knows_its_line_and_column() {
+    let root = root("a: 1\nb:\n  - x\n  - {c: 'é', d: y}\n");
+    let Value::Mapping(entries) = &root.value else { panic!() };
+    assert_eq!(entries[1].at.to_string(), "2:1");
+    let Value::Sequence(items) = &entries[1].node.value else { panic!() };
+    assert_eq!(items[0].at.to_string(), "3:5");
+    assert_eq!(items[1].get("c").unwrap().at.to_string(), "4:9");
+    assert_eq!(items[1].get("d").unwrap().at.to_string(), "4:17");
+}
+
+#[test]
+fn quotes_and_tags_decide_what_plain_text_would_not_be() {
+    let root = root("a: '80'\nb: \"yes\"\nc: !!str 80\nd: |\n  on\ne: ! 5\n");
+    for (key, text) in [("a", "80"), ("b", "yes"), ("c", "80"), ("d", "on\n"), ("e", "5")] {
+        assert_eq!(root.get(key).unwrap().value, Value::String(text.to_owned()), "{key}");
+    }
+}
+
+#[test]
+fn json_with_tabs_is_read_by_the_same_parser() {
+    let root = root("{\n\t\"a\": [1, true, null, \"x\\u00e9\\/\"],\n\t\"b\": {}\n}\n");
+    let Value::Sequence(items) = &root.get("a").unwrap().value else { panic!() };
+    assert_eq!(items[3].value, Value::String("xé/".to_owned()));
+    assert_eq!(root.get("b").unwrap().value, Value::Mapping(Vec::new()));
+}
+
+#[test]
+fn aliases_repeat_and_merge_keys_fill_in_what_is_absent() {
+    let root = root("base: &b {x: 1, z: 2}\nuse:\n  <<: *b\n  z: 3\nlist: [*b]\n'<<': 4\n");
+    let used = root.get("use").unwrap();
+    assert_eq!(used.get("x").unwrap().value, Value::Integer(1));
+    assert_eq!(used.get("z").unwrap().value, Value::Integer(3));
+    let Value::Sequence(items) = &root.get("list").unwrap().value else { panic!() };
+    assert_eq!(items[0].get("z").unwrap().value, Value::Integer(2));
+    assert_eq!(root.get("<<").unwrap().value, Value::Integer(4));
+}
+
+#[test]
+fn depth_and_repetition_are_bounded() {
+    let deep = "[".repeat(yaml::MAX_DEPTH + 1);
+    assert!(matches!(yaml::parse(&deep), Err(yaml::SyntaxError::TooDeep { .. })));
+    let fits = format!("{}{}", "[".repeat(yaml::MAX_DEPTH), "]".repeat(yaml::MAX_DEPTH));
+    assert!(yaml::parse(&fits).is_ok());
+
+    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..10 {
+        let alias = format!("*a{}", level - 1);
+        writeln!(laughs, "a{level}: &a{level} [{}]", [alias.as_str(); 10].join(", ")).unwrap();
+    }
+    assert!(yaml::parse(&laughs).is_err());
+    assert!(yaml::parse("a: &a [*a]\n").is_err());
+}
+
+#[test]
+fn documents_are_counted_and_empty_ones_skipped() {
+    let documents = yaml::parse("---\na: 1\n---\n# nothing\n---\nb: 2\n...\n").unwrap();
+    assert_eq!(documents.iter().map(|document| document.number).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(yaml::parse("").unwrap(), []);
+}
+
+#[test]
+fn a_pod_is_read_whole() {
+    let pod = pod(r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  namespace: shop
+  labels: {app: web, tier: "1"}
+  annotations: {cni.projectcalico.org/podIPs: "10.0.0.4/32,fd00::4/128"}
+  deletionTimestamp: "2026-01-01T00:00:00Z"
+spec:
+  nodeName: node-1
+  hostNetwork: no
+  containers:
+    - name: web
+      image: web
+      ports: [{name: http, containerPort: 0x50}, {containerPort: 53, protocol: UDP}]
+  initContainers:
+    - name: init
+      ports: [{name: init, containerPort: 9000, protocol: SCTP}]
+status:
+  phase: Running
+  podIP: 10.0.0.4
+  podIPs: [{ip: 10.0.0.4}, {ip: "fd00::4"}]
+"#);
+    assert_eq!(pod.labels["tier"], "1");
+    assert!(pod.deleting && !pod.host_network);
+    assert_eq!(pod.node_name.as_deref(), Some("node-1"));
+    assert_eq!(pod.containers[0][0].port, 80);
+    assert_eq!(pod.containers[0][1].protocol, Some(Protocol::Udp));
+    assert_eq!(pod.init_containers[0][0].name.as_deref(), Some("init"));
+    assert_eq!(pod.phase, Some(Phase::Running));
+    assert_eq!(pod.pod_ip, "10.0.0.4".parse().ok());
+    assert_eq!(pod.pod_ips.len(), 2);
+    assert_eq!(pod.annotated_ips, Some(pod.pod_ips.clone()));
+}
+
+#[test]
+fn nodes_namespaces_and_pools_are_read_whole() {
+    let Object::Node(node) = only(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\n  annotations: {projectcalico.org/IPv4Address: 172.18.0.2/24}\n\
+         spec: {podCIDR: 10.1.0.0/24, podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}\n\
+         status:\n  addresses:\n  - {type: Hostname, address: node-1}\n  - {type: InternalIP, address: 172.18.0.2}\n",
+    ) else {
+        panic!()
+    };
+    assert_eq!(node.pod_cidrs.len(), 2);
+    assert_eq!(node.internal_ips, ["172.18.0.2".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(node.calico_address.unwrap().to_string(), "172.18.0.2/24");
+
+    let Object::Namespace(namespace) =
+        only("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: a}}\n")
+    else {
+        panic!()
+    };
+    assert_eq!(namespace.labels["kubernetes.io/metadata.name"], "shop");
+    assert_eq!(namespace.labels["team"], "a");
+
+    let Object::IpPool(pool) = only(
+        "apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: p}\n\
+         spec: {cidr: 10.0.0.0/8, ipipMode: CrossSubnet, vxlanMode: Never, natOutgoing: true, blockSize: 26}\n",
+    ) else {
+        panic!()
+    };
+    assert!(pool.nat_outgoing && !pool.disabled);
+    assert_eq!(pool.ipip_mode, Some(super::object::IpipMode::CrossSubnet));
+}
+
+#[test]
+fn a_policy_is_read_as_written_and_nothing_is_defaulted() {
+    let policy = policy(
+        "
+podSelector:
+  matchLabels: {app: web}
+  matchExpressions: [{key: tier, operator: NotIn, values: [db]}, {key: x, operator: Exists}]
+policyTypes: [Ingress, Egress]
+ingress:
+- from:
+  - podSelector: {}
+    namespaceSelector: {matchLabels: {team: a}}
+  - ipBlock: {cidr: 10.1.2.3/8, except: [10.1.0.0/16]}
+  ports:
+  - {port: 80, endPort: 90}
+  - {port: http, protocol: UDP}
+  - {protocol: SCTP}
+- {}
+",
+    );
+    assert_eq!(policy.policy_types, Some(vec![PolicyType::Ingress, PolicyType::Egress]));
+    let rules = policy.ingress.unwrap();
+    assert_eq!(policy.egress, None);
+    assert_eq!((&rules[1].peers, &rules[1].ports), (&None, &None));
+    assert_eq!(
+        rules[0].ports.as_deref().unwrap(),
+        [
+            Port { protocol: None, port: Some(PortNumber::Number { port: 80, end: Some(90) }) },
+            Port { protocol: Some(Protocol::Udp), port: Some(PortNumber::Name("http".into())) },
+            Port { protocol: Some(Protocol::Sctp), port: None },
+        ]
+    );
+    let Peer::IpBlock(block) = &rules[0].peers.as_ref().unwrap()[1] else { panic!() };
+    assert_eq!(block.cidr.to_string(), "10.1.2.3/8");
+}
+
+#[test]
+fn null_is_absent() {
+    let policy = policy("podSelector: null\ningress:\negress: ~\n");
+    assert_eq!(policy.pod_selector, Default::default());
+    assert_eq!((policy.ingress, policy.egress), (None, None));
+}
+
+#[test]
+fn lists_of_every_kind_are_flattened() {
+    let manifest = clean(
+        "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Namespace, metadata: {name: a}}\n\
+         - {apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Namespace, metadata: {name: b}}]}\n---\n\
+         apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: c}}]\n",
+    );
+    let names: Vec<_> = manifest.entries.iter().map(|entry| entry.key.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(manifest.entries[2].place.document, 2);
+}
+
+#[test]
+fn one_bad_object_leaves_the_others_alone() {
+    let good = "apiVersion: v1\nkind: Namespace\nmetadata: {name: good}\n";
+    let bad = policy_text("policyTypes: [Sideways]");
+    let manifest = read("file.yaml", &format!("{good}---\n{bad}")).unwrap();
+    let states: Vec<_> =
+        manifest.entries.iter().map(|entry| matches!(entry.state, State::Valid(_))).collect();
+    assert_eq!(states, [true, false]);
+}
+
+#[test]
+fn an_invalid_policy_keeps_the_selector_that_could_be_read() {
+    let selector = |spec: &str| {
+        let manifest = read("file.yaml", &policy_text(spec)).unwrap();
+        let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
+        invalid.pod_selector.clone()
+    };
+    let kept = selector("podSelector: {matchLabels: {app: web}}\ningress: 5").unwrap();
+    assert_eq!(kept.match_labels["app"], "web");
+    assert_eq!(selector("podSelector: {matchLabels: {app: web, b: 5}}"), None);
+    assert_eq!(selector("podSelector: {matchLabel: {app: web}}\ningress: 5"), None);
+}
+
+#[test]
+fn a_policy_without_a_name_still_fails_closed_in_its_namespace() {
+    let text =
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: shop}\n";
+    let key = invalid(text).unwrap();
+    assert_eq!((key.kind, key.namespace.as_str()), (Kind::NetworkPolicy, "shop"));
+    assert_eq!(
+        invalid("apiVersion: extensions/v1beta1\nkind: NetworkPolicy\nmetadata: {name: old}\n")
+            .unwrap()
+            .name,
+        "old"
+    );
+}
+
+/// Every error, each by a manifest that has it: the texts are what people read, so they stand here to be read.
+#[test]
+fn error_texts_of_policies() {
+    for (name, spec) in [
+        ("port_out_of_range", "ingress:\n- ports:\n  - port: 70000"),
+        ("port_zero", "ingress:\n- ports:\n  - port: 0"),
+        ("port_in_quotes", "ingress:\n- ports:\n  - port: \"80\""),
+        ("port_name_illegal", "ingress:\n- ports:\n  - port: Web_Port"),
+        ("port_of_another_type", "ingress:\n- ports:\n  - port: 8.5"),
+        ("end_port_below_port", "ingress:\n- ports:\n  - port: 80\n    endPort: 79"),
+        ("end_port_with_name", "ingress:\n- ports:\n  - port: http\n    endPort: 90"),
+        ("end_port_alone", "egress:\n- ports:\n  - endPort: 90"),
+        ("protocol_unknown", "ingress:\n- ports:\n  - protocol: tcp"),
+        ("peer_empty", "ingress:\n- from:\n  - {}"),
+        ("peer_null", "ingress:\n- from:\n  -"),
+        ("peer_both", "egress:\n- to:\n  - podSelector: {}\n    ipBlock: {cidr: 10.0.0.0/8}"),
+        ("cidr_without_mask", "egress:\n- to:\n  - ipBlock: {cidr: 10.0.0.1}"),
+        ("cidr_missing", "egress:\n- to:\n  - ipBlock: {except: [10.0.0.0/8]}"),
+        ("except_outside", "egress:\n- to:\n  - ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/8]}"),
+        ("except_same", "egress:\n- to:\n  - ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}"),
+        ("policy_type_unknown", "policyTypes: [ingress]"),
+        ("policy_types_three", "policyTypes: [Ingress, Ingress, Egress]"),
+        ("label_value_a_number", "podSelector: {matchLabels: {tier: 1}}"),
+        ("label_value_yes", "podSelector: {matchLabels: {on-call: yes}}"),
+        ("label_key_illegal", "podSelector: {matchLabels: {-app: web}}"),
+        ("label_value_illegal", "podSelector: {matchLabels: {app: a/b}}"),
+        ("operator_unknown", "podSelector: {matchExpressions: [{key: a, operator: Equals}]}"),
+        ("in_without_values", "podSelector: {matchExpressions: [{key: a, operator: In}]}"),
+        (
+            "exists_with_values",
+            "podSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}",
+        ),
+        ("rules_no_list", "ingress: {from: []}"),
+        ("from_in_egress", "egress:\n- from:\n  - podSelector: {}"),
+        ("spec_no_mapping", "- podSelector"),
+        ("key_twice", "podSelector: {}\ningress: []\npodSelector: {matchLabels: {a: b}}"),
+        ("key_a_list", "podSelector: {}\n? [a]\n: b"),
+        ("tag_unknown", "podSelector: !secret {}"),
+        ("tag_contradicted", "ingress:\n- ports:\n  - port: !!int http"),
+    ] {
+        let text = policy_text(spec);
+        insta::with_settings!({description => text.clone()}, {
+            insta::assert_snapshot!(name, problems(&text));
+        });
+        assert!(invalid(&text).is_some(), "{name}: {}", problems(&text));
+    }
+}
+
+#[test]
+fn error_texts_of_other_objects() {
+    let v1 = |kind: &str, rest: &str| format!("apiVersion: v1\nkind: {kind}\n{rest}");
+    let pod = |rest: &str| v1("Pod", &format!("metadata: {{name: web}}\n{rest}"));
+    for (name, text) in [
+        ("not_yaml", "a: [1, 2\nb: }\n".to_owned()),
+        ("half_written", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a\n".to_owned()),
+        ("too_deep", "[".repeat(70)),
+        ("no_kind", "apiVersion: v1\nmetadata: {name: a}\n".to_owned()),
+        ("no_api_version", "kind: Pod\nmetadata: {name: a}\n".to_owned()),
+        ("no_object", "- a\n- b\n".to_owned()),
+        ("kind_unknown", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n".to_owned()),
+        (
+            "policy_unsupported",
+            "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: a}\n"
+                .to_owned(),
+        ),
+        (
+            "policy_of_an_old_version",
+            "apiVersion: extensions/v1beta1\nkind: NetworkPolicy\nmetadata: {name: a}\n".to_owned(),
+        ),
+        ("no_metadata", v1("Pod", "spec: {}\n")),
+        ("no_name", v1("Pod", "metadata: {namespace: a}\n")),
+        ("name_illegal", v1("Namespace", "metadata: {name: Shop}\n")),
+        ("name_a_number", v1("Namespace", "metadata: {name: 80}\n")),
+        ("namespace_of_a_node", v1("Node", "metadata: {name: a, namespace: b}\n")),
+        ("label_of_a_pod", v1("Pod", "metadata:\n  name: a\n  labels:\n    app: {}\n")),
+        ("field_unknown", pod("spec: {nodename: node-1}\n")),
+        ("container_nameless", pod("spec: {containers: [{ports: [{containerPort: 80}]}]}\n")),
+        ("container_port_missing", pod("spec: {containers: [{name: a, ports: [{name: http}]}]}\n")),
+        (
+            "container_port_name_twice",
+            pod("spec:\n  containers:\n  - name: a\n    ports:\n    - {name: http, containerPort: 80}\n    - {name: http, containerPort: 81}\n"),
+        ),
+        ("phase_unknown", pod("status: {phase: Sleeping}\n")),
+        ("pod_ip_illegal", pod("status: {podIP: 10.0.0.256}\n")),
+        ("pod_ip_mapped", pod("status: {podIPs: [{ip: '::ffff:10.0.0.1'}]}\n")),
+        ("host_network_text", pod("spec: {hostNetwork: \"true\"}\n")),
+        (
+            "pod_ips_annotation",
+            v1("Pod", "metadata:\n  name: a\n  annotations:\n    cni.projectcalico.org/podIPs: here\n"),
+        ),
+        (
+            "calico_address",
+            v1("Node", "metadata:\n  name: a\n  annotations:\n    projectcalico.org/IPv4Address: fd00::1/64\n"),
+        ),
+        (
+            "node_address",
+            v1("Node", "metadata: {name: a}\nstatus: {addresses: [{type: InternalIP, address: node}]}\n"),
+        ),
+        (
+            "pool_vxlan",
+            "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {cidr: 10.0.0.0/8, vxlanMode: Always}\n"
+                .to_owned(),
+        ),
+        (
+            "pool_ipip_of_ipv6",
+            "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {cidr: 'fd00::/8', ipipMode: Always}\n"
+                .to_owned(),
+        ),
+        (
+            "pool_without_cidr",
+            "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {}\n".to_owned(),
+        ),
+    ] {
+        insta::with_settings!({description => text.clone()}, {
+            insta::assert_snapshot!(name, problems(&text));
+        });
+        assert!(!problems(&text).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_problem_is_one_line_in_logs() {
+    let manifest = read("file.yaml", &policy_text("policyTypes: [Sideways]")).unwrap();
+    insta::assert_snapshot!(manifest.problems[0].summary());
+}
+
+proptest::proptest! {
+    /// Whatever bytes come, reading ends without a panic.
+    #[test]
+    fn reading_never_panics(text in "[ -~\n\t\u{e9}]{0,200}") {
+        let _ = read("file.yaml", &text);
+    }
+
+    /// Nor does it when a valid manifest is cut or changed anywhere.
+    #[test]
+    fn reading_a_damaged_manifest_never_panics(at in 0_usize..400, with in "[ -~\n]{0,3}") {
+        let whole = policy_text("podSelector: {matchLabels: {a: b}}\ningress:\n- from:\n  - ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}\n  ports:\n  - {port: 80, endPort: 90}");
+        let at = at.min(whole.len());
+        let damaged = format!("{}{with}{}", &whole[..at], &whole[(at + with.len()).min(whole.len())..]);
+        let _ = read("file.yaml", &damaged);
+        let _ = read("file.yaml", &whole[..at]);
+    }
+}

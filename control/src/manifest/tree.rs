@@ -1,0 +1,153 @@
+//! A manifest's values with the position of every one: what the decoders read.
+
+use std::fmt;
+
+/// A place in a file, counted from 1 in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// A value and where it begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Where it begins.
+    pub at: Position,
+    /// The value.
+    pub value: Value,
+}
+
+/// A value of JSON's types: YAML has become JSON here, as it does in kubectl.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Nothing was written, or `null` or `~`.
+    Null,
+    /// A truth value; YAML 1.1 spells it in many ways when plain.
+    Boolean(bool),
+    /// A whole number.
+    Integer(i128),
+    /// A number that is not whole, kept as it was written.
+    Float(String),
+    /// Text.
+    String(String),
+    /// A list.
+    Sequence(Vec<Node>),
+    /// Keys and values, in the order of the file; no key twice.
+    Mapping(Vec<Entry>),
+}
+
+/// A key, where it begins, and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Where the key begins.
+    pub at: Position,
+    /// The value.
+    pub node: Node,
+}
+
+/// One document of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Document {
+    /// Counted from 1.
+    pub number: usize,
+    /// Its value.
+    pub root: Node,
+    /// What is wrong with it although it could be read.
+    pub flaws: Vec<Flaw>,
+}
+
+/// What makes a document's object invalid before anybody asks what it means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    /// Where.
+    pub at: Position,
+    /// What.
+    pub kind: FlawKind,
+}
+
+/// The kinds of [`Flaw`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlawKind {
+    /// A key stands twice in one mapping. The first value is kept.
+    #[error("the key `{key}` is there already, at {first}")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// Where it stands first.
+        first: Position,
+    },
+    /// A mapping's key is null, a list or a mapping.
+    #[error("a key must be text, and this is {found}")]
+    KeyNotText {
+        /// What it is.
+        found: &'static str,
+    },
+    /// `<<` with something other than mappings.
+    #[error("`<<` takes a mapping or a list of mappings, and this is {found}")]
+    MergeOfNoMapping {
+        /// What it is.
+        found: &'static str,
+    },
+    /// A tag other than those of JSON's own types.
+    #[error("the tag `{0}` has no meaning in a manifest")]
+    UnknownTag(String),
+    /// A tag of JSON's types that its value contradicts.
+    #[error("`{text}` is not of the type that its tag `{tag}` says")]
+    TagContradicted {
+        /// The tag.
+        tag: String,
+        /// The scalar.
+        text: String,
+    },
+}
+
+impl Value {
+    /// The type's name in messages.
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Boolean(_) => "a boolean",
+            Self::Integer(_) | Self::Float(_) => "a number",
+            Self::String(_) => "a string",
+            Self::Sequence(_) => "a list",
+            Self::Mapping(_) => "a mapping",
+        }
+    }
+
+    /// What stands here, for a message: the type, and the value where it is short.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Null | Self::Sequence(_) | Self::Mapping(_) => self.type_name().to_owned(),
+            Self::Boolean(value) => format!("the boolean {value}"),
+            Self::Integer(value) => format!("the number {value}"),
+            Self::Float(text) => format!("the number {text}"),
+            Self::String(text) if text.chars().count() > 80 => {
+                format!("the string {:?}...", text.chars().take(77).collect::<String>())
+            }
+            Self::String(text) => format!("the string {text:?}"),
+        }
+    }
+}
+
+impl Node {
+    /// The value under `key`, if this is a mapping that has it.
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        match &self.value {
+            Value::Mapping(entries) => {
+                entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Text to documents. JSON is read by the same parser: it is YAML in flow style.
+//!
+//! Bounded, because a manifest may come from anywhere: [`MAX_BYTES`] of text, [`MAX_DEPTH`] of nesting, [`MAX_NODES`]
+//! values a file, those that aliases repeat included.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+
+use super::scalar;
+use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value};
+
+/// Longest file in bytes.
+pub const MAX_BYTES: usize = 256 << 20;
+/// Deepest nesting of lists and mappings.
+pub const MAX_DEPTH: usize = 64;
+/// Most values in a file.
+pub const MAX_NODES: usize = 16 << 20;
+
+/// Why a file gives no documents at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SyntaxError {
+    /// It is not YAML.
+    #[error("{message}")]
+    NotYaml {
+        /// Where.
+        at: Position,
+        /// The parser's words.
+        message: String,
+    },
+    /// Lists and mappings are nested too deep.
+    #[error("nested deeper than {MAX_DEPTH} levels")]
+    TooDeep {
+        /// Where.
+        at: Position,
+    },
+    /// There are too many values, perhaps by aliases of aliases.
+    #[error("more than {MAX_NODES} values in one file")]
+    TooMany {
+        /// Where.
+        at: Position,
+    },
+    /// The file is too long.
+    #[error("{found} bytes are more than the {MAX_BYTES} that a manifest may have")]
+    TooLong {
+        /// Its length.
+        found: usize,
+    },
+}
+
+impl SyntaxError {
+    /// Where; a file that is too long has no place.
+    pub fn at(&self) -> Option<Position> {
+        match self {
+            Self::NotYaml { at, .. } | Self::TooDeep { at } | Self::TooMany { at } => Some(*at),
+            Self::TooLong { .. } => None,
+        }
+    }
+}
+
+/// All documents of `text` that hold something.
+pub fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
+    if text.len() > MAX_BYTES {
+        return Err(SyntaxError::TooLong { found: text.len() });
+    }
+    let mut builder = Builder::default();
+    let mut parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
+    while let Some(event) = parser.next_event() {
+        let (event, span) = event.map_err(|error| not_yaml(&error))?;
+        builder.take(event, &span)?;
+    }
+    Ok(builder.documents)
+}
+
+fn not_yaml(error: &ScanError) -> SyntaxError {
+    let marker = error.marker();
+    SyntaxError::NotYaml {
+        at: Position { line: marker.line(), column: marker.col() + 1 },
+        message: error.info().to_owned(),
+    }
+}
+
+/// A list or mapping that is not closed yet.
+struct Open {
+    at: Position,
+    anchor: usize,
+    content: Content,
+}
+
+enum Content {
+    Sequence(Vec<Node>),
+    Mapping {
+        entries: Vec<Entry>,
+        /// Where each key stands; what `<<` brings in is not here, so an explicit key may override it.
+        explicit: HashMap<String, Position>,
+        /// The key whose value comes next.
+        key: Option<Key>,
+        /// Values of `<<`, merged when the mapping closes.
+        merges: Vec<Node>,
+    },
+}
+
+#[derive(Default)]
+struct Builder {
+    documents: Vec<Document>,
+    number: usize,
+    stack: Vec<Open>,
+    root: Option<Node>,
+    flaws: Vec<Flaw>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), SyntaxError> {
+        let at = Position { line: span.start.line(), column: span.start.col() + 1 };
+        match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd => {}
+            Event::DocumentStart(_) => {
+                self.number += 1;
+                self.anchors.clear();
+            }
+            Event::DocumentEnd => self.close_document(),
+            Event::Alias(anchor) => {
+                // The parser refuses unknown anchors; an anchor inside its own value is not complete yet.
+                let Some(target) = self.anchors.get(&anchor) else {
+                    let message = "an alias inside the value that it names".to_owned();
+                    return Err(SyntaxError::NotYaml { at, message });
+                };
+                let node = target.clone();
+                self.count(size(&node), at)?;
+                if self.stack.len() + depth(&node) > MAX_DEPTH {
+                    return Err(SyntaxError::TooDeep { at });
+                }
+                self.add(node, false);
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.count(1, at)?;
+                let merges = style == ScalarStyle::Plain && tag.is_none() && text == "<<";
+                let node = Node { at, value: self.scalar(at, text, style, tag.as_deref()) };
+                self.remember(anchor, &node)?;
+                self.add(node, merges);
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.collection_tag(at, tag.as_deref(), "seq");
+                self.open(at, anchor, Content::Sequence(Vec::new()))?;
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.collection_tag(at, tag.as_deref(), "map");
+                let content = Content::Mapping {
+                    entries: Vec::new(),
+                    explicit: HashMap::new(),
+                    key: None,
+                    merges: Vec::new(),
+                };
+                self.open(at, anchor, content)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close()?,
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, nodes: usize, at: Position) -> Result<(), SyntaxError> {
+        self.nodes += nodes;
+        if self.nodes > MAX_NODES { Err(SyntaxError::TooMany { at }) } else { Ok(()) }
+    }
+
+    fn open(&mut self, at: Position, anchor: usize, content: Content) -> Result<(), SyntaxError> {
+        self.count(1, at)?;
+        if self.stack.len() >= MAX_DEPTH {
+            return Err(SyntaxError::TooDeep { at });
+        }
+        self.stack.push(Open { at, anchor, content });
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), SyntaxError> {
+        let Some(Open { at, anchor, content }) = self.stack.pop() else { return Ok(()) };
+        let value = match content {
+            Content::Sequence(nodes) => Value::Sequence(nodes),
+            Content::Mapping { mut entries, merges, .. } => {
+                for merge in merges {
+                    self.merge(&mut entries, merge);
+                }
+                Value::Mapping(entries)
+            }
+        };
+        let node = Node { at, value };
+        self.remember(anchor, &node)?;
+        self.add(node, false);
+        Ok(())
+    }
+
+    fn close_document(&mut self) {
+        let flaws = std::mem::take(&mut self.flaws);
+        if let Some(root) = self.root.take()
+            && (root.value != Value::Null || !flaws.is_empty())
+        {
+            self.documents.push(Document { number: self.number, root, flaws });
+        }
+    }
+
+    /// An anchor's number is 0 where there is none.
+    fn remember(&mut self, anchor: usize, node: &Node) -> Result<(), SyntaxError> {
+        if anchor != 0 {
+            self.count(size(node), node.at)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(())
+    }
+
+    /// Puts a finished node where it belongs; `merges_here` if it is the merge key, should it turn out to be a key.
+    fn add(&mut self, node: Node, merges_here: bool) {
+        let Some(open) = self.stack.last_mut() else {
+            self.root = Some(node);
+            return;
+        };
+        match &mut open.content {
+            Content::Sequence(nodes) => nodes.push(node),
+            Content::Mapping { entries, explicit, key, merges } => {
+                let Some(Key { at, kind }) = key.take() else {
+                    let kind = if merges_here { KeyKind::Merge } else { key_kind(node.value) };
+                    *key = Some(Key { at: node.at, kind });
+                    return;
+                };
+                match kind {
+                    KeyKind::Illegal(found) => {
+                        self.flaws.push(Flaw { at, kind: FlawKind::KeyNotText { found } });
+                    }
+                    KeyKind::Merge => merges.push(node),
+                    KeyKind::Text(text) => {
+                        if let Some(first) = explicit.get(&text) {
+                            let kind = FlawKind::DuplicateKey { key: text, first: *first };
+                            self.flaws.push(Flaw { at, kind });
+                        } else {
+                            explicit.insert(text.clone(), at);
+                            entries.push(Entry { key: text, at, node });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// `<<`: keys that the mapping does not have itself; of several mappings the first wins.
+    fn merge(&mut self, entries: &mut Vec<Entry>, from: Node) {
+        match from.value {
+            Value::Mapping(more) => {
+                for entry in more {
+                    if entries.iter().all(|mine| mine.key != entry.key) {
+                        entries.push(entry);
+                    }
+                }
+            }
+            Value::Sequence(nodes)
+                if nodes.iter().all(|node| matches!(node.value, Value::Mapping(_))) =>
+            {
+                for node in nodes {
+                    self.merge(entries, node);
+                }
+            }
+            other => {
+                let kind = FlawKind::MergeOfNoMapping { found: other.type_name() };
+                self.flaws.push(Flaw { at: from.at, kind });
+            }
+        }
+    }
+
+    fn scalar(
+        &mut self,
+        at: Position,
+        text: Cow<'_, str>,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+    ) -> Value {
+        let Some(tag) = tag else {
+            return match style {
+                ScalarStyle::Plain => scalar::plain(&text),
+                _ => Value::String(text.into_owned()),
+            };
+        };
+        if !tag.is_yaml_core_schema() {
+            // `! text` is the non-specific tag: a string.
+            if !(tag.handle.is_empty() && tag.suffix == "!") {
+                self.flaws.push(Flaw { at, kind: FlawKind::UnknownTag(tag.to_string()) });
+            }
+            return Value::String(text.into_owned());
+        }
+        let value = scalar::plain(&text);
+        let fits = match tag.suffix.as_str() {
+            "str" => return Value::String(text.into_owned()),
+            "int" => matches!(value, Value::Integer(_)),
+            "float" => matches!(value, Value::Integer(_) | Value::Float(_)),
+            "bool" => matches!(value, Value::Boolean(_)),
+            "null" => matches!(value, Value::Null),
+            _ => {
+                self.flaws.push(Flaw { at, kind: FlawKind::UnknownTag(tag.to_string()) });
+                return value;
+            }
+        };
+        if !fits {
+            let kind = FlawKind::TagContradicted { tag: tag.to_string(), text: text.into_owned() };
+            self.flaws.push(Flaw { at, kind });
+        }
+        value
+    }
+
+    fn collection_tag(&mut self, at: Position, tag: Option<&Tag>, own: &str) {
+        if let Some(tag) = tag
+            && !(tag.is_yaml_core_schema() && tag.suffix == own)
+        {
+            self.flaws.push(Flaw { at, kind: FlawKind::UnknownTag(tag.to_string()) });
+        }
+    }
+}
+
+/// A key that waits for its value.
+struct Key {
+    at: Position,
+    kind: KeyKind,
+}
+
+enum KeyKind {
+    Text(String),
+    /// A plain `<<`.
+    Merge,
+    /// Not text: what it is instead.
+    Illegal(&'static str),
+}
+
+/// A key as JSON has it: text. Numbers and booleans become the text that JSON would write.
+fn key_kind(value: Value) -> KeyKind {
+    match value {
+        Value::String(text) | Value::Float(text) => KeyKind::Text(text),
+        Value::Integer(number) => KeyKind::Text(number.to_string()),
+        Value::Boolean(truth) => KeyKind::Text(truth.to_string()),
+        other @ (Value::Null | Value::Sequence(_) | Value::Mapping(_)) => {
+            KeyKind::Illegal(other.type_name())
+        }
+    }
+}
+
+/// How many values a node holds, itself included.
+fn size(node: &Node) -> usize {
+    match &node.value {
+        Value::Sequence(nodes) => 1 + nodes.iter().map(size).sum::<usize>(),
+        Value::Mapping(entries) => 1 + entries.iter().map(|entry| size(&entry.node)).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// How many levels of lists and mappings a node has.
+fn depth(node: &Node) -> usize {
+    match &node.value {
+        Value::Sequence(nodes) => 1 + nodes.iter().map(depth).max().unwrap_or(0),
+        Value::Mapping(entries) => {
+            1 + entries.iter().map(|entry| depth(&entry.node)).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
+}

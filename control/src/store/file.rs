@@ -1,0 +1,148 @@
+//! One file: its last good state, what is wrong with it now, and whether it needs to be read again.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::manifest::problem::{Cause, Problem};
+use crate::manifest::yaml::MAX_BYTES;
+use crate::manifest::{self, Entry, Manifest};
+
+/// File systems stamp changes with a clock as coarse as two seconds (FAT), commonly 4 ms. A file changed so recently may
+/// change again without its stamp telling.
+const STAMP_SETTLES: Duration = Duration::from_secs(2);
+
+/// What tells that a file is not the one that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    fn settled(self, now: SystemTime) -> bool {
+        let seconds = u64::try_from(self.changed.0).unwrap_or(0);
+        let nanoseconds = u32::try_from(self.changed.1).unwrap_or(0);
+        let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+        now.duration_since(changed).is_ok_and(|age| age > STAMP_SETTLES)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct File {
+    /// Of the text that was read last, if it cannot have changed unnoticed since.
+    stamp: Option<Stamp>,
+    text: Option<String>,
+    good: Option<Manifest>,
+    fault: Option<Problem>,
+}
+
+impl File {
+    pub(super) fn of_text(name: &str, text: &str) -> Self {
+        let mut file = Self::default();
+        file.take(name, text.to_owned());
+        file
+    }
+
+    pub(super) fn was_read(&self) -> bool {
+        self.good.is_some()
+    }
+
+    pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.fault.iter().chain(self.good.iter().flat_map(|manifest| &manifest.problems))
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.good.iter().flat_map(|manifest| &manifest.entries)
+    }
+
+    /// Reads the file if it may have changed. Returns whether it has.
+    pub(super) fn refresh(&mut self, name: &str, path: &Path, now: SystemTime) -> bool {
+        match read(path, self.stamp) {
+            Ok(None) => false,
+            Ok(Some((stamp, text))) => {
+                self.stamp = stamp.settled(now).then_some(stamp);
+                if self.text.as_ref() == Some(&text) && !self.unreadable() {
+                    return false;
+                }
+                self.take(name, text);
+                true
+            }
+            // It went between the directory's listing and now; the next refresh forgets it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => {
+                self.stamp = None;
+                let cause = Cause::Unreadable(error.to_string());
+                let fault = Some(Problem::of_file(&Arc::from(name), cause));
+                let changed = self.fault != fault;
+                self.fault = fault;
+                changed
+            }
+        }
+    }
+
+    fn unreadable(&self) -> bool {
+        self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
+    }
+
+    fn take(&mut self, name: &str, text: String) {
+        match manifest::read(name, &text) {
+            Ok(manifest) => {
+                self.good = Some(manifest);
+                self.fault = None;
+            }
+            Err(fault) => self.fault = Some(*fault),
+        }
+        self.text = Some(text);
+    }
+}
+
+/// The file's text; `None` if it still has the `known` stamp.
+fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
+    let file = std::fs::File::open(path)?;
+    let stamp = Stamp::of(&file.metadata()?);
+    if known == Some(stamp) {
+        return Ok(None);
+    }
+    // One byte more than a manifest may have is enough for the reader to refuse it.
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::new(io::ErrorKind::InvalidData, format!("byte {at} is not UTF-8"))
+    })?;
+    Ok(Some((stamp, text)))
+}
+
+/// The names of the manifests in a directory.
+pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
+        let manifest = matches!(extension, Some("yaml" | "yml" | "json"));
+        // A link to a file is a file; one to nowhere is reported when it is opened.
+        if manifest && !name.starts_with('.') && !entry.path().is_dir() {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,178 @@
+//! The directory datastore: the objects of all manifests in one directory.
+//!
+//! Files named `*.yaml`, `*.yml` and `*.json` directly in the directory are read, in the order of their names; names that
+//! begin with a dot are not, and subdirectories are not entered (editors and ConfigMap mounts keep their half-done copies
+//! in such places).
+//!
+//! - A file that cannot be read or is no YAML keeps the state that it last had; the fault is reported. If it never had one
+//!   (at start), the store is not in sync until it has, and an agent that is not in sync passes nothing. A broken file that
+//!   appears later is like an object that the API server refuses: reported, and without effect.
+//! - An object that is not valid is there as [`State::Invalid`], and fails closed.
+//! - A file that is gone takes its objects with it. A directory that cannot be read does not: it keeps everything.
+//! - An object defined differently in two places is invalid, whichever kind it is: neither definition is used. The same
+//!   content twice is only warned of.
+//!
+//! Whoever writes here should write a temporary file (say `.policy.yaml.tmp`) and rename it.
+
+mod file;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::manifest::object::{LabelSelector, ObjectKey};
+use crate::manifest::problem::{Cause, Place, Problem, Severity};
+use crate::manifest::{Entry, Invalid, State};
+
+use file::File;
+pub use watch::{Change, Watcher};
+
+/// A directory of manifests and the last good state of each.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    files: BTreeMap<String, File>,
+    in_sync: bool,
+    fault: Option<Problem>,
+}
+
+/// All objects at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Contents {
+    /// The objects.
+    pub objects: BTreeMap<ObjectKey, Stored>,
+    /// What is wrong with them and with the files, errors first, then in the order of the files.
+    pub problems: Vec<Problem>,
+    /// Whether every file has been read at least once: until then something is missing that nobody knows of, and nothing
+    /// may pass. It stays true from then on.
+    pub in_sync: bool,
+}
+
+/// An object and where it is defined.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// The object.
+    pub state: State,
+    /// Where it is defined; the first place if there are several.
+    pub place: Place,
+}
+
+impl Store {
+    /// A store of `directory` that has not read anything yet.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), files: BTreeMap::new(), in_sync: false, fault: None }
+    }
+
+    /// Reads `directory` once.
+    pub fn load(directory: impl Into<PathBuf>) -> Contents {
+        let mut store = Self::new(directory);
+        store.refresh();
+        store.contents()
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Reads what has changed since the last time. Returns whether anything has.
+    pub fn refresh(&mut self) -> bool {
+        let now = SystemTime::now();
+        let names = match file::names(&self.directory) {
+            Ok(names) => names,
+            Err(error) => {
+                let name: Arc<str> = self.directory.display().to_string().into();
+                let fault = Problem::of_file(&name, Cause::Unreadable(error.to_string()));
+                let changed = self.fault.as_ref() != Some(&fault);
+                self.fault = Some(fault);
+                return changed;
+            }
+        };
+        let mut changed = self.fault.take().is_some();
+        let before = self.files.len();
+        self.files.retain(|name, _| names.contains(name));
+        changed |= self.files.len() != before;
+        for name in names {
+            let path = self.directory.join(&name);
+            let file = self.files.entry(name.clone()).or_default();
+            changed |= file.refresh(&name, &path, now);
+        }
+        let was = self.in_sync;
+        self.in_sync |= self.files.values().all(File::was_read);
+        changed || was != self.in_sync
+    }
+
+    /// All objects as of the last [`Store::refresh`].
+    pub fn contents(&self) -> Contents {
+        let mut contents = Contents { in_sync: self.in_sync, ..Contents::default() };
+        contents.problems.extend(self.fault.clone());
+        for file in self.files.values() {
+            contents.problems.extend(file.problems().cloned());
+            for entry in file.entries() {
+                contents.add(entry);
+            }
+        }
+        // Stable: within one severity the files' order stays.
+        contents.problems.sort_by_key(|problem| problem.severity);
+        contents
+    }
+}
+
+impl Contents {
+    /// The contents of manifests that are in memory, each a name and a text, as if they were the files of a directory.
+    pub fn of_texts<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut files = BTreeMap::new();
+        for (name, text) in texts {
+            files.insert(name.to_owned(), File::of_text(name, text));
+        }
+        let in_sync = files.values().all(File::was_read);
+        Store { directory: PathBuf::new(), files, in_sync, fault: None }.contents()
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        match self.objects.entry(entry.key.clone()) {
+            btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(Stored { state: entry.state.clone(), place: entry.place.clone() });
+            }
+            btree_map::Entry::Occupied(mut occupied) => {
+                let stored = occupied.get_mut();
+                let other = stored.place.to_string();
+                let same = stored.state == entry.state;
+                if !same {
+                    stored.state = State::Invalid(either(&stored.state, &entry.state));
+                }
+                self.problems.push(Problem {
+                    severity: if same { Severity::Warning } else { Severity::Error },
+                    place: entry.place.clone(),
+                    object: Some(entry.key.clone()),
+                    field: String::new(),
+                    cause: if same {
+                        Cause::Repeated { other }
+                    } else {
+                        Cause::Duplicate { other }
+                    },
+                    line: None,
+                });
+            }
+        }
+    }
+}
+
+/// What is known of an object with two definitions: its selector only if both have the same.
+fn either(one: &State, other: &State) -> Invalid {
+    let (one, other) = (selector(one), selector(other));
+    Invalid { pod_selector: one.filter(|one| other == Some(*one)).cloned() }
+}
+
+fn selector(state: &State) -> Option<&LabelSelector> {
+    match state {
+        State::Valid(object) => object.pod_selector(),
+        State::Invalid(invalid) => invalid.pod_selector.as_ref(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+use std::fs;
+use std::path::Path;
+
+use super::{Change, Contents, Store, Watcher};
+use crate::manifest::State;
+use crate::manifest::object::{Kind, Object, ObjectKey};
+use crate::manifest::problem::Severity;
+
+const POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}\n\
+                      spec: {podSelector: {matchLabels: {app: web}}}\n";
+
+fn namespace(name: &str, team: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{team: {team}}}}}\n"
+    )
+}
+
+fn names(contents: &Contents) -> Vec<&str> {
+    contents.objects.keys().map(|key| key.name.as_str()).collect()
+}
+
+fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// The label `team` of a namespace, if it is valid.
+fn team(contents: &Contents, name: &str) -> Option<String> {
+    match &contents.objects[&key(Kind::Namespace, "", name)].state {
+        State::Valid(object) => match &**object {
+            Object::Namespace(namespace) => namespace.labels.get("team").cloned(),
+            _ => None,
+        },
+        State::Invalid(_) => None,
+    }
+}
+
+/// Writes as every tool should: a temporary file, then a rename.
+fn put(directory: &Path, name: &str, text: &str) {
+    let temporary = directory.join(format!(".{name}.tmp"));
+    fs::write(&temporary, text).unwrap();
+    fs::rename(temporary, directory.join(name)).unwrap();
+}
+
+#[test]
+fn manifests_are_read_by_extension_and_nothing_else_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    put(path, "a.yaml", &namespace("a", "x"));
+    put(path, "b.yml", &namespace("b", "x"));
+    put(path, "c.json", r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "c"}}"#);
+    put(path, "d.txt", &namespace("d", "x"));
+    put(path, ".e.yaml", &namespace("e", "x"));
+    fs::create_dir(path.join("f.yaml")).unwrap();
+    put(&path.join("f.yaml"), "f.yaml", &namespace("f", "x"));
+    let contents = Store::load(path);
+    assert_eq!(names(&contents), ["a", "b", "c"]);
+    assert!(contents.in_sync && contents.problems.is_empty(), "{:?}", contents.problems);
+}
+
+#[test]
+fn a_half_written_file_keeps_its_last_good_state_and_is_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::new(directory.path());
+    put(directory.path(), "a.yaml", &namespace("a", "x"));
+    assert!(store.refresh());
+    assert!(store.contents().problems.is_empty());
+
+    put(directory.path(), "a.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, lab");
+    assert!(store.refresh());
+    let contents = store.contents();
+    assert_eq!(team(&contents, "a").as_deref(), Some("x"));
+    assert_eq!(contents.problems.len(), 1);
+    assert!(contents.in_sync);
+
+    put(directory.path(), "a.yaml", &namespace("a", "w"));
+    assert!(store.refresh());
+    let contents = store.contents();
+    assert_eq!(team(&contents, "a").as_deref(), Some("w"));
+    assert!(contents.problems.is_empty());
+}
+
+#[test]
+fn a_file_that_was_never_readable_keeps_the_store_out_of_sync_at_start_only() {
+    let directory = tempfile::tempdir().unwrap();
+    put(directory.path(), "a.yaml", "[");
+    let mut store = Store::new(directory.path());
+    store.refresh();
+    assert!(!store.contents().in_sync);
+    put(directory.path(), "a.yaml", &namespace("a", "x"));
+    store.refresh();
+    assert!(store.contents().in_sync);
+    put(directory.path(), "b.yaml", "[");
+    store.refresh();
+    let contents = store.contents();
+    assert!(contents.in_sync);
+    assert_eq!(contents.problems.len(), 1);
+}
+
+#[test]
+fn text_that_is_not_utf_8_is_reported_like_bad_syntax() {
+    let directory = tempfile::tempdir().unwrap();
+    put(directory.path(), "a.yaml", &namespace("a", "x"));
+    let mut store = Store::new(directory.path());
+    store.refresh();
+    fs::write(directory.path().join("a.yaml"), b"a: \xff\n").unwrap();
+    assert!(store.refresh());
+    let contents = store.contents();
+    assert_eq!(names(&contents), ["a"]);
+    assert_eq!(
+        contents.problems[0].to_string(),
+        "error: cannot be read: byte 3 is not UTF-8\n --> a.yaml"
+    );
+    put(directory.path(), "a.yaml", &namespace("a", "x"));
+    assert!(store.refresh());
+    assert!(store.contents().problems.is_empty());
+}
+
+#[test]
+fn an_object_that_turns_invalid_is_invalid_and_not_its_former_self() {
+    let directory = tempfile::tempdir().unwrap();
+    put(directory.path(), "a.yaml", POLICY);
+    let mut store = Store::new(directory.path());
+    store.refresh();
+    put(directory.path(), "a.yaml", &POLICY.replace("spec: {", "spec: {ingress: 5, "));
+    store.refresh();
+    let contents = store.contents();
+    let State::Invalid(invalid) =
+        &contents.objects[&key(Kind::NetworkPolicy, "default", "web")].state
+    else {
+        panic!()
+    };
+    assert_eq!(invalid.pod_selector.as_ref().unwrap().match_labels["app"], "web");
+}
+
+#[test]
+fn a_file_that_goes_takes_its_objects_and_a_directory_that_goes_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("manifests");
+    fs::create_dir(&path).unwrap();
+    put(&path, "a.yaml", &namespace("a", "x"));
+    put(&path, "b.yaml", &namespace("b", "x"));
+    let mut store = Store::new(&path);
+    store.refresh();
+    fs::remove_file(path.join("b.yaml")).unwrap();
+    assert!(store.refresh());
+    assert_eq!(names(&store.contents()), ["a"]);
+
+    fs::remove_dir_all(&path).unwrap();
+    assert!(store.refresh());
+    let contents = store.contents();
+    assert_eq!(names(&contents), ["a"]);
+    assert_eq!(contents.problems.len(), 1);
+    assert!(!store.refresh(), "nothing new");
+}
+
+#[test]
+fn an_object_defined_differently_twice_is_invalid() {
+    let contents =
+        Contents::of_texts([("a.yaml", &*namespace("a", "x")), ("b.yaml", &*namespace("a", "w"))]);
+    assert_eq!(team(&contents, "a"), None);
+    insta::assert_snapshot!(contents.problems[0]);
+
+    let other = POLICY.replace("app: web", "app: other");
+    for (second, kept) in [(other, false), (POLICY.replace("spec:", "spec: &x"), true)] {
+        let contents = Contents::of_texts([("a.yaml", POLICY), ("b.yaml", &*second)]);
+        let state = &contents.objects[&key(Kind::NetworkPolicy, "default", "web")].state;
+        assert_eq!(matches!(state, State::Valid(_)), kept);
+        if let State::Invalid(invalid) = state {
+            assert_eq!(invalid.pod_selector, None, "both sets of pods may be meant");
+        }
+    }
+}
+
+#[test]
+fn the_same_object_twice_is_only_warned_of() {
+    let text = namespace("a", "x");
+    let contents = Contents::of_texts([("a.yaml", &*text), ("b.yaml", &*text)]);
+    assert_eq!(team(&contents, "a").as_deref(), Some("x"));
+    assert_eq!(contents.problems[0].severity, Severity::Warning);
+    insta::assert_snapshot!(contents.problems[0]);
+}
+
+#[test]
+fn nothing_changed_means_nothing_to_do_and_a_change_within_a_clock_tick_is_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.yaml");
+    fs::write(&path, namespace("a", "x")).unwrap();
+    let mut store = Store::new(directory.path());
+    assert!(store.refresh());
+    assert!(!store.refresh());
+    for round in 0..50 {
+        let team_name = if round % 2 == 0 { "w" } else { "z" };
+        fs::write(&path, namespace("a", team_name)).unwrap();
+        assert!(store.refresh());
+        assert_eq!(team(&store.contents(), "a").as_deref(), Some(team_name));
+    }
+}
+
+#[test]
+fn a_watcher_tells_of_a_change_soon_and_looks_again_when_nothing_is_told() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut watcher = Watcher::new(directory.path());
+    put(directory.path(), "a.yaml", &namespace("a", "x"));
+    assert_eq!(runtime.block_on(watcher.changed()), Change::Event);
+    let missing = directory.path().join("missing");
+    let mut watcher = Watcher::new(&missing);
+    assert_eq!(runtime.block_on(watcher.changed()), Change::Rescan);
+}
