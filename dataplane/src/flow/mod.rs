@@ -1,1 +1,21 @@
-//! The flow table.
+//! Flows: what was decided once for a connection, so that its next packets need no classification.
+//!
+//! [`FlowKey`] names a connection, the same from both ends. [`FlowEntry`] is the cached decision and all that it rests on.
+//! [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged anew.
+//! [`FlowTable`] holds the entries: fixed capacity, bounded work per call, time as a parameter. Nothing here classifies,
+//! routes or sends.
+
+mod entry;
+mod key;
+mod queue;
+mod state;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use entry::{FlowEntry, Path, RestsOn, RuleCounters, Traffic, Verdict};
+pub use key::{Address, FlowKey, Orientation};
+pub(crate) use queue::Link;
+pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
+pub(crate) use table::Bucket;
+pub use table::{Evicted, FlowTable, HashSeed};

@@ -1,0 +1,211 @@
+//! A flow: the cached decision, and what it rests on.
+
+use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
+
+/// The cached verdict. Zero denies: memory that nobody wrote admits nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Verdict {
+    /// Denied by the egress policy of the source.
+    DenyEgress = 0,
+    /// Denied by the ingress policy of the destination.
+    DenyIngress = 1,
+    /// Allowed by every policy that applies.
+    Allow = 2,
+}
+
+/// What policy said its verdict about, all in the flow's original direction. While all of it is what it was, the verdict
+/// stands; otherwise the flow is judged again, in its original direction, whichever packet comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct RestsOn {
+    /// Identity of the source address.
+    pub source_identity: u32,
+    /// Identity of the destination address.
+    pub destination_identity: u32,
+    /// Policy revision of the source if it is a local endpoint, else 0.
+    pub source_revision: u32,
+    /// Policy revision of the destination if it is a local endpoint, else 0.
+    pub destination_revision: u32,
+}
+
+/// Where the flow's packets go. Numbers are the caller's; nothing here reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Path {
+    /// Generation of the routes that both next hops come from; routed again when it is not the current one.
+    pub route_generation: u32,
+    /// Next hop of packets in the original direction.
+    pub next_hop_original: u32,
+    /// Next hop of replies.
+    pub next_hop_reply: u32,
+    /// Where the first packet came from (a port or a tunnel); replies leave by it.
+    pub origin: u32,
+}
+
+/// Counter slots of the rules that allowed the flow's first packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct RuleCounters {
+    /// Of the source's egress policy.
+    pub egress: u32,
+    /// Of the destination's ingress policy.
+    pub ingress: u32,
+}
+
+/// What has passed in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Traffic {
+    /// Packets, a super-packet counted in segments.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+}
+
+/// One flow: two cache lines of plain data without pointers, so that a table can live in shared memory and outlive the
+/// process. Whoever maps foreign memory checks [`FlowEntry::VERSION`] and every discriminant before it sees entries.
+///
+/// The first line holds all that the check of a packet reads; the second what its passing needs and changes.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub struct FlowEntry {
+    key: FlowKey,
+    version: u8,
+    state: FlowState,
+    /// The cached verdict.
+    pub verdict: Verdict,
+    original: Orientation,
+    /// The table's: the entry is in the queue of those given up first.
+    pub(super) queued: bool,
+    last_seen: u32,
+    /// What the verdict rests on.
+    pub rests_on: RestsOn,
+    /// Where its packets go.
+    pub path: Path,
+    /// Which rules allowed it.
+    pub counters: RuleCounters,
+    /// Room for an address translation: the numbers of a destination's and of a source's rewriting. Always 0: nothing
+    /// translates yet.
+    translation: [u32; 2],
+    traffic: [Traffic; 2],
+}
+
+const _: () = assert!(size_of::<FlowEntry>() == 128);
+
+impl FlowEntry {
+    /// Changes with every change of layout or of a discriminant.
+    pub const VERSION: u8 = 1;
+
+    /// The flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
+    /// caller has filled in what was decided. Nothing is counted yet: see [`FlowEntry::pass`].
+    #[inline]
+    pub fn open(key: FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
+        Self {
+            key,
+            version: Self::VERSION,
+            state: FlowState::first(key.protocol(), flags),
+            verdict: Verdict::DenyEgress,
+            original,
+            queued: false,
+            last_seen: now,
+            rests_on: RestsOn::default(),
+            path: Path::default(),
+            counters: RuleCounters::default(),
+            translation: [0; 2],
+            traffic: [Traffic::default(); 2],
+        }
+    }
+
+    /// A flow in a given state, which no sequence of packets need reach.
+    #[cfg(test)]
+    pub(super) fn in_state(
+        key: FlowKey,
+        original: Orientation,
+        state: FlowState,
+        now: u32,
+    ) -> Self {
+        Self { state, ..Self::open(key, original, TcpFlags::default(), now) }
+    }
+
+    /// The connection.
+    #[inline]
+    pub fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    /// How far it has come.
+    #[inline]
+    pub fn state(&self) -> FlowState {
+        self.state
+    }
+
+    /// Which way its first packet went.
+    #[inline]
+    pub fn original(&self) -> Orientation {
+        self.original
+    }
+
+    /// Which way a packet goes within the flow.
+    #[inline]
+    pub fn direction(&self, packet: Orientation) -> FlowDirection {
+        if packet == self.original { FlowDirection::Original } else { FlowDirection::Reply }
+    }
+
+    /// What the flow's state says of a packet.
+    #[inline]
+    pub fn admission(&self, flags: TcpFlags, direction: FlowDirection) -> Admission {
+        self.state.admission(flags, direction)
+    }
+
+    /// Where packets of this direction go.
+    #[inline]
+    pub fn next_hop(&self, direction: FlowDirection) -> u32 {
+        match direction {
+            FlowDirection::Original => self.path.next_hop_original,
+            FlowDirection::Reply => self.path.next_hop_reply,
+        }
+    }
+
+    /// Counts an admitted packet (a super-packet: its segments) and follows the connection's state.
+    #[inline]
+    pub fn pass(
+        &mut self,
+        direction: FlowDirection,
+        flags: TcpFlags,
+        packets: u64,
+        bytes: u64,
+        now: u32,
+    ) {
+        self.state = self.state.next(flags, direction);
+        self.last_seen = now;
+        let traffic = &mut self.traffic[direction as usize];
+        traffic.packets += packets;
+        traffic.bytes += bytes;
+    }
+
+    /// Notes a packet that met a denied flow: the flow stays, its state does not move. A later allow resumes it.
+    #[inline]
+    pub fn refuse(&mut self, now: u32) {
+        self.last_seen = now;
+    }
+
+    /// What has passed in a direction.
+    #[inline]
+    pub fn traffic(&self, direction: FlowDirection) -> Traffic {
+        self.traffic[direction as usize]
+    }
+
+    /// When its last packet came: seconds since the table's start.
+    #[inline]
+    pub fn last_seen(&self) -> u32 {
+        self.last_seen
+    }
+
+    /// Whether it has been silent for longer than its state's timeout. Never early; late by less than two seconds, the
+    /// clock's coarseness.
+    #[inline]
+    pub fn is_expired(&self, now: u32) -> bool {
+        now.saturating_sub(self.last_seen) > self.state.timeout()
+    }
+}

@@ -1,0 +1,285 @@
+//! How far a connection has come: TCP's states as a middle box sees them, and the timeouts.
+//!
+//! States and timeouts are those of Calico's connection tracking: opening 20 s, established 3600 s, both halves closed
+//! 30 s, reset 40 s, UDP 60 s, ICMP 5 s, anything else 600 s. Sequence numbers are not checked: a segment forged from
+//! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every SYN
+//! is judged and every other packet is admitted by addresses and ports alone.
+
+/// IP protocol numbers (IANA) that have timeouts of their own.
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// TCP's control bits as in the header's 14th byte (RFC 9293, section 3.1); 0 for other protocols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpFlags(pub u8);
+
+impl TcpFlags {
+    /// The sender has no more to send.
+    pub const FIN: Self = Self(0x01);
+    /// Synchronise sequence numbers.
+    pub const SYN: Self = Self(0x02);
+    /// Reset the connection.
+    pub const RST: Self = Self(0x04);
+    /// The acknowledgement field counts.
+    pub const ACK: Self = Self(0x10);
+
+    /// Whether all bits of `other` are set.
+    #[inline]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the segment asks for a connection: SYN without ACK and RST. Always judged by policy.
+    #[inline]
+    pub const fn opens(self) -> bool {
+        self.0 & (Self::SYN.0 | Self::ACK.0 | Self::RST.0) == Self::SYN.0
+    }
+}
+
+impl std::ops::BitOr for TcpFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Which way a packet goes relative to its flow's first packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FlowDirection {
+    /// As the first packet.
+    Original = 0,
+    /// Against it.
+    Reply = 1,
+}
+
+/// How far a connection has come. The discriminants are part of the entry's format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FlowState {
+    /// TCP: the initiator's SYN.
+    SynSent = 0,
+    /// TCP: answered by SYN+ACK.
+    SynReceived = 1,
+    /// TCP: joined in the middle; only the side that was judged has been seen since.
+    PickedUp = 2,
+    /// TCP: both sides have spoken.
+    Established = 3,
+    /// TCP: the original side has sent FIN.
+    OriginalClosed = 4,
+    /// TCP: the replying side has sent FIN.
+    ReplyClosed = 5,
+    /// TCP: both sides have sent FIN.
+    Closed = 6,
+    /// TCP: reset before it was established (a refused connection).
+    ResetOpening = 7,
+    /// TCP: reset when it was established.
+    ResetEstablished = 8,
+    /// UDP in one direction only.
+    UdpUnanswered = 9,
+    /// UDP in both directions.
+    UdpAnswered = 10,
+    /// ICMP in one direction only.
+    IcmpUnanswered = 11,
+    /// ICMP in both directions.
+    IcmpAnswered = 12,
+    /// Another protocol, in one direction only.
+    OtherUnanswered = 13,
+    /// Another protocol, in both directions.
+    OtherAnswered = 14,
+}
+
+/// What the flow's state says of a packet, before policy generations are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Admission {
+    /// Belongs to the flow: the cached verdict stands.
+    Cached,
+    /// A SYN of the initiator: judge the flow anew in its original direction, whatever its generations say.
+    Judge,
+    /// A SYN of the replying side against a live flow: judge this packet alone, as a connection of its own direction.
+    /// The entry stays as it is: neither may a reply carry a forbidden connection, nor may a stray SYN end a live one.
+    JudgeAlone,
+    /// A SYN where the sender's half is closed or the flow is reset: judge it as a new flow; if it is allowed, insert
+    /// the new entry (it takes the place of this one), if not, leave this one as it is.
+    Recycle,
+}
+
+impl FlowState {
+    /// Every state, in the order of the discriminants.
+    pub const ALL: [Self; 15] = [
+        Self::SynSent,
+        Self::SynReceived,
+        Self::PickedUp,
+        Self::Established,
+        Self::OriginalClosed,
+        Self::ReplyClosed,
+        Self::Closed,
+        Self::ResetOpening,
+        Self::ResetEstablished,
+        Self::UdpUnanswered,
+        Self::UdpAnswered,
+        Self::IcmpUnanswered,
+        Self::IcmpAnswered,
+        Self::OtherUnanswered,
+        Self::OtherAnswered,
+    ];
+
+    /// The state after a flow's first packet.
+    ///
+    /// A TCP flow whose first packet is not a SYN is picked up: it has the short timeout until the other side speaks, so
+    /// that stray segments cannot fill the table with long-lived entries.
+    #[inline]
+    pub const fn first(protocol: u8, flags: TcpFlags) -> Self {
+        match protocol {
+            TCP if flags.has(TcpFlags::RST) => Self::ResetOpening,
+            TCP if flags.opens() => Self::SynSent,
+            TCP => Self::PickedUp,
+            UDP => Self::UdpUnanswered,
+            ICMP | ICMPV6 => Self::IcmpUnanswered,
+            _ => Self::OtherUnanswered,
+        }
+    }
+
+    /// The state after an admitted packet.
+    #[inline]
+    #[must_use]
+    pub const fn next(self, flags: TcpFlags, direction: FlowDirection) -> Self {
+        use FlowDirection::{Original, Reply};
+        match self {
+            Self::UdpUnanswered | Self::UdpAnswered => match direction {
+                Original => self,
+                Reply => Self::UdpAnswered,
+            },
+            Self::IcmpUnanswered | Self::IcmpAnswered => match direction {
+                Original => self,
+                Reply => Self::IcmpAnswered,
+            },
+            Self::OtherUnanswered | Self::OtherAnswered => match direction {
+                Original => self,
+                Reply => Self::OtherAnswered,
+            },
+            Self::SynSent
+            | Self::SynReceived
+            | Self::PickedUp
+            | Self::Established
+            | Self::OriginalClosed
+            | Self::ReplyClosed
+            | Self::Closed
+            | Self::ResetOpening
+            | Self::ResetEstablished => self.next_tcp(flags, direction),
+        }
+    }
+
+    const fn next_tcp(self, flags: TcpFlags, direction: FlowDirection) -> Self {
+        use FlowDirection::{Original, Reply};
+        if flags.has(TcpFlags::RST) {
+            return match self {
+                Self::SynSent | Self::SynReceived | Self::PickedUp | Self::ResetOpening => {
+                    Self::ResetOpening
+                }
+                // Nothing is left to reset, and nothing to come back to.
+                Self::Closed => Self::Closed,
+                _ => Self::ResetEstablished,
+            };
+        }
+        // A SYN without ACK is judged, not followed: it changes no state of a live flow.
+        if flags.opens() {
+            return self;
+        }
+        let fin = flags.has(TcpFlags::FIN);
+        match (self, direction) {
+            // Only the answer to the SYN proves a second party; a bare ACK of a stale connection (RFC 9293, 3.10.7.3)
+            // does not. The initiator's own next segment does not either.
+            (Self::SynSent, Reply) if flags.has(TcpFlags::SYN) => Self::SynReceived,
+            (Self::SynSent, _) => Self::SynSent,
+            (Self::SynReceived | Self::ResetOpening, Reply) => Self::SynReceived,
+            (Self::PickedUp | Self::ResetOpening, Original) => Self::PickedUp,
+            (Self::OriginalClosed, Reply) | (Self::ReplyClosed, Original) if fin => Self::Closed,
+            (Self::OriginalClosed | Self::ReplyClosed | Self::Closed, _) => self,
+            (Self::SynReceived | Self::Established | Self::ResetEstablished, Original) if fin => {
+                Self::OriginalClosed
+            }
+            (Self::PickedUp | Self::Established | Self::ResetEstablished, Reply) if fin => {
+                Self::ReplyClosed
+            }
+            _ => Self::Established,
+        }
+    }
+
+    /// Seconds of silence after which the flow is over.
+    #[inline]
+    pub const fn timeout(self) -> u32 {
+        match self {
+            Self::SynSent | Self::SynReceived | Self::PickedUp => 20,
+            Self::Established | Self::OriginalClosed | Self::ReplyClosed => 3600,
+            Self::Closed => 30,
+            Self::ResetOpening | Self::ResetEstablished => 40,
+            Self::UdpUnanswered | Self::UdpAnswered => 60,
+            Self::IcmpUnanswered | Self::IcmpAnswered => 5,
+            Self::OtherUnanswered | Self::OtherAnswered => 600,
+        }
+    }
+
+    /// Whether both sides have spoken and the connection is not over. A full table gives up others first.
+    #[inline]
+    pub const fn is_established(self) -> bool {
+        match self {
+            Self::Established
+            | Self::OriginalClosed
+            | Self::ReplyClosed
+            | Self::UdpAnswered
+            | Self::IcmpAnswered
+            | Self::OtherAnswered => true,
+            Self::SynSent
+            | Self::SynReceived
+            | Self::PickedUp
+            | Self::Closed
+            | Self::ResetOpening
+            | Self::ResetEstablished
+            | Self::UdpUnanswered
+            | Self::IcmpUnanswered
+            | Self::OtherUnanswered => false,
+        }
+    }
+
+    /// What is to be done with a packet of this flow.
+    #[inline]
+    pub const fn admission(self, flags: TcpFlags, direction: FlowDirection) -> Admission {
+        use FlowDirection::{Original, Reply};
+        if !flags.opens() {
+            return Admission::Cached;
+        }
+        match (self, direction) {
+            (Self::Closed | Self::ResetOpening | Self::ResetEstablished, _)
+            | (Self::OriginalClosed, Original)
+            | (Self::ReplyClosed, Reply) => Admission::Recycle,
+            (_, Original) => Admission::Judge,
+            (_, Reply) => Admission::JudgeAlone,
+        }
+    }
+
+    /// The name in status and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SynSent => "syn-sent",
+            Self::SynReceived => "syn-received",
+            Self::PickedUp => "picked-up",
+            Self::Established => "established",
+            Self::OriginalClosed => "original-closed",
+            Self::ReplyClosed => "reply-closed",
+            Self::Closed => "closed",
+            Self::ResetOpening => "reset-opening",
+            Self::ResetEstablished => "reset",
+            Self::UdpUnanswered => "udp-unanswered",
+            Self::UdpAnswered => "udp-answered",
+            Self::IcmpUnanswered => "icmp-unanswered",
+            Self::IcmpAnswered => "icmp-answered",
+            Self::OtherUnanswered => "unanswered",
+            Self::OtherAnswered => "answered",
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! The flow table: buckets of tags that lead to densely kept entries.
+//!
+//! ```text
+//! hash ── bucket (one line: 8 tags, 8 slots) ── slot ──> entry (two lines)
+//!      └─ alternate bucket, only if the first one has spilled
+//! ```
+//! Entries are dense, so a thousand flows touch the pages of a thousand entries, whatever the capacity. There are at
+//! least two ways for each entry, and an entry goes to its alternate bucket when its first one is nearly full, so that a
+//! pair of buckets is practically never full before the table is.
+//!
+//! When the table is full, the victim is an expired flow if one is met, else the oldest of those that are not established
+//! (they stand in a queue), and only then an established one, silent for long. So a flood of SYNs replaces itself.
+
+use std::io;
+
+use ahash::RandomState;
+
+use super::entry::FlowEntry;
+use super::key::FlowKey;
+use super::queue::Slots;
+use crate::sys::memory::{ZeroedPages, prefetch};
+
+const WAYS: usize = 8;
+/// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
+const CROWDED: usize = 6;
+/// Queued entries that may turn out to be established by now when one is looked for; each is met at most once.
+const QUEUE_LOOKS: usize = 32;
+/// Buckets looked at for a long-silent established victim.
+const SAMPLE: usize = 4;
+
+/// One cache line: the ways of a hash. Tag 0 is a free way.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Bucket {
+    tags: [u16; WAYS],
+    slots: [u32; WAYS],
+    /// Entries whose first bucket this is and that live in their alternate.
+    spilled: u32,
+}
+
+impl Bucket {
+    #[inline]
+    fn used(&self) -> usize {
+        self.tags.iter().filter(|&&tag| tag != 0).count()
+    }
+
+    #[inline]
+    fn free_way(&self) -> Option<usize> {
+        self.tags.iter().position(|&tag| tag == 0)
+    }
+}
+
+/// Where an entry's tag stands.
+#[derive(Clone, Copy)]
+struct Place {
+    bucket: usize,
+    way: usize,
+    slot: u32,
+}
+
+/// Seeds of the keyed hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashSeed(Option<[u64; 4]>);
+
+impl HashSeed {
+    /// Drawn anew for each table, so that nobody outside can choose keys that collide.
+    pub const RANDOM: Self = Self(None);
+
+    /// A constant: for tests, which want the same run again.
+    pub const fn fixed(seed: u64) -> Self {
+        Self(Some([seed, !seed, seed.rotate_left(17), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)]))
+    }
+}
+
+/// What an insertion pushed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evicted {
+    /// A flow whose timeout had passed: nothing of value.
+    Expired,
+    /// A live flow that was not established.
+    Unestablished,
+    /// A live established flow: nothing else was there.
+    Established,
+}
+
+/// A worker's flows. Time is in seconds since the table's start and never goes back.
+pub struct FlowTable {
+    random: RandomState,
+    buckets: ZeroedPages<Bucket>,
+    entries: ZeroedPages<FlowEntry>,
+    slots: Slots,
+    len: usize,
+    /// Next bucket to age.
+    hand: usize,
+}
+
+impl FlowTable {
+    /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 136 bytes for each
+    /// flow it has held at once, and at most another 32 for each of its capacity. Errors: no address space.
+    pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
+        let capacity = capacity.clamp(1, 1 << 30);
+        let random = match seed.0 {
+            None => RandomState::new(),
+            Some([a, b, c, d]) => RandomState::with_seeds(a, b, c, d),
+        };
+        Ok(Self {
+            random,
+            buckets: ZeroedPages::new((capacity * 2).div_ceil(WAYS).next_power_of_two().max(2))?,
+            entries: ZeroedPages::new(capacity)?,
+            slots: Slots::new(capacity)?,
+            len: 0,
+            hand: 0,
+        })
+    }
+
+    /// Flows held, expired ones that have not been met yet included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no flow.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many flows fit.
+    pub fn capacity(&self) -> usize {
+        self.slots.capacity()
+    }
+
+    /// The key's hash, for the calls below.
+    #[inline]
+    pub fn hash(&self, key: &FlowKey) -> u64 {
+        self.random.hash_one(key)
+    }
+
+    /// First step for a batch: asks for the bucket.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(&self.buckets[self.first(hash)]);
+    }
+
+    /// Second step, when the bucket has arrived: asks for both lines of the entry that the tag points to.
+    #[inline]
+    pub fn prefetch_entry(&self, hash: u64) {
+        let bucket = &self.buckets[self.first(hash)];
+        let tag = tag(hash);
+        if let Some(way) = bucket.tags.iter().position(|&t| t == tag) {
+            let entry = &self.entries[bucket.slots[way] as usize];
+            prefetch(entry);
+            prefetch(&entry.path);
+        }
+    }
+
+    /// The flow of this key; an expired one is not found (and stays until aged or replaced).
+    #[inline]
+    pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<&mut FlowEntry> {
+        let slot = self.find(hash, key)?.slot;
+        let entry = &self.entries[slot as usize];
+        if entry.is_expired(now) {
+            return None;
+        }
+        if entry.queued == entry.state().is_established() {
+            self.requeue(slot);
+        }
+        Some(&mut self.entries[slot as usize])
+    }
+
+    /// Stores a flow; one of the same key is replaced. Always succeeds; tells what had to go for it.
+    pub fn insert(&mut self, hash: u64, entry: FlowEntry, now: u32) -> Option<Evicted> {
+        if let Some(place) = self.find(hash, entry.key()) {
+            let stored = &mut self.entries[place.slot as usize];
+            let queued = stored.queued;
+            *stored = entry;
+            stored.queued = queued;
+            if queued == stored.state().is_established() {
+                self.requeue(place.slot);
+            }
+            return None;
+        }
+        let evicted = if self.choose_bucket(hash).is_none() {
+            self.evict_from(&[self.first(hash), self.alternate(hash)], now)
+        } else if self.len == self.capacity() {
+            self.evict(now)
+        } else {
+            None
+        };
+        // Both exist: the eviction freed a slot, and a way if there was none.
+        let (Some(bucket), Some(slot)) = (self.choose_bucket(hash), self.slots.take()) else {
+            return evicted;
+        };
+        let first = self.first(hash);
+        if bucket != first {
+            self.buckets[first].spilled += 1;
+        }
+        let line = &mut self.buckets[bucket];
+        if let Some(way) = line.free_way() {
+            line.tags[way] = tag(hash);
+            line.slots[way] = slot;
+        }
+        self.entries[slot as usize] = entry;
+        self.entries[slot as usize].queued = false;
+        self.len += 1;
+        if !entry.state().is_established() {
+            self.requeue(slot);
+        }
+        evicted
+    }
+
+    /// Looks at the next `budget` buckets and removes expired flows; how many they were. A caller that spends
+    /// [`FlowTable::buckets`] over a few seconds keeps the table clean.
+    pub fn age(&mut self, budget: usize, now: u32) -> usize {
+        let before = self.len;
+        for _ in 0..budget.min(self.buckets.len()) {
+            let bucket = self.hand;
+            self.hand = (bucket + 1) & (self.buckets.len() - 1);
+            for way in 0..WAYS {
+                if let Some(place) = self.place(bucket, way)
+                    && self.entries[place.slot as usize].is_expired(now)
+                {
+                    self.remove(place);
+                }
+            }
+        }
+        before - self.len
+    }
+
+    /// How many buckets a whole round of [`FlowTable::age`] has.
+    pub fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// All flows, in no order; expired ones that have not been met yet included.
+    pub fn iter(&self) -> impl Iterator<Item = &FlowEntry> {
+        self.buckets.iter().flat_map(|bucket| {
+            bucket
+                .tags
+                .iter()
+                .zip(&bucket.slots)
+                .filter(|&(&tag, _)| tag != 0)
+                .map(|(_, &slot)| &self.entries[slot as usize])
+        })
+    }
+
+    #[inline]
+    fn first(&self, hash: u64) -> usize {
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// Never the first one: there are at least two buckets, and the distance is odd.
+    #[inline]
+    fn alternate(&self, hash: u64) -> usize {
+        (hash as usize ^ ((hash >> 32) as usize | 1)) & (self.buckets.len() - 1)
+    }
+
+    #[inline]
+    fn place(&self, bucket: usize, way: usize) -> Option<Place> {
+        let line = &self.buckets[bucket];
+        (line.tags[way] != 0).then(|| Place { bucket, way, slot: line.slots[way] })
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, key: &FlowKey) -> Option<Place> {
+        let first = self.first(hash);
+        self.find_in(first, hash, key).or_else(|| {
+            if self.buckets[first].spilled == 0 {
+                return None;
+            }
+            self.find_in(self.alternate(hash), hash, key)
+        })
+    }
+
+    #[inline]
+    fn find_in(&self, bucket: usize, hash: u64, key: &FlowKey) -> Option<Place> {
+        let line = &self.buckets[bucket];
+        let tag = tag(hash);
+        let mut hits = 0u8;
+        for (way, &stored) in line.tags.iter().enumerate() {
+            hits |= u8::from(stored == tag) << way;
+        }
+        while hits != 0 {
+            let way = hits.trailing_zeros() as usize;
+            let slot = line.slots[way];
+            if self.entries[slot as usize].key() == key {
+                return Some(Place { bucket, way, slot });
+            }
+            hits &= hits - 1;
+        }
+        None
+    }
+
+    fn choose_bucket(&self, hash: u64) -> Option<usize> {
+        let first = self.first(hash);
+        let used = self.buckets[first].used();
+        if used < CROWDED {
+            return Some(first);
+        }
+        let alternate = self.alternate(hash);
+        match (used, self.buckets[alternate].used()) {
+            (WAYS, WAYS) => None,
+            (first_used, used) if used < first_used => Some(alternate),
+            _ => Some(first),
+        }
+    }
+
+    /// Makes room in a full table.
+    fn evict(&mut self, now: u32) -> Option<Evicted> {
+        if self.age(1, now) > 0 {
+            return Some(Evicted::Expired);
+        }
+        for _ in 0..QUEUE_LOOKS {
+            let Some(slot) = self.slots.oldest() else { break };
+            let entry = self.entries[slot as usize];
+            if entry.state().is_established() && !entry.is_expired(now) {
+                self.requeue(slot);
+                continue;
+            }
+            let place = self.find(self.hash(entry.key()), entry.key())?;
+            return Some(self.remove_live(place, now));
+        }
+        let mut looked = 0;
+        while looked < self.buckets.len() {
+            let sample: [usize; SAMPLE] =
+                std::array::from_fn(|i| (self.hand + i) & (self.buckets.len() - 1));
+            self.hand = (self.hand + SAMPLE) & (self.buckets.len() - 1);
+            looked += SAMPLE;
+            if let Some(evicted) = self.evict_from(&sample, now) {
+                return Some(evicted);
+            }
+        }
+        None
+    }
+
+    /// Removes the least worthy flow of some buckets, if they hold any.
+    fn evict_from(&mut self, buckets: &[usize], now: u32) -> Option<Evicted> {
+        let mut victim = None;
+        for &bucket in buckets {
+            for place in (0..WAYS).filter_map(|way| self.place(bucket, way)) {
+                let entry = &self.entries[place.slot as usize];
+                let worth =
+                    (!entry.is_expired(now), entry.state().is_established(), entry.last_seen());
+                if victim.is_none_or(|(least, _)| worth < least) {
+                    victim = Some((worth, place));
+                }
+            }
+        }
+        let (_, victim) = victim?;
+        Some(self.remove_live(victim, now))
+    }
+
+    fn remove_live(&mut self, place: Place, now: u32) -> Evicted {
+        let entry = &self.entries[place.slot as usize];
+        let evicted = if entry.is_expired(now) {
+            Evicted::Expired
+        } else if entry.state().is_established() {
+            Evicted::Established
+        } else {
+            Evicted::Unestablished
+        };
+        self.remove(place);
+        evicted
+    }
+
+    fn remove(&mut self, Place { bucket, way, slot }: Place) {
+        let entry = self.entries[slot as usize];
+        let first = self.first(self.hash(entry.key()));
+        if bucket != first {
+            self.buckets[first].spilled -= 1;
+        }
+        self.buckets[bucket].tags[way] = 0;
+        if entry.queued {
+            self.slots.unqueue(slot);
+        }
+        self.slots.put(slot);
+        self.len -= 1;
+    }
+
+    /// Brings an entry's place in the queue up to date with its state: established flows do not queue.
+    #[cold]
+    fn requeue(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        let queue = !entry.state().is_established();
+        if queue == entry.queued {
+            return;
+        }
+        entry.queued = queue;
+        if queue {
+            self.slots.enqueue(slot);
+        } else {
+            self.slots.unqueue(slot);
+        }
+    }
+}
+
+/// 16 bits of the hash that choose no bucket below 2^48 of them; never 0, which marks a free way.
+#[inline]
+fn tag(hash: u64) -> u16 {
+    ((hash >> 48) as u16).max(1)
+}

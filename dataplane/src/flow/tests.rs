@@ -1,0 +1,231 @@
+//! Laws of the flow table.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+fn address(n: u32) -> Address {
+    let mut address = [0; 16];
+    address[12..].copy_from_slice(&n.to_be_bytes());
+    address
+}
+
+fn table(capacity: usize) -> FlowTable {
+    FlowTable::new(capacity, HashSeed::fixed(7)).unwrap()
+}
+
+fn key(n: u32, protocol: u8) -> (FlowKey, Orientation) {
+    FlowKey::new(address(n), address(u32::MAX), 1000, 80, protocol)
+}
+
+fn key_of(n: u32) -> FlowKey {
+    key(n, TCP).0
+}
+
+fn open(n: u32, protocol: u8, flags: TcpFlags, now: u32) -> FlowEntry {
+    let (key, orientation) = key(n, protocol);
+    FlowEntry::open(key, orientation, flags, now)
+}
+
+/// A TCP flow after its handshake.
+fn established(n: u32, now: u32) -> FlowEntry {
+    let mut entry = open(n, TCP, TcpFlags::SYN, now);
+    entry.verdict = Verdict::Allow;
+    entry.pass(FlowDirection::Original, TcpFlags::SYN, 1, 60, now);
+    entry.pass(FlowDirection::Reply, TcpFlags::SYN | TcpFlags::ACK, 1, 60, now);
+    entry.pass(FlowDirection::Original, TcpFlags::ACK, 1, 52, now);
+    assert_eq!(entry.state(), FlowState::Established);
+    entry
+}
+
+fn insert(table: &mut FlowTable, entry: FlowEntry, now: u32) -> Option<Evicted> {
+    table.insert(table.hash(entry.key()), entry, now)
+}
+
+fn holds(table: &mut FlowTable, key: &FlowKey, now: u32) -> bool {
+    table.lookup(table.hash(key), key, now).is_some()
+}
+
+#[test]
+fn a_flow_is_found_until_its_timeout_has_passed_and_then_ages_away() {
+    for state in FlowState::ALL {
+        let mut table = table(16);
+        let entry = FlowEntry::in_state(key(1, TCP).0, Orientation::HighToLow, state, 100);
+        assert_eq!(insert(&mut table, entry, 100), None);
+        let last = 100 + state.timeout();
+        assert!(holds(&mut table, entry.key(), last), "{state:?}");
+        assert!(!holds(&mut table, entry.key(), last + 1), "{state:?}");
+        assert_eq!(table.age(table.buckets(), last), 0, "{state:?}");
+        assert_eq!(table.age(table.buckets(), last + 1), 1, "{state:?}");
+        assert!(table.is_empty() && table.iter().next().is_none());
+    }
+}
+
+#[test]
+fn established_flows_survive_a_flood_of_syns_ten_times_the_capacity() {
+    let mut table = table(1024);
+    for n in 0..512 {
+        assert_eq!(insert(&mut table, established(n, 0), 0), None);
+    }
+    for n in 0..10 * 1024 {
+        let _ = insert(&mut table, open(10_000 + n, TCP, TcpFlags::SYN, 1), 1);
+        assert!(table.len() <= 1024);
+    }
+    for n in 0..512 {
+        assert!(holds(&mut table, &key(n, TCP).0, 1), "flow {n} was evicted");
+    }
+    assert_eq!(table.len(), 1024);
+}
+
+#[test]
+fn a_flood_evicts_its_own_oldest_and_flows_established_since_are_spared() {
+    let mut table = table(256);
+    for n in 0..256 {
+        insert(&mut table, open(n, UDP, TcpFlags::default(), 0), 0);
+    }
+    // Sixteen of the oldest are answered after they were queued, and say no more.
+    for n in 0..16 {
+        let (key, orientation) = key(n, UDP);
+        let entry = table.lookup(table.hash(&key), &key, 1).unwrap();
+        assert_eq!(entry.direction(orientation), FlowDirection::Original);
+        entry.pass(FlowDirection::Reply, TcpFlags::default(), 1, 100, 1);
+    }
+    assert_eq!(
+        insert(&mut table, open(1000, TCP, TcpFlags::SYN, 2), 2),
+        Some(Evicted::Unestablished)
+    );
+    assert!(!holds(&mut table, &key(16, UDP).0, 2), "the oldest unanswered goes");
+    for n in (0..16).chain(17..256) {
+        assert!(holds(&mut table, &key(n, UDP).0, 2), "flow {n} was evicted");
+    }
+}
+
+#[test]
+fn a_table_full_of_established_flows_still_takes_a_new_one() {
+    let mut table = table(64);
+    for n in 0..64 {
+        insert(&mut table, established(n, n), n);
+    }
+    let new = open(1000, TCP, TcpFlags::SYN, 64);
+    assert_eq!(insert(&mut table, new, 64), Some(Evicted::Established));
+    assert!(holds(&mut table, new.key(), 64));
+    assert_eq!(table.len(), 64);
+}
+
+#[test]
+fn expired_flows_go_before_live_ones() {
+    let mut table = table(1);
+    insert(&mut table, established(1, 0), 0);
+    assert_eq!(insert(&mut table, established(2, 3601), 3601), Some(Evicted::Expired));
+}
+
+#[test]
+fn a_denied_flow_stays_denied_with_its_direction_and_resumes_when_allowed() {
+    let mut table = table(4);
+    let mut entry = established(1, 0);
+    entry.verdict = Verdict::DenyIngress;
+    insert(&mut table, entry, 0);
+    for now in [1000, 4000, 7000] {
+        let found = table.lookup(table.hash(entry.key()), entry.key(), now).unwrap();
+        assert_eq!(found.verdict, Verdict::DenyIngress);
+        found.refuse(now);
+        assert_eq!(found.state(), FlowState::Established);
+        assert_eq!(found.original(), entry.original());
+        assert_eq!(found.traffic(FlowDirection::Original).packets, 2);
+    }
+    assert!(holds(&mut table, entry.key(), 10_600));
+    assert!(!holds(&mut table, entry.key(), 10_601), "idle");
+}
+
+#[test]
+fn memory_nobody_wrote_denies() {
+    assert_eq!(Verdict::DenyEgress as u8, 0);
+    let entry = open(1, TCP, TcpFlags::SYN, 0);
+    assert_ne!(entry.verdict, Verdict::Allow);
+}
+
+proptest! {
+    #[test]
+    fn both_directions_have_one_key_and_opposite_orientations(
+        source: [u8; 16], destination: [u8; 16], source_port: u16, destination_port: u16, protocol: u8,
+    ) {
+        let (there, one) = FlowKey::new(source, destination, source_port, destination_port, protocol);
+        let (back, other) = FlowKey::new(destination, source, destination_port, source_port, protocol);
+        prop_assert_eq!(there, back);
+        prop_assert_eq!(one != other, (source, source_port) != (destination, destination_port));
+        prop_assert_eq!(there.source(one), (source, source_port));
+        prop_assert_eq!(there.destination(one), (destination, destination_port));
+        let table = table(1);
+        prop_assert_eq!(table.hash(&there), table.hash(&back));
+    }
+
+    /// Against a plain map: what the table says it evicted is the only difference, and len, iter and lookup agree.
+    #[test]
+    fn the_table_is_a_map_with_timeouts_and_bounded_size(
+        capacity in 1usize..40,
+        steps in prop::collection::vec((0u32..60, 0u8..6, 0u32..30), 1..300),
+    ) {
+        let mut table = table(capacity);
+        let mut model: HashMap<u32, FlowEntry> = HashMap::new();
+        let mut now = 0;
+        for (n, action, wait) in steps {
+            now += wait;
+            let (key, _) = key(n, TCP);
+            let hash = table.hash(&key);
+            match action {
+                0 | 1 => {
+                    let entry = if action == 0 { open(n, TCP, TcpFlags::SYN, now) } else { established(n, now) };
+                    let unestablished_live = model.values()
+                        .any(|e| !e.is_expired(now) && !e.state().is_established());
+                    let evicted = table.insert(hash, entry, now);
+                    model.insert(n, entry);
+                    let gone: Vec<u32> = model.keys().copied()
+                        .filter(|&m| !table.iter().any(|e| *e.key() == key_of(m)))
+                        .collect();
+                    for m in &gone {
+                        let old = model.remove(m).unwrap();
+                        match evicted {
+                            None => prop_assert!(false, "flow {m} vanished"),
+                            Some(Evicted::Expired) => prop_assert!(old.is_expired(now)),
+                            Some(Evicted::Unestablished) => prop_assert!(!old.is_expired(now) && !old.state().is_established()),
+                            Some(Evicted::Established) => {
+                                prop_assert!(!old.is_expired(now) && old.state().is_established());
+                                prop_assert!(!unestablished_live, "an established flow went before another");
+                            }
+                        }
+                    }
+                    prop_assert_eq!(gone.is_empty(), evicted.is_none());
+                }
+                2..=4 => {
+                    let expected = model.get_mut(&n).filter(|e| !e.is_expired(now));
+                    let found = table.lookup(hash, &key, now);
+                    prop_assert_eq!(found.is_some(), expected.is_some());
+                    if let (Some(found), Some(expected)) = (found, expected) {
+                        let (flags, direction) = match action {
+                            2 => (TcpFlags::FIN | TcpFlags::ACK, FlowDirection::Original),
+                            3 => (TcpFlags::SYN | TcpFlags::ACK, FlowDirection::Reply),
+                            _ => (TcpFlags::ACK, FlowDirection::Original),
+                        };
+                        found.pass(direction, flags, 1, 40, now);
+                        expected.pass(direction, flags, 1, 40, now);
+                        prop_assert_eq!(found.state(), expected.state());
+                        prop_assert_eq!(found.traffic(direction), expected.traffic(direction));
+                    }
+                }
+                _ => {
+                    let expired = model.len();
+                    model.retain(|_, e| !e.is_expired(now));
+                    prop_assert_eq!(table.age(table.buckets(), now), expired - model.len());
+                }
+            }
+            prop_assert!(table.len() <= capacity);
+            prop_assert_eq!(table.len(), model.len());
+            prop_assert_eq!(table.iter().count(), model.len());
+        }
+    }
+}

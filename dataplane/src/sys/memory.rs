@@ -1,0 +1,124 @@
+//! Memory that costs nothing until touched, and prefetching.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+
+use crate::flow::{Bucket, FlowEntry, Link};
+
+/// A value that all-zero bytes make, and that needs no drop.
+///
+/// # Safety
+/// Every field accepts zero: integers, `bool`, enums with a variant of discriminant 0, and structures of these.
+pub unsafe trait Zeroed: Copy + Send + 'static {}
+
+// SAFETY: integers only.
+unsafe impl Zeroed for Bucket {}
+// SAFETY: integers only.
+unsafe impl Zeroed for Link {}
+// SAFETY: integers, a bool, and the enums `FlowState`, `Verdict` and `Orientation`, each with a discriminant 0.
+unsafe impl Zeroed for FlowEntry {}
+
+/// A fixed array of zeroed values in pages of its own. A page takes memory when it is first written, never before.
+pub struct ZeroedPages<T: Zeroed> {
+    first: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: it owns its pages alone, and `T` is `Send`.
+unsafe impl<T: Zeroed> Send for ZeroedPages<T> {}
+
+impl<T: Zeroed> ZeroedPages<T> {
+    /// `len` zeroed values. Errors: no address space, or a length whose bytes overflow (`OutOfMemory`).
+    ///
+    /// Huge pages are declined: entries lie scattered, and a table in huge pages would take all its memory for a few
+    /// flows.
+    pub fn new(len: usize) -> io::Result<Self> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
+        if len == 0 {
+            return Ok(Self { first: NonNull::dangling(), len });
+        }
+        let bytes = Self::bytes(len).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the range was just mapped. Advice only: a kernel without huge pages refuses it and nothing is lost.
+        unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+        let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { first, len })
+    }
+
+    fn bytes(len: usize) -> Option<usize> {
+        len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok())
+    }
+}
+
+impl<T: Zeroed> Deref for ZeroedPages<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `first` is page-aligned, hence aligned for `T`, and starts `len` values that are zero or were written
+        // as `T`; zero is a `T` by `Zeroed`; with `len` 0 it dangles, aligned. The mapping lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Zeroed> DerefMut for ZeroedPages<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`; `&mut self` makes the borrow the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Zeroed> Drop for ZeroedPages<T> {
+    fn drop(&mut self) {
+        if let (Some(bytes), true) = (Self::bytes(self.len), self.len > 0) {
+            // SAFETY: exactly the range that `new` mapped; no borrow outlives `self`.
+            unsafe { libc::munmap(self.first.as_ptr().cast(), bytes) };
+        }
+    }
+}
+
+/// Asks the processor to fetch the cache line of `value`'s first byte. A hint: no effect but on time.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+pub fn prefetch<T>(value: &T) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: prefetching reads nothing and faults on no address; SSE is part of x86-64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::from_ref(value).cast()) };
+}
+
+/// Where the language offers no prefetch: nothing.
+#[inline]
+#[cfg(not(target_arch = "x86_64"))]
+pub fn prefetch<T>(_value: &T) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_start_as_zero_and_keep_what_is_written() {
+        let mut pages = ZeroedPages::<Link>::new(100_000).unwrap();
+        assert_eq!(pages.len(), 100_000);
+        assert!(pages.iter().all(|link| *link == Link::default()));
+        pages[99_999] = Link { previous: 1, next: 2 };
+        prefetch(&pages[99_999]);
+        assert_eq!(pages[99_999], Link { previous: 1, next: 2 });
+        assert!(ZeroedPages::<Link>::new(0).unwrap().is_empty());
+        assert!(ZeroedPages::<Link>::new(usize::MAX / 2).is_err());
+    }
+}
