@@ -1,1 +1,295 @@
-//! capture
+//! A wrapper round a port that copies every packet, both ways, to somebody who writes them down.
+//!
+//! The worker never waits for the reader: what does not fit into the channel is counted as lost. A copy shows the packet
+//! as a wire would carry it, as far as one packet can: a super-packet is one long packet, and a partial checksum is
+//! finished in the copy.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+
+use super::link::ones_complement_sum;
+use super::{Capabilities, PacketIo, Received, Transmitted};
+use crate::packet::{Checksum, Packet, Pool};
+
+/// Where UDP's checksum stands in its header.
+const UDP_CHECKSUM: u16 = 6;
+
+/// Which way a packet went, seen from the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the port.
+    Received,
+    /// To the port, whether or not the device then took it.
+    Transmitted,
+}
+
+/// A copy of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// Since 1970, by the capture's clock; the same for all packets of a batch.
+    pub at: Duration,
+    /// Which way it went.
+    pub direction: Direction,
+    /// Its length before the copy was cut.
+    pub original_len: u32,
+    /// Its first bytes, from the IP header on.
+    pub bytes: Vec<u8>,
+}
+
+/// The reader's end. Dropping it ends the copying.
+#[derive(Debug)]
+pub struct Tap {
+    copies: Receiver<Captured>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Tap {
+    /// The copies, in order. Disconnected when the capture is gone.
+    pub fn copies(&self) -> &Receiver<Captured> {
+        &self.copies
+    }
+
+    /// How many packets found the channel full.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// A port whose packets are copied.
+pub struct Capture<C> {
+    port: Box<dyn PacketIo>,
+    copier: Copier<C>,
+}
+
+struct Copier<C> {
+    copies: Option<Sender<Captured>>,
+    lost: Arc<AtomicU64>,
+    snaplen: usize,
+    clock: C,
+}
+
+/// Wraps `port`. Copies are cut at `snaplen` bytes; at most `capacity` of them wait for the reader. `clock` gives the time
+/// since 1970.
+pub fn capture<C: FnMut() -> Duration + Send>(
+    port: Box<dyn PacketIo>,
+    snaplen: usize,
+    capacity: usize,
+    clock: C,
+) -> (Capture<C>, Tap) {
+    let (sender, copies) = bounded(capacity);
+    let lost = Arc::new(AtomicU64::new(0));
+    let copier = Copier { copies: Some(sender), lost: Arc::clone(&lost), snaplen, clock };
+    (Capture { port, copier }, Tap { copies, lost })
+}
+
+impl<C> Capture<C> {
+    /// Whether anybody still reads; if not, the port can be unwrapped.
+    pub fn is_read(&self) -> bool {
+        self.copier.copies.is_some()
+    }
+
+    /// The port itself.
+    pub fn into_inner(self) -> Box<dyn PacketIo> {
+        self.port
+    }
+}
+
+impl<C: FnMut() -> Duration> Copier<C> {
+    fn copy(&mut self, packets: &[Packet], direction: Direction) {
+        let Some(copies) = &self.copies else { return };
+        if packets.is_empty() {
+            return;
+        }
+        let at = (self.clock)();
+        for (done, packet) in packets.iter().enumerate() {
+            let copied = Captured {
+                at,
+                direction,
+                original_len: packet.len() as u32,
+                bytes: finished(packet, self.snaplen),
+            };
+            match copies.try_send(copied) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => {
+                    self.lost.fetch_add((packets.len() - done) as u64, Ordering::Relaxed);
+                    return;
+                }
+                Err(TrySendError::Disconnected(_)) => {
+                    self.copies = None;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The packet's first `snaplen` bytes with its checksum complete.
+fn finished(packet: &Packet, snaplen: usize) -> Vec<u8> {
+    let bytes = packet.bytes();
+    let mut copy = bytes[..bytes.len().min(snaplen)].to_vec();
+    if let Checksum::Partial { start, offset } = packet.offload.checksum {
+        let at = start as usize + offset as usize;
+        if let (Some(covered), Some(field)) =
+            (bytes.get(start as usize..), copy.get_mut(at..at + 2))
+        {
+            // The field holds the pseudo-header's sum. A checksum of 0 would say that UDP has none (RFC 768).
+            let checksum = match !ones_complement_sum(&[covered]) {
+                0 if offset == UDP_CHECKSUM => 0xffff,
+                checksum => checksum,
+            };
+            field.copy_from_slice(&checksum.to_be_bytes());
+        }
+    }
+    copy
+}
+
+impl<C: FnMut() -> Duration + Send> PacketIo for Capture<C> {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        let before = into.len();
+        let received = self.port.receive(pool, into, limit)?;
+        self.copier.copy(&into[before..], Direction::Received);
+        Ok(received)
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        self.copier.copy(packets, Direction::Transmitted);
+        self.port.transmit(pool, packets)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.port.descriptor()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::Offload;
+    use crate::port::memory::{self, FarSide};
+
+    fn captured_port(
+        snaplen: usize,
+        capacity: usize,
+    ) -> (Capture<impl FnMut() -> Duration + Send>, Tap, FarSide) {
+        let (port, far) = memory::pair(Capabilities::ALL, 64);
+        let mut batches = 0;
+        let clock = move || {
+            batches += 1;
+            Duration::from_secs(batches)
+        };
+        let (capture, tap) = capture(Box::new(port), snaplen, capacity, clock);
+        (capture, tap, far)
+    }
+
+    /// A packet whose checksum field holds the pseudo-header's sum, as a kernel hands it over, and the finished one.
+    fn unfinished(udp: bool, v6: bool, payload: &[u8]) -> (Vec<u8>, Vec<u8>, Offload) {
+        let mut finished = Vec::new();
+        let (start, offset, protocol) =
+            (if v6 { 40 } else { 20 }, if udp { 6 } else { 16 }, if udp { 17u8 } else { 6 });
+        match (udp, v6) {
+            (true, false) => PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+                .udp(1, 2)
+                .write(&mut finished, payload),
+            (true, true) => {
+                PacketBuilder::ipv6([1; 16], [2; 16], 64).udp(1, 2).write(&mut finished, payload)
+            }
+            (false, false) => PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+                .tcp(1, 2, 3, 4)
+                .write(&mut finished, payload),
+            (false, true) => PacketBuilder::ipv6([1; 16], [2; 16], 64)
+                .tcp(1, 2, 3, 4)
+                .write(&mut finished, payload),
+        }
+        .unwrap();
+        let addresses = if v6 { &finished[8..40] } else { &finished[12..20] };
+        let len = ((finished.len() - start) as u32).to_be_bytes();
+        let pseudo = ones_complement_sum(&[addresses, &len, &[0, 0, 0, protocol]]);
+        let mut bytes = finished.clone();
+        bytes[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
+        let checksum = Checksum::Partial { start: start as u16, offset: offset as u16 };
+        (bytes, finished, Offload { checksum, segmentation: None })
+    }
+
+    proptest! {
+        #[test]
+        fn a_partial_checksum_is_finished_in_the_copy_alone(
+            udp: bool, v6: bool, payload in proptest::collection::vec(any::<u8>(), 0..3000),
+        ) {
+            let (bytes, finished, offload) = unfinished(udp, v6, &payload);
+            let (mut port, tap, far) = captured_port(65_535, 8);
+            let mut pool = Pool::new(4);
+            let mut packets = Vec::new();
+            prop_assert!(far.inject(&bytes, offload));
+            let _ = port.receive(&mut pool, &mut packets, 4).unwrap();
+            prop_assert_eq!(packets[0].bytes(), &bytes[..]);
+            let copy = tap.copies().try_recv().unwrap();
+            prop_assert_eq!(&copy.bytes, &finished);
+            let sliced = SlicedPacket::from_ip(&copy.bytes).unwrap();
+            prop_assert!(matches!(sliced.transport, Some(TransportSlice::Udp(_) | TransportSlice::Tcp(_))));
+        }
+    }
+
+    #[test]
+    fn both_ways_are_copied_with_the_batch_time_and_cut() {
+        let (mut port, tap, far) = captured_port(10, 8);
+        let mut pool = Pool::new(4);
+        let mut packets = Vec::new();
+        assert!(
+            far.inject(&[1; 40], Offload::default()) && far.inject(&[2; 5], Offload::default())
+        );
+        let _ = port.receive(&mut pool, &mut packets, 4).unwrap();
+        let _ = port.transmit(&mut pool, &mut packets).unwrap();
+        assert_eq!(far.collect().unwrap().bytes, [1; 40], "the packet itself is not cut");
+        let copies: Vec<_> = tap.copies().try_iter().collect();
+        let expected = |second, direction, original_len, bytes| Captured {
+            at: Duration::from_secs(second),
+            direction,
+            original_len,
+            bytes,
+        };
+        assert_eq!(
+            copies,
+            [
+                expected(1, Direction::Received, 40, vec![1; 10]),
+                expected(1, Direction::Received, 5, vec![2; 5]),
+                expected(2, Direction::Transmitted, 40, vec![1; 10]),
+                expected(2, Direction::Transmitted, 5, vec![2; 5]),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_slow_reader_loses_copies_and_no_packets_and_a_gone_one_ends_the_copying() {
+        let (mut port, tap, far) = captured_port(100, 3);
+        let mut pool = Pool::new(16);
+        let mut packets = Vec::new();
+        for n in 0..8 {
+            assert!(far.inject(&[n; 40], Offload::default()));
+        }
+        let _ = port.receive(&mut pool, &mut packets, 16).unwrap();
+        assert_eq!(packets.len(), 8);
+        assert_eq!((tap.copies().len(), tap.lost()), (3, 5));
+        drop(tap);
+        assert!(port.is_read());
+        assert_eq!(port.transmit(&mut pool, &mut packets).unwrap().sent, 8);
+        assert!(!port.is_read());
+        assert!(port.into_inner().descriptor().is_none());
+    }
+}

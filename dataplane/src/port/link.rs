@@ -239,10 +239,17 @@ fn address(packet: &[u8], at: usize) -> Option<Ipv6Addr> {
 
 /// The ones' complement sum over the pseudo-header and the message (RFC 8200, 8.1): 0xffff over a right one.
 fn icmpv6_sum(source: &[u8], destination: &[u8], message: &[u8]) -> u16 {
-    let mut sum = u32::from(PROTOCOL_ICMPV6) + message.len() as u32;
-    for part in [source, destination, message] {
+    let pseudo = [0, 0, 0, PROTOCOL_ICMPV6];
+    let len = (message.len() as u32).to_be_bytes();
+    ones_complement_sum(&[source, destination, &len, &pseudo, message])
+}
+
+/// The ones' complement sum (RFC 1071) over parts of which all but the last are of even length.
+pub(super) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
+    let mut sum: u64 = 0;
+    for part in parts {
         for pair in part.chunks(2) {
-            sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u32::from(low));
+            sum += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u64::from(low));
         }
     }
     while sum > 0xffff {

@@ -1,0 +1,259 @@
+//! Tests inside namespaces of their own: a test runs again as a child of `unshare`, which is root in there and owns
+//! nothing outside. Further network namespaces are entered by threads.
+
+use std::fs::File;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use manx_dataplane::packet::{Packet, Pool, SegmentKind};
+use manx_dataplane::port::PacketIo;
+use nix::sched::{CloneFlags, setns, unshare};
+
+const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
+const REQUIRE: &str = "MANX_REQUIRE_NETNS";
+/// What a child prints when the environment, not the code, stops it.
+const SKIPPED: &str = "SKIPPED: ";
+/// Longer than any of these tests takes.
+const BOUND: &str = "60";
+
+/// Runs `body` in fresh user, network and mount namespaces, or says loudly why not. `test` is the test's own name.
+pub(crate) fn inside(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        ip("link set lo up");
+        body();
+        return;
+    }
+    if let Err(reason) = allowed() {
+        return skip(test, &reason);
+    }
+    let output = Command::new("timeout")
+        .args([
+            "-k",
+            "1",
+            BOUND,
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--net",
+            "--kill-child",
+            "--",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "in its namespaces:\n{out}\n{err}");
+    assert!(out.contains("1 passed"), "the test did not run in its namespaces:\n{out}\n{err}");
+    if let Some(reason) = err.lines().find_map(|line| line.strip_prefix(SKIPPED)) {
+        skip(test, reason);
+    }
+}
+
+/// Called inside: the rest of the test is not possible here.
+pub(crate) fn impossible(reason: &str) {
+    eprintln!("{SKIPPED}{reason}");
+}
+
+fn allowed() -> Result<(), String> {
+    let probe = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "--", "ip", "link", "set", "lo", "up"])
+        .output()
+        .map_err(|e| format!("unshare (util-linux) does not start: {e}"))?;
+    if probe.status.success() {
+        return Ok(());
+    }
+    Err(format!(
+        "no user and network namespaces, or no ip: {}",
+        String::from_utf8_lossy(&probe.stderr).trim()
+    ))
+}
+
+fn skip(test: &str, reason: &str) {
+    assert!(
+        std::env::var_os(REQUIRE).is_none_or(|v| v != "1"),
+        "{REQUIRE}=1 and {test} cannot run: {reason}"
+    );
+    // Past the test harness, which swallows what `eprintln!` prints in a test that passes.
+    drop(std::fs::write("/dev/stderr", format!("{SKIPPED}{test}: {reason}\n")));
+}
+
+/// Runs `ip ARGUMENTS` in the calling thread's namespace.
+pub(crate) fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What a command prints in the calling thread's namespace.
+pub(crate) fn output(program: &str, arguments: &str) -> String {
+    let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A network namespace, gone when the last thing in it is.
+#[derive(Clone)]
+pub(crate) struct Netns(Arc<File>);
+
+impl Netns {
+    pub(crate) fn new() -> Self {
+        std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            ip("link set lo up");
+            Self(Arc::new(File::open("/proc/thread-self/ns/net").unwrap()))
+        })
+        .join()
+        .unwrap()
+    }
+
+    /// For `ip link … netns PATH`.
+    pub(crate) fn path(&self) -> String {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
+            .display()
+            .to_string()
+    }
+
+    /// Runs `body` on a thread in the namespace and waits for it.
+    pub(crate) fn run<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> T {
+        match self.spawn(body).join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let namespace = self.clone();
+        std::thread::spawn(move || {
+            setns(&*namespace.0, CloneFlags::CLONE_NEWNET).unwrap();
+            body()
+        })
+    }
+
+    pub(crate) fn ip(&self, arguments: &str) {
+        let arguments = arguments.to_owned();
+        self.run(move || ip(&arguments));
+    }
+
+    /// A UDP socket bound to `address` in there, which waits at most 2 s.
+    pub(crate) fn udp(&self, address: SocketAddr) -> UdpSocket {
+        self.run(move || {
+            let socket = UdpSocket::bind(address).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            socket
+        })
+    }
+}
+
+/// What crossed a pump, one way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Crossed {
+    pub(crate) packets: usize,
+    pub(crate) tcp4: usize,
+    pub(crate) tcp6: usize,
+    pub(crate) udp: usize,
+    pub(crate) longest: usize,
+    pub(crate) refused: usize,
+    pub(crate) malformed: usize,
+    pub(crate) answered: usize,
+}
+
+/// Copies packets between two sets of queues, queue to queue, until stopped: the bare forwarder.
+pub(crate) struct Pump {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<[Crossed; 2]>,
+}
+
+impl Pump {
+    pub(crate) fn start<A: PacketIo + 'static, B: PacketIo + 'static>(
+        mut a: Vec<A>,
+        mut b: Vec<B>,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut pool = Pool::new(256);
+            let mut packets = Vec::new();
+            let mut crossed = [Crossed::default(); 2];
+            while !stopped.load(Ordering::Relaxed) {
+                let mut moved = 0;
+                for (a, b) in a.iter_mut().zip(&mut b) {
+                    moved += copy(a, b, &mut pool, &mut packets, &mut crossed[0]);
+                    moved += copy(b, a, &mut pool, &mut packets, &mut crossed[1]);
+                }
+                if moved == 0 {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+            assert_eq!(pool.available(), 256, "every buffer is back");
+            crossed
+        });
+        Self { stop, thread }
+    }
+
+    /// What crossed from the first to the second, and back.
+    pub(crate) fn stop(self) -> [Crossed; 2] {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn copy(
+    from: &mut impl PacketIo,
+    to: &mut impl PacketIo,
+    pool: &mut Pool,
+    packets: &mut Vec<Packet>,
+    crossed: &mut Crossed,
+) -> usize {
+    let received = from.receive(pool, packets, 64).unwrap();
+    crossed.malformed += received.malformed;
+    crossed.answered += received.answered;
+    for packet in packets.iter() {
+        crossed.packets += 1;
+        crossed.longest = crossed.longest.max(packet.len());
+        match packet.offload.segmentation.map(|s| s.kind) {
+            Some(SegmentKind::Tcp4) => crossed.tcp4 += 1,
+            Some(SegmentKind::Tcp6) => crossed.tcp6 += 1,
+            Some(SegmentKind::Udp) => crossed.udp += 1,
+            None => {}
+        }
+    }
+    let moved = packets.len();
+    crossed.refused += to.transmit(pool, packets).unwrap().refused;
+    moved
+}
+
+/// Asks again until it holds, for at most 5 s.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(5), "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Receives until `count` packets are there, or 2 s are over.
+pub(crate) fn receive(port: &mut impl PacketIo, pool: &mut Pool, count: usize) -> Vec<Packet> {
+    let start = Instant::now();
+    let mut packets = Vec::new();
+    while packets.len() < count && start.elapsed() < Duration::from_secs(2) {
+        let received = port.receive(pool, &mut packets, 64).unwrap();
+        if received.drained {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    packets
+}

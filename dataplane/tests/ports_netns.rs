@@ -1,0 +1,543 @@
+//! The ports against real kernels: every test builds namespaces of its own, sends bounded traffic and leaves nothing.
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests; their helpers stand outside test functions"
+)]
+
+mod netns;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use manx_dataplane::packet::{Checksum, Offload, Packet, Pool};
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
+use manx_dataplane::port::link::{Link, Mac};
+use manx_dataplane::port::packet::PacketPort;
+use manx_dataplane::port::tun::Tun;
+use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
+use netns::{Netns, Pump, eventually, impossible, inside, ip, output, receive};
+use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
+
+const A4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+const B4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+const A6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+const B6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+const HOST_MAC: Mac = [0xee; 6];
+const A_MAC: Mac = [2, 0, 0, 0, 0, 0xa];
+const B_MAC: Mac = [2, 0, 0, 0, 0, 0xb];
+/// Enough for several hundred super-packets.
+const STREAM: usize = 8 << 20;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i % 251) as u8).collect()
+}
+
+/// Streams the same bytes both ways at once and checks every one.
+fn exchange_tcp(client: &Netns, server: &Netns, from: IpAddr, to: IpAddr) {
+    fn talk(mut stream: TcpStream) {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        let writing = std::thread::spawn(move || {
+            writer.write_all(&pattern(STREAM)).unwrap();
+            writer.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        writing.join().unwrap();
+        assert!(heard == pattern(STREAM), "{} bytes arrived, or other ones", heard.len());
+    }
+    let listener = server.run(move || TcpListener::bind((to, 7000)).unwrap());
+    let serving = std::thread::spawn(move || talk(listener.accept().unwrap().0));
+    client.run(move || {
+        let stream =
+            TcpStream::connect_timeout(&SocketAddr::new(to, 7000), Duration::from_secs(5)).unwrap();
+        assert_eq!(stream.local_addr().unwrap().ip(), from);
+        talk(stream);
+    });
+    serving.join().unwrap();
+}
+
+/// One datagram each way, then thirty in one super-packet.
+fn exchange_udp(client: &Netns, server: &Netns, from: IpAddr, to: IpAddr) {
+    let a = client.udp(SocketAddr::new(from, 7001));
+    let b = server.udp(SocketAddr::new(to, 7002));
+    let mut buffer = [0; 2000];
+    a.send_to(b"ping", (to, 7002)).unwrap();
+    assert_eq!(b.recv_from(&mut buffer).unwrap(), (4, SocketAddr::new(from, 7001)));
+    b.send_to(b"pong", (from, 7001)).unwrap();
+    assert_eq!(a.recv_from(&mut buffer).unwrap(), (4, SocketAddr::new(to, 7002)));
+    let segmented: UdpSocket = a;
+    setsockopt(&segmented, sockopt::UdpGsoSegment, &1000).unwrap();
+    let bytes = pattern(30_000);
+    segmented.send_to(&bytes, (to, 7002)).unwrap();
+    for part in bytes.chunks(1000) {
+        assert_eq!(b.recv(&mut buffer).unwrap(), 1000);
+        assert!(buffer[..1000] == *part);
+    }
+}
+
+fn exchange_all(a: &Netns, b: &Netns) {
+    for (from, to) in [(IpAddr::V4(A4), IpAddr::V4(B4)), (IpAddr::V6(A6), IpAddr::V6(B6))] {
+        exchange_udp(a, b, from, to);
+        exchange_tcp(a, b, from, to);
+    }
+}
+
+fn tun_pod(
+    address4: Ipv4Addr,
+    address6: Ipv6Addr,
+    queues: usize,
+) -> std::io::Result<(Netns, Vec<Tun>)> {
+    let pod = Netns::new();
+    let tuns = pod.run(move || Tun::open("eth0", queues))?;
+    pod.ip("link set eth0 mtu 1500 up");
+    pod.ip(&format!("addr add {address4}/32 dev eth0"));
+    pod.ip(&format!("addr add {address6}/128 dev eth0 nodad"));
+    pod.ip("route add default dev eth0");
+    pod.ip("-6 route add default dev eth0");
+    Ok((pod, tuns))
+}
+
+fn two_tun_pods(queues: usize) -> Option<(TunPod, TunPod)> {
+    match (tun_pod(A4, A6, queues), tun_pod(B4, B6, queues)) {
+        (Ok(a), Ok(b)) => Some((a, b)),
+        (Err(e), _) | (_, Err(e)) => {
+            assert!(
+                matches!(
+                    e.kind(),
+                    std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::NotFound
+                ),
+                "TUN fails for another reason than the environment: {e}"
+            );
+            impossible(&format!("/dev/net/tun: {e}"));
+            None
+        }
+    }
+}
+
+#[test]
+fn tun_carries_super_packets_both_ways() {
+    inside("tun_carries_super_packets_both_ways", || {
+        let Some(((a, a_tun), (b, b_tun))) = two_tun_pods(1) else { return };
+        let udp = a_tun[0].capabilities().udp_segmentation;
+        let pump = Pump::start(a_tun, b_tun);
+        exchange_all(&a, &b);
+        for crossed in pump.stop() {
+            assert!(
+                crossed.tcp4 > 50 && crossed.tcp6 > 50 && crossed.longest > 20_000,
+                "{crossed:?}"
+            );
+            assert_eq!((crossed.malformed, crossed.refused), (0, 0), "{crossed:?}");
+        }
+        assert!(udp || output("uname", "-r").starts_with("5."), "USO is there since 6.2");
+    });
+}
+
+#[test]
+fn tun_queues_share_the_flows_and_survive_being_passed_on() {
+    inside("tun_queues_share_the_flows_and_survive_being_passed_on", || {
+        let Some(((a, a_tun), (b, b_tun))) = two_tun_pods(2) else { return };
+        assert_eq!((a_tun[0].name(), a_tun.len()), ("eth0", 2));
+        let passed: Vec<Tun> =
+            a_tun.into_iter().map(|tun| Tun::from_fd(OwnedFd::from(tun)).unwrap()).collect();
+        assert_eq!(passed[1].name(), "eth0");
+        let pump = Pump::start(passed, b_tun);
+        exchange_all(&a, &b);
+        let crossed = pump.stop();
+        assert_eq!(crossed[0].malformed + crossed[1].malformed, 0);
+    });
+}
+
+#[test]
+fn a_tun_that_is_down_refuses_and_a_deleted_one_fails() {
+    inside("a_tun_that_is_down_refuses_and_a_deleted_one_fails", || {
+        let Some(((pod, mut tuns), _other)) = two_tun_pods(1) else { return };
+        let mut pool = Pool::new(4);
+        let mut packets = vec![pool.take_filled(&[0x45; 40]).unwrap()];
+        pod.ip("link set eth0 down");
+        let down = tuns[0].transmit(&mut pool, &mut packets).unwrap();
+        assert_eq!((down.sent, down.refused), (0, 1));
+        pod.ip("link del eth0");
+        packets.push(pool.take_filled(&[0x45; 40]).unwrap());
+        assert!(tuns[0].transmit(&mut pool, &mut packets).is_err());
+        assert!(tuns[0].receive(&mut pool, &mut packets, 1).is_err());
+        assert_eq!(pool.available(), 4);
+    });
+}
+
+/// A pod as Calico makes it: its end is `eth0` with a gateway that nobody has, the other end lies here.
+fn veth_pod(
+    host: &str,
+    mac: Mac,
+    address4: Ipv4Addr,
+    address6: Ipv6Addr,
+    queues: usize,
+) -> (Netns, Vec<PacketPort>) {
+    let pod = Netns::new();
+    let text = |mac: Mac| mac.map(|b| format!("{b:02x}")).join(":");
+    ip(&format!(
+        "link add {host} address {} type veth peer name eth0 address {} netns {}",
+        text(HOST_MAC),
+        text(mac),
+        pod.path()
+    ));
+    std::fs::write(format!("/proc/sys/net/ipv6/conf/{host}/disable_ipv6"), "1").unwrap();
+    ip(&format!("link set {host} up"));
+    pod.ip("link set eth0 up");
+    pod.ip(&format!("addr add {address4}/32 dev eth0"));
+    pod.ip("route add 169.254.1.1 dev eth0 scope link");
+    pod.ip("route add default via 169.254.1.1 dev eth0");
+    pod.ip(&format!("addr add {address6}/128 dev eth0"));
+    pod.ip("-6 route add default via fe80::ecee:eeff:feee:eeee dev eth0");
+    let index = nix::net::if_::if_nametoindex(host).unwrap();
+    let link = Link { own: HOST_MAC, peer: mac, addresses: vec![address4.into(), address6.into()] };
+    (pod, PacketPort::open(index, &link, queues).unwrap())
+}
+
+#[test]
+fn packet_ports_carry_super_packets_answer_the_neighbour_and_nothing_passes_without_them() {
+    inside(
+        "packet_ports_carry_super_packets_answer_the_neighbour_and_nothing_passes_without_them",
+        || {
+            let (a, a_port) = veth_pod("hosta", A_MAC, A4, A6, 1);
+            let (b, b_port) = veth_pod("hostb", B_MAC, B4, B6, 1);
+            let pump = Pump::start(a_port, b_port);
+            for pod in [&a, &b] {
+                eventually("duplicate address detection finds the address free", || {
+                    let addresses = pod.run(|| output("ip", "-6 addr show dev eth0"));
+                    assert!(!addresses.contains("dadfailed"), "{addresses}");
+                    addresses.contains("fd00::") && !addresses.contains("tentative")
+                });
+            }
+            exchange_all(&a, &b);
+            let neighbours = a.run(|| output("ip", "neigh show dev eth0"));
+            for gateway in ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"] {
+                let line = neighbours.lines().find(|l| l.starts_with(gateway)).unwrap_or_default();
+                assert!(
+                    line.contains("ee:ee:ee:ee:ee:ee"),
+                    "{gateway} resolves to the host's end: {neighbours}"
+                );
+            }
+            for crossed in pump.stop() {
+                assert!(
+                    crossed.tcp4 > 50 && crossed.tcp6 > 50 && crossed.longest > 20_000,
+                    "{crossed:?}"
+                );
+                assert!(crossed.answered >= 2, "ARP and NDP: {crossed:?}");
+                assert_eq!((crossed.malformed, crossed.refused), (0, 0), "{crossed:?}");
+            }
+            let b_socket = b.udp(SocketAddr::new(B4.into(), 7003));
+            b_socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            let a_socket = a.udp(SocketAddr::new(A4.into(), 7003));
+            a_socket.send_to(b"?", (B4, 7003)).unwrap();
+            assert!(
+                b_socket.recv(&mut [0; 8]).is_err(),
+                "without its port the host's end forwards nothing"
+            );
+        },
+    );
+}
+
+#[test]
+fn packet_port_queues_share_the_flows_and_survive_being_passed_on() {
+    inside("packet_port_queues_share_the_flows_and_survive_being_passed_on", || {
+        let (a, a_port) = veth_pod("hosta", A_MAC, A4, A6, 2);
+        let (b, b_port) = veth_pod("hostb", B_MAC, B4, B6, 2);
+        let link = Link { own: HOST_MAC, peer: A_MAC, addresses: vec![A4.into(), A6.into()] };
+        let passed: Vec<PacketPort> = a_port
+            .into_iter()
+            .map(|p| PacketPort::from_fd(p.into(), link.clone()).unwrap())
+            .collect();
+        let pump = Pump::start(passed, b_port);
+        eventually("IPv6 addresses are usable", || {
+            [&a, &b]
+                .iter()
+                .all(|pod| !pod.run(|| output("ip", "-6 addr show dev eth0")).contains("tentative"))
+        });
+        exchange_all(&a, &b);
+        for crossed in pump.stop() {
+            assert_eq!((crossed.malformed, crossed.refused), (0, 0), "{crossed:?}");
+        }
+        let unbound = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(PacketPort::from_fd(unbound.into(), link).is_err(), "not a packet socket");
+    });
+}
+
+#[test]
+fn a_packet_port_whose_interface_goes_down_waits_and_whose_interface_is_deleted_fails() {
+    inside(
+        "a_packet_port_whose_interface_goes_down_waits_and_whose_interface_is_deleted_fails",
+        || {
+            let (pod, mut ports) = veth_pod("hosta", A_MAC, A4, A6, 1);
+            let mut pool = Pool::new(8);
+            let mut packets = Vec::new();
+            ip("link set hosta down");
+            drop(receive(&mut ports[0], &mut pool, 0));
+            assert!(ports[0].receive(&mut pool, &mut packets, 4).is_ok(), "down is not the end");
+            packets.push(pool.take_filled(&[0x45; 40]).unwrap());
+            assert_eq!(ports[0].transmit(&mut pool, &mut packets).unwrap().refused, 1);
+            ip("link set hosta up");
+            pod.ip("link set eth0 up");
+            let socket = pod.udp(SocketAddr::new(A4.into(), 7004));
+            eventually("packets come again", || {
+                drop(socket.send_to(b"x", (B4, 7004)));
+                let received = ports[0].receive(&mut pool, &mut packets, 4).unwrap();
+                received.answered + packets.len() > 0
+            });
+            ip("link del hosta");
+            assert!(ports[0].receive(&mut pool, &mut packets, 4).is_err(), "deleted is");
+            packets.truncate(0);
+            packets.push(pool.take_filled(&[0x45; 40]).unwrap());
+            assert!(ports[0].transmit(&mut pool, &mut packets).is_err());
+            assert!(packets.is_empty());
+        },
+    );
+}
+
+const NODE1: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 1);
+const NODE2: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 2);
+
+/// Two nodes on one underlay, interface `up0` each.
+fn nodes() -> (Netns, Netns) {
+    let (one, two) = (Netns::new(), Netns::new());
+    one.ip(&format!(
+        "link add up0 address 02:00:00:00:00:0a type veth peer name up0 address 02:00:00:00:00:0b netns {}",
+        two.path()
+    ));
+    for (node, address) in [(&one, NODE1), (&two, NODE2)] {
+        node.ip("link set up0 up");
+        node.ip(&format!("addr add {address}/24 dev up0"));
+    }
+    (one, two)
+}
+
+fn uplink(node: &Netns, options: UplinkOptions) -> PacketUplink {
+    node.run(move || {
+        let index = nix::net::if_::if_nametoindex("up0").unwrap();
+        PacketUplink::open(index, options, 1).unwrap().remove(0)
+    })
+}
+
+/// An IPIP packet from node 1 to node 2 around a UDP datagram, with a right inner checksum; `tag` tells it from others.
+fn tunnelled(tag: u8) -> Vec<u8> {
+    let mut inner = Vec::new();
+    etherparse::PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
+        .udp(7000, 7001)
+        .write(&mut inner, &[tag; 100])
+        .unwrap();
+    let mut outer = etherparse::Ipv4Header::new(
+        inner.len() as u16,
+        64,
+        etherparse::IpNumber::IPV4,
+        NODE1.octets(),
+        NODE2.octets(),
+    )
+    .unwrap();
+    outer.dont_fragment = true;
+    outer.identification = 0x1234;
+    outer.header_checksum = outer.calc_header_checksum();
+    let mut bytes = Vec::new();
+    outer.write(&mut bytes).unwrap();
+    bytes.extend(inner);
+    bytes
+}
+
+fn framed(to: Mac, packet: &[u8]) -> Vec<u8> {
+    [&to[..], &A_MAC, &[8, 0], packet].concat()
+}
+
+fn transmit(port: &mut impl PacketIo, pool: &mut Pool, frames: &[Vec<u8>]) -> (usize, usize) {
+    let mut packets: Vec<Packet> = frames.iter().map(|f| pool.take_filled(f).unwrap()).collect();
+    let done = port.transmit(pool, &mut packets).unwrap();
+    (done.sent, done.refused)
+}
+
+fn tag(packet: &Packet) -> Option<u8> {
+    packet.bytes().get(48).copied()
+}
+
+#[test]
+fn the_uplink_receives_whole_tunnel_packets_to_this_host_and_nothing_else() {
+    inside("the_uplink_receives_whole_tunnel_packets_to_this_host_and_nothing_else", || {
+        let (one, two) = nodes();
+        let mut sender = uplink(&one, UplinkOptions::default());
+        let mut port = uplink(&two, UplinkOptions::default());
+        let mut pool = Pool::new(64);
+        let good = tunnelled(1);
+        let with = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut packet = tunnelled(2);
+            change(&mut packet);
+            framed(B_MAC, &packet)
+        };
+        let mut vlan = framed(B_MAC, &tunnelled(2));
+        vlan.splice(12..12, [0x81, 0, 0, 7]);
+        let frames = [
+            with(&|p| p[9] = 17),
+            with(&|p| p[6] = 0x20),
+            with(&|p| p[7] = 1),
+            framed([0xff; 6], &tunnelled(2)),
+            framed([1, 0, 0x5e, 0, 0, 1], &tunnelled(2)),
+            framed([2, 0, 0, 0, 0, 0xc], &tunnelled(2)),
+            framed(B_MAC, &good),
+        ];
+        assert_eq!(transmit(&mut sender, &mut pool, &frames), (frames.len(), 0));
+        assert_eq!(
+            transmit(&mut sender, &mut pool, &[vlan.clone()]),
+            (0, 1),
+            "frames must be IPv4"
+        );
+        let descriptor = OwnedFd::from(uplink(&one, UplinkOptions::default()));
+        let with_virtio_header = [&[0; 10][..], &vlan].concat();
+        assert!(send(descriptor.as_raw_fd(), &with_virtio_header, MsgFlags::empty()).is_ok());
+        assert_eq!(transmit(&mut sender, &mut pool, &[framed(B_MAC, &tunnelled(3))]), (1, 0));
+        let received = receive(&mut port, &mut pool, 2);
+        assert_eq!(received.iter().map(tag).collect::<Vec<_>>(), [Some(1), Some(3)]);
+        assert_eq!(received[0].bytes(), good, "from the outer header on, unchanged");
+        assert_eq!(receive(&mut port, &mut pool, 0).len(), 0);
+    });
+}
+
+#[test]
+fn uplink_queues_share_the_tunnelled_flows_without_copies() {
+    inside("uplink_queues_share_the_tunnelled_flows_without_copies", || {
+        let (one, two) = nodes();
+        let mut sender =
+            uplink(&one, UplinkOptions { qdisc_bypass: true, ..UplinkOptions::default() });
+        let mut ports = two.run(|| {
+            let index = nix::net::if_::if_nametoindex("up0").unwrap();
+            PacketUplink::open(index, UplinkOptions::default(), 2).unwrap()
+        });
+        let mut pool = Pool::new(256);
+        let frames: Vec<_> = (0..100)
+            .map(|flow| {
+                let mut frame = framed(B_MAC, &tunnelled(flow));
+                frame[14 + 20 + 20] = flow;
+                frame
+            })
+            .collect();
+        assert_eq!(transmit(&mut sender, &mut pool, &frames), (100, 0));
+        let mut seen: Vec<usize> = Vec::new();
+        let mut tags = Vec::new();
+        for port in &mut ports {
+            let packets = receive(port, &mut pool, 101);
+            seen.push(packets.len());
+            tags.extend(packets.iter().filter_map(tag));
+        }
+        tags.sort_unstable();
+        assert_eq!(tags, (0..100).collect::<Vec<_>>(), "each once");
+        assert!(seen.iter().all(|&n| n > 10), "both queues work: {seen:?}");
+    });
+}
+
+#[test]
+fn a_partial_inner_checksum_crosses_a_veth_as_metadata_that_only_a_packet_socket_sees() {
+    inside(
+        "a_partial_inner_checksum_crosses_a_veth_as_metadata_that_only_a_packet_socket_sees",
+        || {
+            let (one, two) = nodes();
+            let mut plain = uplink(&one, UplinkOptions::default());
+            let mut sender =
+                uplink(&one, UplinkOptions { partial_checksum: true, ..UplinkOptions::default() });
+            let mut port = uplink(&two, UplinkOptions::default());
+            let mut raw = two.run(|| IpipRaw::open(Reception::All).unwrap());
+            let mut pool = Pool::new(64);
+            let partial = Checksum::Partial { start: 20 + 20, offset: 6 };
+            let mut packet = pool.take_filled(&tunnelled(9)).unwrap();
+            packet.offload = Offload { checksum: partial, segmentation: None };
+            assert!(packet.push_front(&framed(B_MAC, &[])));
+            let mut packets = vec![packet];
+            assert_eq!(
+                plain.transmit(&mut pool, &mut packets).unwrap().refused,
+                1,
+                "off by default"
+            );
+            let mut packet = pool.take_filled(&tunnelled(9)).unwrap();
+            packet.offload = Offload { checksum: partial, segmentation: None };
+            assert!(packet.push_front(&framed(B_MAC, &[])));
+            let mut packets = vec![packet];
+            assert_eq!(sender.transmit(&mut pool, &mut packets).unwrap().sent, 1);
+            let received = receive(&mut port, &mut pool, 1);
+            assert_eq!(received[0].offload.checksum, partial);
+            let unfinished = receive(&mut raw, &mut pool, 1);
+            assert_eq!(unfinished[0].offload.checksum, Checksum::Unverified);
+            assert_eq!(
+                unfinished[0].bytes(),
+                received[0].bytes(),
+                "the same bytes, and no word about the checksum"
+            );
+        },
+    );
+}
+
+fn unreachables(node: &Netns) -> u64 {
+    let snmp = node.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let mut lines = snmp.lines().filter(|l| l.starts_with("Icmp:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let column = names.split_whitespace().position(|n| n == "OutDestUnreachs").unwrap();
+    values.split_whitespace().nth(column).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_quiet_raw_socket_receives_nothing_and_keeps_the_kernel_quiet() {
+    inside("a_quiet_raw_socket_receives_nothing_and_keeps_the_kernel_quiet", || {
+        let (one, two) = nodes();
+        let mut sender = one.run(|| IpipRaw::open(Reception::Quiet).unwrap());
+        let mut port = uplink(&two, UplinkOptions::default());
+        let mut pool = Pool::new(64);
+        assert_eq!(transmit(&mut sender, &mut pool, &[tunnelled(1)]), (1, 0));
+        assert_eq!(receive(&mut port, &mut pool, 1).len(), 1);
+        eventually("alone, the kernel answers protocol unreachable", || unreachables(&two) == 1);
+        let mut quiet = two.run(|| IpipRaw::open(Reception::Quiet).unwrap());
+        for n in 0..20 {
+            assert_eq!(transmit(&mut sender, &mut pool, &[tunnelled(n)]), (1, 0));
+        }
+        assert_eq!(receive(&mut port, &mut pool, 20).len(), 20);
+        assert_eq!(unreachables(&two), 1, "no more answers");
+        let mut packets = Vec::new();
+        assert!(quiet.receive(&mut pool, &mut packets, 64).unwrap().drained);
+        assert!(packets.is_empty());
+    });
+}
+
+#[test]
+fn a_raw_socket_carries_tunnel_packets_unchanged_and_refuses_what_it_cannot() {
+    inside("a_raw_socket_carries_tunnel_packets_unchanged_and_refuses_what_it_cannot", || {
+        let (one, two) = nodes();
+        let mut sender = one.run(|| IpipRaw::open(Reception::All).unwrap());
+        let mut receiver =
+            two.run(|| IpipRaw::from_fd(IpipRaw::open(Reception::All).unwrap().into()).unwrap());
+        let mut pool = Pool::new(256);
+        let packets: Vec<_> = (0..150).map(tunnelled).collect();
+        assert_eq!(transmit(&mut sender, &mut pool, &packets), (150, 0));
+        let received = receive(&mut receiver, &mut pool, 150);
+        assert_eq!(received.len(), 150);
+        for (sent, got) in packets.iter().zip(&received) {
+            assert_eq!(got.bytes(), sent, "DF, identification and all");
+        }
+        let mut long = tunnelled(1);
+        long.resize(1501, 0);
+        let mut lost = tunnelled(2);
+        lost[16..20].copy_from_slice(&[203, 0, 113, 1]);
+        let mut packets = vec![pool.take_filled(&tunnelled(4)).unwrap()];
+        packets[0].offload.checksum = Checksum::Partial { start: 40, offset: 6 };
+        assert_eq!(
+            sender.transmit(&mut pool, &mut packets).unwrap().refused,
+            1,
+            "an unfinished checksum"
+        );
+        assert_eq!(
+            transmit(&mut sender, &mut pool, &[long, lost, tunnelled(3)]),
+            (1, 2),
+            "too long, no route"
+        );
+        assert_eq!(
+            receive(&mut receiver, &mut pool, 1).iter().map(tag).collect::<Vec<_>>(),
+            [Some(3)]
+        );
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(IpipRaw::from_fd(other.into()).is_err());
+    });
+}
