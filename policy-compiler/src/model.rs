@@ -135,6 +135,14 @@ pub struct Endpoint {
     pub named_ports: BTreeSet<NamedPort>,
 }
 
+impl Endpoint {
+    /// The numbers that it gives to `name`; a name resolves only among ports of its own protocol.
+    pub fn ports_named(&self, name: &str, protocol: Protocol) -> impl Iterator<Item = u16> {
+        let named = self.named_ports.iter();
+        named.filter(move |port| port.protocol == protocol && port.name == name).map(|p| p.port)
+    }
+}
+
 /// One requirement of a Kubernetes label selector (`matchLabels` are `In` with one value).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Requirement {
@@ -168,6 +176,28 @@ impl LabelSelector {
     /// Whether `labels` satisfy every requirement.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|requirement| requirement.matches(labels))
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = |values: &BTreeSet<String>| {
+            values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
+        };
+        match self {
+            Self::In(key, values) => write!(f, "{key} in ({})", set(values)),
+            Self::NotIn(key, values) => write!(f, "{key} notin ({})", set(values)),
+            Self::Exists(key) => f.write_str(key),
+            Self::DoesNotExist(key) => write!(f, "!{key}"),
+        }
+    }
+}
+
+impl fmt::Display for LabelSelector {
+    /// As kubectl writes selectors, in braces.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let requirements: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "{{{}}}", requirements.join(", "))
     }
 }
 
@@ -215,6 +245,13 @@ impl IpBlock {
     /// Whether `address` is in the block and in no exception; never across families.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.cidr.contains(&address) && !self.except.iter().any(|net| net.contains(&address))
+    }
+}
+
+impl fmt::Display for IpBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cidr.fmt(f)?;
+        self.except.iter().try_for_each(|net| write!(f, " except {net}"))
     }
 }
 
@@ -299,6 +336,24 @@ pub enum PolicyState {
     Invalid(LabelSelector),
 }
 
+impl PolicyState {
+    /// The pods that it selects or isolates, in its own namespace.
+    pub fn selector(&self) -> &LabelSelector {
+        match self {
+            Self::Valid(policy) => &policy.selector,
+            Self::Invalid(selector) => selector,
+        }
+    }
+
+    /// The rules of one direction; `None` where it does not speak of it. An invalid one speaks of both and allows nothing.
+    pub fn rules(&self, direction: Direction) -> Option<&[Rule]> {
+        match self {
+            Self::Valid(policy) => policy.rules(direction),
+            Self::Invalid(_) => Some(&[]),
+        }
+    }
+}
+
 /// A cluster as policy sees it. Ordered maps: the same objects in any order are the same value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Model {
@@ -308,6 +363,23 @@ pub struct Model {
     pub endpoints: BTreeMap<ObjectName, Arc<Endpoint>>,
     /// Every policy of the cluster.
     pub policies: BTreeMap<ObjectName, PolicyState>,
+}
+
+impl Model {
+    /// The policies of one namespace, in order of their names.
+    pub fn policies_in<'m>(
+        &'m self,
+        namespace: &'m str,
+    ) -> impl Iterator<Item = (&'m ObjectName, &'m PolicyState)> {
+        let from = ObjectName::new(namespace, "");
+        self.policies.range(from..).take_while(move |(name, _)| name.namespace == namespace)
+    }
+
+    /// The labels of a namespace; none if it is missing.
+    pub fn namespace_labels(&self, namespace: &str) -> &Labels {
+        static NONE: Labels = Labels::new();
+        self.namespaces.get(namespace).unwrap_or(&NONE)
+    }
 }
 
 /// Names a rule for counters, logs and `explain`.

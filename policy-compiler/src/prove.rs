@@ -1,1 +1,1 @@
-//! prove
+//! Compares an image with a judge in every cell.
