@@ -18,7 +18,7 @@ use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::PacketPort;
 use manx_dataplane::port::tun::Tun;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
-use netns::{Netns, Pump, eventually, impossible, inside, ip, output, receive};
+use netns::{Netns, Pump, eventually, inside, ip, output, receive, without_tun};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 
 const A4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -86,11 +86,10 @@ fn exchange_all(a: &Netns, b: &Netns) {
     }
 }
 
-fn tun_pod(
-    address4: Ipv4Addr,
-    address6: Ipv6Addr,
-    queues: usize,
-) -> std::io::Result<(Netns, Vec<Tun>)> {
+/// A pod and the queues of its device.
+type TunPod = (Netns, Vec<Tun>);
+
+fn tun_pod(address4: Ipv4Addr, address6: Ipv6Addr, queues: usize) -> std::io::Result<TunPod> {
     let pod = Netns::new();
     let tuns = pod.run(move || Tun::open("eth0", queues))?;
     pod.ip("link set eth0 mtu 1500 up");
@@ -112,7 +111,7 @@ fn two_tun_pods(queues: usize) -> Option<(TunPod, TunPod)> {
                 ),
                 "TUN fails for another reason than the environment: {e}"
             );
-            impossible(&format!("/dev/net/tun: {e}"));
+            without_tun(&format!("/dev/net/tun: {e}"));
             None
         }
     }

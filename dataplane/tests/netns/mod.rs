@@ -2,6 +2,7 @@
 //! nothing outside. Further network namespaces are entered by threads.
 
 use std::fs::File;
+use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -16,7 +17,10 @@ use manx_dataplane::port::PacketIo;
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
-const REQUIRE: &str = "MANX_REQUIRE_NETNS";
+/// At 1, a test that cannot have its namespaces fails.
+const REQUIRE_NETNS: &str = "MANX_REQUIRE_NETNS";
+/// At 1, a test that cannot open TUN in them fails too: an ordinary user often cannot.
+const REQUIRE_TUN: &str = "MANX_REQUIRE_TUN";
 /// What a child prints when the environment, not the code, stops it.
 const SKIPPED: &str = "SKIPPED: ";
 /// Longer than any of these tests takes.
@@ -30,7 +34,7 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
         return;
     }
     if let Err(reason) = allowed() {
-        return skip(test, &reason);
+        return skip(test, REQUIRE_NETNS, &reason);
     }
     let output = Command::new("timeout")
         .args([
@@ -54,12 +58,12 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
     assert!(output.status.success(), "in its namespaces:\n{out}\n{err}");
     assert!(out.contains("1 passed"), "the test did not run in its namespaces:\n{out}\n{err}");
     if let Some(reason) = err.lines().find_map(|line| line.strip_prefix(SKIPPED)) {
-        skip(test, reason);
+        skip(test, REQUIRE_TUN, reason);
     }
 }
 
-/// Called inside: the rest of the test is not possible here.
-pub(crate) fn impossible(reason: &str) {
+/// Called inside: the rest of the test needs TUN, which this environment does not give.
+pub(crate) fn without_tun(reason: &str) {
     eprintln!("{SKIPPED}{reason}");
 }
 
@@ -77,13 +81,13 @@ fn allowed() -> Result<(), String> {
     ))
 }
 
-fn skip(test: &str, reason: &str) {
+fn skip(test: &str, require: &str, reason: &str) {
     assert!(
-        std::env::var_os(REQUIRE).is_none_or(|v| v != "1"),
-        "{REQUIRE}=1 and {test} cannot run: {reason}"
+        std::env::var_os(require).is_none_or(|v| v != "1"),
+        "{require}=1 and {test} cannot run: {reason}"
     );
-    // Past the test harness, which swallows what `eprintln!` prints in a test that passes.
-    drop(std::fs::write("/dev/stderr", format!("{SKIPPED}{test}: {reason}\n")));
+    // Not `eprintln!`: the harness swallows that in a test that passes.
+    drop(std::io::stderr().write_all(format!("{SKIPPED}{test}: {reason}\n").as_bytes()));
 }
 
 /// Runs `ip ARGUMENTS` in the calling thread's namespace.
