@@ -1,3 +1,6 @@
 //! The node agent.
 
+pub mod device;
+pub mod host_device;
+pub mod pod_device;
 pub mod server;

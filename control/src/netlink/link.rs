@@ -161,6 +161,12 @@ impl Netlink {
         self.change(index, &format!("to MTU {mtu}"), |link| link.mtu(mtu)).await
     }
 
+    /// Sets how many packets the interface keeps waiting for the device.
+    pub async fn set_queue_len(&self, index: u32, packets: u32) -> Result<(), Error> {
+        self.change(index, &format!("to a queue of {packets}"), |link| link.txqueuelen(packets))
+            .await
+    }
+
     /// Sets the hardware address.
     pub async fn set_mac(&self, index: u32, mac: [u8; 6]) -> Result<(), Error> {
         self.change(index, "to another hardware address", |link| link.address(mac.to_vec())).await

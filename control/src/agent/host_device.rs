@@ -1,0 +1,193 @@
+//! The host port: `manx0` in the node's namespace, by which the node reaches pods and pods reach the node and beyond.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use ipnet::IpNet;
+
+use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
+use crate::api::Device;
+use crate::netlink::{self, Address, Netlink, Route};
+use crate::netns::{self, sysctl};
+
+/// The interface's name.
+pub const NAME: &str = "manx0";
+
+/// How the node itself reaches a block of pod addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// By Manx: a block of this node, or one behind a tunnel. The node speaks from `source` (its tunnel address, where the
+    /// far node checks that the inner source is of this node's block).
+    Manx {
+        /// The node's address to speak from; the kernel chooses if absent.
+        source: Option<IpAddr>,
+    },
+    /// As it is, by the node's own routes to another node.
+    Node {
+        /// The other node's address.
+        address: IpAddr,
+    },
+}
+
+/// What the node's namespace shall look like.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Desired {
+    /// The node's tunnel addresses.
+    pub addresses: Vec<IpAddr>,
+    /// How each block is reached.
+    pub blocks: Vec<(IpNet, Way)>,
+}
+
+/// What [`HostDevice::reconcile`] changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Routes set.
+    pub set: Vec<Route>,
+    /// Routes removed.
+    pub removed: Vec<Route>,
+    /// Blocks without a way: the node has no route to the other node. They stay without until the next reconciliation.
+    pub unreachable: Vec<IpNet>,
+}
+
+/// The host port's interface, without its queues.
+#[derive(Debug)]
+pub struct HostDevice {
+    netns: OwnedFd,
+    made: Made,
+}
+
+impl HostDevice {
+    /// Makes `manx0` in the calling thread's namespace, which is the node's, and lets the node forward: what comes from
+    /// outside for a pod arrives at the node's uplink.
+    pub fn attach(
+        agent: &AgentNamespace,
+        device: Device,
+        mtu: u32,
+        queues: usize,
+    ) -> Result<(Self, Queues), Error> {
+        let netns = netns::current()?;
+        let wanted =
+            Wanted { place: "the node", interface: NAME, device, addresses: &[], mtu, queues };
+        let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
+        let host = Self { netns, made };
+        match host.forward() {
+            Ok(()) => Ok((host, queues)),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = host.detach(agent);
+                Err(error)
+            }
+        }
+    }
+
+    fn forward(&self) -> Result<(), Error> {
+        netns::run_in(&self.netns, || {
+            sysctl::set("ipv4/ip_forward", "1")?;
+            // Manx checks the sources of what it hands over; the kernel's check knows nothing of tunnels.
+            sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;
+            sysctl::set_if_present("ipv6/conf/all/forwarding", "1")
+        })?
+        .map_err(netlink::Error::from)?;
+        Ok(())
+    }
+
+    /// The kind of device.
+    pub const fn device(&self) -> Device {
+        self.made.device
+    }
+
+    /// Makes the node's addresses on `manx0` and its routes to pods what they shall be, and touches no others. Doing it
+    /// again changes nothing.
+    pub fn reconcile(&self, desired: &Desired) -> Result<Changes, Error> {
+        Ok(netlink::in_netns(&self.netns, async |netlink| {
+            // What must exist before use is made first, removed last.
+            let stale = self.add_addresses(&netlink, desired).await?;
+            let changes = self.reconcile_routes(&netlink, desired).await?;
+            for address in stale {
+                netlink.delete_address(address).await?;
+            }
+            Ok(changes)
+        })?)
+    }
+
+    /// Adds what is missing and gives what is there beyond it.
+    async fn add_addresses(
+        &self,
+        netlink: &Netlink,
+        desired: &Desired,
+    ) -> Result<Vec<Address>, netlink::Error> {
+        let mut present = netlink.addresses().await?;
+        // The kernel's own link-local addresses are not ours to judge.
+        present.retain(|Address { index, net }| {
+            *index == self.made.index && !is_link_local(net.addr())
+        });
+        for net in desired.addresses.iter().map(|address| IpNet::from(*address)) {
+            let before = present.len();
+            present.retain(|address| address.net != net);
+            if present.len() == before {
+                netlink.add_address(self.made.index, net).await?;
+            }
+        }
+        Ok(present)
+    }
+
+    async fn reconcile_routes(
+        &self,
+        netlink: &Netlink,
+        desired: &Desired,
+    ) -> Result<Changes, netlink::Error> {
+        let mut changes = Changes::default();
+        let mut wanted = BTreeSet::new();
+        for (block, way) in &desired.blocks {
+            match *way {
+                Way::Manx { source } => {
+                    wanted.insert(self.made.route(block.trunc(), source));
+                }
+                Way::Node { address } => match netlink.next_hop(address).await? {
+                    Some(hop) => {
+                        let via = Some(hop.neighbour);
+                        wanted.insert(Route { via, ..Route::direct(block.trunc(), hop.device) });
+                    }
+                    None => changes.unreachable.push(*block),
+                },
+            }
+        }
+        let present: BTreeSet<Route> = netlink.manx_routes().await?.into_iter().collect();
+        for route in wanted.difference(&present) {
+            // IPv6 keeps routes by and without a gateway side by side: there replacing is removing first.
+            if let IpNet::V6(_) = route.destination {
+                for old in present.iter().filter(|old| old.destination == route.destination) {
+                    netlink.delete_route(old).await?;
+                }
+            }
+            netlink.replace_route(route).await?;
+            changes.set.push(*route);
+        }
+        for route in present.difference(&wanted) {
+            if !wanted.iter().any(|new| new.destination == route.destination) {
+                netlink.delete_route(route).await?;
+                changes.removed.push(*route);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Removes the routes that leave by other interfaces, and what closing the queues (which goes first) does not remove.
+    pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        netlink::in_netns(&self.netns, async |netlink| {
+            for route in netlink.manx_routes().await? {
+                netlink.delete_route(&route).await?;
+            }
+            Ok(())
+        })?;
+        self.made.remove(agent)
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}

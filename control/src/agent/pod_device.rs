@@ -1,0 +1,125 @@
+//! A pod's interface.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
+use crate::api::Device;
+use crate::cli::node::PodDevice as Preference;
+use crate::netlink::{self, Route};
+use crate::netns;
+
+/// What a pod's interface shall be.
+#[derive(Debug, Clone, Copy)]
+pub struct Attachment<'a> {
+    /// The pod's network namespace.
+    pub netns: &'a Path,
+    /// The interface's name in it.
+    pub interface: &'a str,
+    /// The pod's addresses; each is alone on the link (/32, /128), everything else is behind the default route.
+    pub addresses: &'a [IpAddr],
+    /// The MTU in bytes.
+    pub mtu: u32,
+    /// The kind of device.
+    pub device: Device,
+    /// One for each worker.
+    pub queues: usize,
+}
+
+/// A pod's interface, without its queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDevice {
+    netns: PathBuf,
+    interface: String,
+    made: Made,
+    mtu: u32,
+}
+
+/// Makes the interface in the pod's namespace and gives it its addresses and a default route of each family. The pod's
+/// loopback interface is set up too.
+///
+/// # Errors
+/// [`Error::Exists`] when the pod has an interface of this name: repeating an attachment is the caller's to recognise, by
+/// [`PodDevice::is`]. Nothing is left behind after an error.
+pub fn attach(
+    agent: &AgentNamespace,
+    attachment: &Attachment<'_>,
+) -> Result<(PodDevice, Queues), Error> {
+    let netns = netns::open(attachment.netns)?;
+    let place = format!("the pod's network namespace {}", attachment.netns.display());
+    let wanted = Wanted {
+        place: &place,
+        interface: attachment.interface,
+        device: attachment.device,
+        addresses: attachment.addresses,
+        mtu: attachment.mtu,
+        queues: attachment.queues,
+    };
+    let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
+    let pod = PodDevice {
+        netns: attachment.netns.to_owned(),
+        interface: attachment.interface.to_owned(),
+        made,
+        mtu: attachment.mtu,
+    };
+    match set_routes(netns.as_fd(), &pod.made, attachment.addresses) {
+        Ok(()) => Ok((pod, queues)),
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = pod.detach(agent);
+            Err(error)
+        }
+    }
+}
+
+fn set_routes(netns: BorrowedFd<'_>, made: &Made, addresses: &[IpAddr]) -> Result<(), Error> {
+    netlink::in_netns(netns, async |netlink| {
+        let lo = netlink.existing("lo").await?;
+        netlink.set_up(lo.index).await?;
+        for address in addresses {
+            netlink.replace_route(&made.route(Route::default_of(*address), None)).await?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+impl PodDevice {
+    /// The kind of device.
+    pub const fn device(&self) -> Device {
+        self.made.device
+    }
+
+    /// The MTU in bytes.
+    pub const fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Whether this is the interface that a repeated attachment asks for.
+    pub fn is(&self, netns: &Path, interface: &str) -> bool {
+        self.netns == netns && self.interface == interface
+    }
+
+    /// Removes what closing the queues (which goes first) does not remove. Repeating it, or a pod whose namespace is gone,
+    /// is no error.
+    pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        self.made.remove(agent)
+    }
+}
+
+/// Which kind of device pods get. Says in the log which and why: call it once.
+///
+/// # Errors
+/// TUN is asked for and `/dev/net/tun` does not open.
+pub fn choose(preference: Preference) -> Result<Device, Error> {
+    match (preference, crate::doctor::tun()) {
+        (Preference::Veth, _) => Ok(Device::Veth),
+        (Preference::Tun | Preference::Auto, Ok(_)) => Ok(Device::Tun),
+        (Preference::Tun, Err(lack)) => Err(lack.into()),
+        (Preference::Auto, Err(lack)) => {
+            tracing::info!(reason = %lack, "pods are attached by veth");
+            Ok(Device::Veth)
+        }
+    }
+}
