@@ -43,9 +43,9 @@ pub struct Cluster {
 /// A node as routing sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// The addresses that other nodes reach it by: Calico's annotation first where there is one, then InternalIPs.
+    /// The addresses that other nodes reach it by: Calico's annotation first where there is one, then `InternalIPs`.
     pub internal_ips: Vec<IpAddr>,
-    /// The subnet of its first address, from Calico's annotation: what CrossSubnet compares.
+    /// The subnet of its first address, from Calico's annotation: what `CrossSubnet` compares.
     pub subnet: Option<IpNet>,
     /// The blocks that its pods get addresses from.
     pub pod_cidrs: Vec<IpNet>,

@@ -1,6 +1,6 @@
 //! A NetworkPolicy with the API server's defaults applied.
 //!
-//! Source: Kubernetes API reference, NetworkPolicySpec.
+//! Source: Kubernetes API reference, `NetworkPolicySpec`.
 
 use std::collections::BTreeSet;
 

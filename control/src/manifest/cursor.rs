@@ -98,6 +98,20 @@ impl<'a> Cursor<'a> {
         (node.value != Value::Null).then_some(Cursor { node, up: Some(self), step: Step::Key(key) })
     }
 
+    /// The field `key`, or a report that it is missing.
+    pub(super) fn required<'b>(
+        &'b self,
+        out: &mut Findings,
+        key: &'b str,
+        expected: &str,
+    ) -> Option<Cursor<'b>> {
+        let field = self.field(key);
+        if field.is_none() {
+            self.missing(out, key, expected);
+        }
+        field
+    }
+
     /// Whether this is a mapping; if not, says so. Its fields other than `read` are warned of, unless they are among
     /// `ignored`: fields that the API has and Manx has no use for.
     pub(super) fn mapping(&self, out: &mut Findings, read: &[&str], ignored: &[&str]) -> bool {
@@ -179,13 +193,11 @@ impl<'a> Cursor<'a> {
 
     /// A boolean, or a report.
     pub(super) fn boolean(&self, out: &mut Findings) -> Option<bool> {
-        match &self.node.value {
-            Value::Boolean(truth) => Some(*truth),
-            _ => {
-                self.expected(out, "true or false");
-                None
-            }
-        }
+        let Value::Boolean(truth) = self.node.value else {
+            self.expected(out, "true or false");
+            return None;
+        };
+        Some(truth)
     }
 
     /// A string that `parse` accepts, or a report.

@@ -86,62 +86,42 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
     node
 }
 
-/// An InternalIP; addresses of other types are none of ours, and not all of them are addresses.
+/// An `InternalIP`; addresses of other types are none of ours, and not all of them are addresses.
 fn node_address(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpAddr> {
     if !cursor.mapping(out, &["type", "address"], &[]) {
         return None;
     }
-    let Some(kind) = cursor.field("type") else {
-        cursor.missing(out, "type", "InternalIP or another type of address");
-        return None;
-    };
-    if kind.string(out, "InternalIP or another type of address")? != "InternalIP" {
+    let types = "InternalIP or another type of address";
+    if cursor.required(out, "type", types)?.string(out, types)? != "InternalIP" {
         return None;
     }
-    match cursor.field("address") {
-        Some(field) => field.parsed(out, ADDRESS, address),
-        None => {
-            cursor.missing(out, "address", ADDRESS);
-            None
-        }
-    }
+    cursor.required(out, "address", ADDRESS)?.parsed(out, ADDRESS, address)
 }
 
 fn calico_address(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Option<IpNet> {
     let text = metadata.annotations.get(CALICO_ADDRESS)?;
     let net = cidr(text).or_else(|| address(text).map(IpNet::from));
-    match net {
-        Some(net @ IpNet::V4(_)) => Some(net),
-        _ => {
-            if let Some(metadata) = root.field("metadata")
-                && let Some(annotations) = metadata.field("annotations")
-                && let Some(field) = annotations.field(CALICO_ADDRESS)
-            {
-                field.expected(out, "an IPv4 address with its prefix length, e.g. 172.18.0.2/24");
-            }
-            None
-        }
+    if matches!(net, Some(IpNet::V4(_))) {
+        return net;
     }
+    if let Some(metadata) = root.field("metadata")
+        && let Some(annotations) = metadata.field("annotations")
+        && let Some(field) = annotations.field(CALICO_ADDRESS)
+    {
+        field.expected(out, "an IPv4 address with its prefix length, e.g. 172.18.0.2/24");
+    }
+    None
 }
 
 /// Reads a pool; `None` if it has no legal CIDR, which is then in `out`.
 pub(super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
-    let Some(spec) = root.field("spec") else {
-        root.missing(out, "spec", "a mapping with a cidr");
-        return None;
-    };
+    let spec = root.required(out, "spec", "a mapping with a cidr")?;
     let read = &["cidr", "ipipMode", "vxlanMode", "natOutgoing", "disabled"];
     if !spec.mapping(out, read, POOL_IGNORED) {
         return None;
     }
-    let net = match spec.field("cidr") {
-        Some(field) => field.parsed(out, CIDR, cidr),
-        None => {
-            spec.missing(out, "cidr", CIDR);
-            None
-        }
-    };
+    let net = spec.required(out, "cidr", CIDR).and_then(|field| field.parsed(out, CIDR, cidr));
     let mode_field = spec.field("ipipMode");
     let ipip_mode = mode_field.and_then(|field| {
         field.parsed(out, "Always, CrossSubnet or Never", |text| match text {

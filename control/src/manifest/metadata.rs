@@ -54,20 +54,17 @@ fn text(root: &Cursor<'_>, key: &str) -> Option<String> {
 /// Reads and checks `metadata`.
 pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Metadata {
     let mut metadata = Metadata::default();
-    let Some(cursor) = root.field("metadata") else {
-        root.missing(out, "metadata", "a mapping with a name");
+    let Some(cursor) = root.required(out, "metadata", "a mapping with a name") else {
         return metadata;
     };
     if !cursor.mapping(out, READ, IGNORED) {
         return metadata;
     }
-    match cursor.field("name") {
-        None => cursor.missing(out, "name", "the object's name"),
+    if let Some(name) = cursor.required(out, "name", "the object's name") {
         // A namespace's name is a label of DNS, the others may have dots.
-        Some(name) if kind == Kind::Namespace => {
+        if kind == Kind::Namespace {
             name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
-        }
-        Some(name) => {
+        } else {
             name.parsed(out, DNS_SUBDOMAIN, |text| is_dns_subdomain(text).then_some(()));
         }
     }

@@ -1,6 +1,6 @@
 //! `networking.k8s.io/v1` NetworkPolicy, checked as the API server checks it.
 //!
-//! Source: Kubernetes API reference, NetworkPolicySpec, and the documentation "Network Policies".
+//! Source: Kubernetes API reference, `NetworkPolicySpec`, and the documentation "Network Policies".
 
 use ipnet::IpNet;
 
@@ -102,13 +102,7 @@ fn ip_block(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpBlock> {
     if !cursor.exact(out, &["cidr", "except"]) {
         return None;
     }
-    let block = match cursor.field("cidr") {
-        Some(field) => field.parsed(out, CIDR, cidr),
-        None => {
-            cursor.missing(out, "cidr", CIDR);
-            None
-        }
-    };
+    let block = cursor.required(out, "cidr", CIDR).and_then(|field| field.parsed(out, CIDR, cidr));
     let except = match cursor.field("except") {
         Some(field) => field.items(out, |item, out| {
             let net = item.parsed(out, CIDR, cidr)?;
@@ -142,26 +136,23 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Port> {
         }
         return Some(Port { protocol, port: None });
     };
-    let port = match &field.node.value {
-        Value::String(name) => {
-            if !is_port_name(name) {
-                field.expected(out, format!("{PORT_NUMBER} (without quotes), or {PORT_NAME}"));
-            }
-            if let Some(end_field) = end_field {
-                let message = "may not be given where port is a name";
-                end_field.error(out, Cause::Conflict(message.to_owned()));
-            }
-            PortNumber::Name(name.clone())
+    let port = if let Value::String(name) = &field.node.value {
+        if !is_port_name(name) {
+            field.expected(out, format!("{PORT_NUMBER} (without quotes), or {PORT_NAME}"));
         }
-        _ => {
-            let port = number(&field, out, &format!("{PORT_NUMBER}, or a port name"))?;
-            if let (Some(end_field), Some(end)) = (end_field, end)
-                && end < port
-            {
-                end_field.expected(out, format!("a port number not below port ({port})"));
-            }
-            PortNumber::Number { port, end }
+        if let Some(end_field) = end_field {
+            let message = "may not be given where port is a name";
+            end_field.error(out, Cause::Conflict(message.to_owned()));
         }
+        PortNumber::Name(name.clone())
+    } else {
+        let port = number(&field, out, &format!("{PORT_NUMBER}, or a port name"))?;
+        if let (Some(end_field), Some(end)) = (end_field, end)
+            && end < port
+        {
+            end_field.expected(out, format!("a port number not below port ({port})"));
+        }
+        PortNumber::Number { port, end }
     };
     Some(Port { protocol, port: Some(port) })
 }
@@ -208,28 +199,19 @@ fn expression(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Expression> {
     if !cursor.exact(out, &["key", "operator", "values"]) {
         return None;
     }
-    let key = match cursor.field("key") {
-        Some(field) => field
-            .parsed(out, QUALIFIED_NAME, |text| is_qualified_name(text).then(|| text.to_owned())),
-        None => {
-            cursor.missing(out, "key", QUALIFIED_NAME);
-            None
-        }
-    };
+    let key = cursor.required(out, "key", QUALIFIED_NAME).and_then(|field| {
+        field.parsed(out, QUALIFIED_NAME, |text| is_qualified_name(text).then(|| text.to_owned()))
+    });
     let operators = "In, NotIn, Exists or DoesNotExist";
-    let operator = match cursor.field("operator") {
-        Some(field) => field.parsed(out, operators, |text| match text {
+    let operator = cursor.required(out, "operator", operators).and_then(|field| {
+        field.parsed(out, operators, |text| match text {
             "In" => Some(Operator::In),
             "NotIn" => Some(Operator::NotIn),
             "Exists" => Some(Operator::Exists),
             "DoesNotExist" => Some(Operator::DoesNotExist),
             _ => None,
-        }),
-        None => {
-            cursor.missing(out, "operator", operators);
-            None
-        }
-    };
+        })
+    });
     let field = cursor.field("values");
     let values = field.map(|field| {
         field.items(out, |item, out| {

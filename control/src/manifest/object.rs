@@ -20,7 +20,7 @@ pub enum Kind {
     Pod,
     /// `networking.k8s.io/v1` NetworkPolicy.
     NetworkPolicy,
-    /// `projectcalico.org/v3` (or `crd.projectcalico.org/v1`) IPPool.
+    /// `projectcalico.org/v3` (or `crd.projectcalico.org/v1`) `IPPool`.
     IpPool,
 }
 
@@ -115,7 +115,7 @@ pub struct Namespace {
 pub struct Node {
     /// `spec.podCIDRs`, with `spec.podCIDR` first where the list does not have it. Host bits are cut off.
     pub pod_cidrs: Vec<IpNet>,
-    /// `status.addresses` of type InternalIP, in order.
+    /// `status.addresses` of type `InternalIP`, in order.
     pub internal_ips: Vec<IpAddr>,
     /// The annotation `projectcalico.org/IPv4Address` with its prefix length (32 where it has none); the address's host
     /// bits are kept.
@@ -277,7 +277,7 @@ pub struct Expression {
     pub key: String,
     /// `operator`.
     pub operator: Operator,
-    /// `values`: at least one for In and NotIn, none for the others.
+    /// `values`: at least one for In and `NotIn`, none for the others.
     pub values: Vec<String>,
 }
 
@@ -294,7 +294,7 @@ pub enum Operator {
     DoesNotExist,
 }
 
-/// Calico's IPPool.
+/// Calico's `IPPool`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpPool {
     /// `spec.cidr`, host bits cut off.

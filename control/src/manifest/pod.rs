@@ -153,11 +153,8 @@ fn container(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Vec<ContainerPor
     if !cursor.mapping(out, CONTAINER, CONTAINER_IGNORED) {
         return None;
     }
-    match cursor.field("name") {
-        Some(name) => {
-            name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
-        }
-        None => cursor.missing(out, "name", DNS_LABEL),
+    if let Some(name) = cursor.required(out, "name", DNS_LABEL) {
+        name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
     }
     let Some(field) = cursor.field("ports") else { return Some(Vec::new()) };
     let mut names = Vec::new();
@@ -182,15 +179,8 @@ fn container_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ContainerPo
         field.parsed(out, PORT_NAME, |text| is_port_name(text).then(|| text.to_owned()))
     });
     let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
-    match cursor.field("containerPort") {
-        Some(field) => {
-            Some(ContainerPort { name, port: number(&field, out, PORT_NUMBER)?, protocol })
-        }
-        None => {
-            cursor.missing(out, "containerPort", PORT_NUMBER);
-            None
-        }
-    }
+    let field = cursor.required(out, "containerPort", PORT_NUMBER)?;
+    Some(ContainerPort { name, port: number(&field, out, PORT_NUMBER)?, protocol })
 }
 
 fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
@@ -219,13 +209,7 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
             if !item.mapping(out, &["ip"], &[]) {
                 return None;
             }
-            match item.field("ip") {
-                Some(ip) => ip.parsed(out, ADDRESS, address),
-                None => {
-                    item.missing(out, "ip", ADDRESS);
-                    None
-                }
-            }
+            item.required(out, "ip", ADDRESS)?.parsed(out, ADDRESS, address)
         });
     }
 }

@@ -142,20 +142,20 @@ impl Reader<'_> {
             }
             return;
         }
-        match Kind::ALL.into_iter().find(|known| known.name() == kind && is_read(*known, version)) {
-            Some(known) => self.object(node, document, known, version, flaws),
-            None => {
-                let (kind, api_version) = (kind.to_owned(), version.to_owned());
-                // A policy that is passed over leaves open what its author believes closed: that is an error.
-                let (severity, cause) = if kind.contains("NetworkPolicy") {
-                    (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
-                } else {
-                    (Severity::Warning, Cause::UnknownKind { kind, api_version })
-                };
-                let finding = Finding { severity, at: node.at, field: String::new(), cause };
-                self.report(document, None, finding);
-            }
+        let known = Kind::ALL.into_iter().find(|known| known.name() == kind);
+        if let Some(known) = known.filter(|known| is_read(*known, version)) {
+            self.object(node, document, known, version, flaws);
+            return;
         }
+        let (kind, api_version) = (kind.to_owned(), version.to_owned());
+        // A policy that is passed over leaves open what its author believes closed: that is an error.
+        let (severity, cause) = if kind.contains("NetworkPolicy") {
+            (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
+        } else {
+            (Severity::Warning, Cause::UnknownKind { kind, api_version })
+        };
+        let finding = Finding { severity, at: node.at, field: String::new(), cause };
+        self.report(document, None, finding);
     }
 
     fn object(

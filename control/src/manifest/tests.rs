@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 
 use super::object::{
-    Kind, NetworkPolicy, Object, ObjectKey, Peer, Phase, Pod, PolicyType, Port, PortNumber,
-    Protocol,
+    Kind, LabelSelector, NetworkPolicy, Object, ObjectKey, Peer, Phase, Pod, PolicyType, Port,
+    PortNumber, Protocol,
 };
 use super::tree::{Node, Value};
 use super::{Manifest, State, read, yaml};
@@ -41,8 +41,8 @@ fn pod(text: &str) -> Pod {
 /// A policy whose `spec` is `spec`, indented by two.
 fn policy_text(spec: &str) -> String {
     let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: web\n";
-    let body: String = spec.trim_matches('\n').lines().map(|line| format!("  {line}\n")).collect();
-    format!("{head}  namespace: shop\nspec:\n{body}")
+    let body = spec.trim_matches('\n').replace('\n', "\n  ");
+    format!("{head}  namespace: shop\nspec:\n  {body}\n")
 }
 
 fn policy(spec: &str) -> NetworkPolicy {
@@ -233,7 +233,7 @@ ingress:
 #[test]
 fn null_is_absent() {
     let policy = policy("podSelector: null\ningress:\negress: ~\n");
-    assert_eq!(policy.pod_selector, Default::default());
+    assert_eq!(policy.pod_selector, LabelSelector::default());
     assert_eq!((policy.ingress, policy.egress), (None, None));
 }
 

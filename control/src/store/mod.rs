@@ -1,7 +1,7 @@
 //! The directory datastore: the objects of all manifests in one directory.
 //!
 //! Files named `*.yaml`, `*.yml` and `*.json` directly in the directory are read, in the order of their names; names that
-//! begin with a dot are not, and subdirectories are not entered (editors and ConfigMap mounts keep their half-done copies
+//! begin with a dot are not, and subdirectories are not entered (editors and `ConfigMap` mounts keep their half-done copies
 //! in such places).
 //!
 //! - A file that cannot be read or is no YAML keeps the state that it last had; the fault is reported. If it never had one

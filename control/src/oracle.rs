@@ -1,1 +1,0 @@
-//! The independent oracle: judges the objects themselves.
