@@ -1,0 +1,185 @@
+//! A super-packet cut into packets that a link takes.
+
+use super::headers::{CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
+use crate::fate::DropReason;
+use crate::packet::{Checksum, Packet, Pool, SegmentKind};
+
+/// Cuts a packet into segments of at most `mtu` bytes, appended to `out` in order, each with complete checksums. A packet
+/// that is no super-packet passes, its checksum completed.
+///
+/// Every header is repeated with its options. IPv4 identifications count up from the packet's own; TCP's FIN and PSH stay
+/// with the last segment and CWR with the first (RFC 3168, section 6.1.2). TCP segments shrink where `mtu` asks for
+/// it; datagrams cannot. An unverified checksum is verified first, because writing a new one would hide what is wrong.
+///
+/// Gives the packet back, with nothing appended, as [`DropReason::TooBig`] (does not fit `mtu`: answer the sender),
+/// [`DropReason::Malformed`] (not what its metadata says, or a wrong checksum) or [`DropReason::NoBuffer`].
+pub fn segment(
+    mut packet: Packet,
+    mtu: usize,
+    pool: &mut Pool,
+    out: &mut Vec<Packet>,
+) -> Result<(), (Packet, DropReason)> {
+    let Some(segmentation) = packet.offload.segmentation else {
+        if packet.len() > mtu {
+            return Err((packet, DropReason::TooBig));
+        }
+        if !complete(&mut packet) {
+            return Err((packet, DropReason::Malformed));
+        }
+        out.push(packet);
+        return Ok(());
+    };
+    let cut = match plan(&packet, segmentation.kind, usize::from(segmentation.size), mtu) {
+        Ok(cut) => cut,
+        Err(reason) => return Err((packet, reason)),
+    };
+    // The first segment keeps the packet's own buffer.
+    if pool.available() < cut.count - 1 {
+        return Err((packet, DropReason::NoBuffer));
+    }
+    let source = out.len();
+    out.push(packet);
+    for index in 1..cut.count {
+        let Some(mut segment) = pool.take() else {
+            for segment in out.drain(source + 1..) {
+                pool.put(segment);
+            }
+            return match out.pop() {
+                Some(packet) => Err((packet, DropReason::NoBuffer)),
+                None => Ok(()),
+            };
+        };
+        cut.copy(out[source].bytes(), index, &mut segment);
+        out.push(segment);
+    }
+    cut.finish(&mut out[source], 0);
+    Ok(())
+}
+
+/// Completes a partial checksum in the packet, for links that cannot. False, and nothing done, if it does not lie where
+/// the metadata says.
+#[must_use]
+pub fn complete(packet: &mut Packet) -> bool {
+    let Checksum::Partial { start, offset } = packet.offload.checksum else { return true };
+    let (start, offset) = (usize::from(start), usize::from(offset));
+    let bytes = packet.bytes_mut();
+    let at = start + offset;
+    if at + 2 > bytes.len() {
+        return false;
+    }
+    // The field holds the pseudo-header's sum, so that the plain sum over all is the one to complement.
+    let mut checksum = super::sum::Sum::default().add(&bytes[start..]).checksum();
+    if checksum == [0; 2] {
+        // RFC 768 for UDP; for others all ones is the same number in ones' complement (RFC 1624, section 3).
+        checksum = [0xff; 2];
+    }
+    bytes[at..at + 2].copy_from_slice(&checksum);
+    packet.offload.checksum = Checksum::Verified;
+    true
+}
+
+/// How a super-packet falls apart.
+struct Cut {
+    headers: Headers,
+    /// Payload bytes a segment.
+    size: usize,
+    /// Segments, at least 1.
+    count: usize,
+    /// The super-packet's.
+    payload: usize,
+    id: u16,
+    sequence: u32,
+    flags: u8,
+    /// UDP over IPv4 that came without a checksum stays without.
+    unchecked: bool,
+}
+
+fn plan(packet: &Packet, kind: SegmentKind, size: usize, mtu: usize) -> Result<Cut, DropReason> {
+    let bytes = packet.bytes();
+    let Shape::Whole(headers) = Shape::of(bytes) else { return Err(DropReason::Malformed) };
+    if headers.kind() != kind || size == 0 {
+        return Err(DropReason::Malformed);
+    }
+    let at = headers.transport + headers.checksum_offset();
+    let mut unchecked = false;
+    match packet.offload.checksum {
+        Checksum::Partial { start, offset } => {
+            if usize::from(start) != headers.transport
+                || usize::from(offset) != headers.checksum_offset()
+            {
+                return Err(DropReason::Malformed);
+            }
+        }
+        Checksum::Verified | Checksum::Unverified => {
+            unchecked = headers.protocol == UDP && bytes[at..at + 2] == [0; 2];
+            if packet.offload.checksum == Checksum::Unverified && !headers.verify(bytes) {
+                return Err(DropReason::Malformed);
+            }
+        }
+    }
+    let room = mtu.checked_sub(headers.payload).filter(|&room| room > 0);
+    let Some(room) = room else { return Err(DropReason::TooBig) };
+    let payload = bytes.len() - headers.payload;
+    let tcp = headers.protocol == TCP;
+    if !tcp && size.min(payload) > room {
+        return Err(DropReason::TooBig);
+    }
+    let size = size.min(room);
+    Ok(Cut {
+        headers,
+        size,
+        count: payload.div_ceil(size).max(1),
+        payload,
+        id: if headers.v6 { 0 } else { ipv4_id(bytes) },
+        sequence: if tcp { sequence(bytes, headers.transport) } else { 0 },
+        flags: if tcp { bytes[headers.transport + FLAGS] } else { 0 },
+        unchecked,
+    })
+}
+
+impl Cut {
+    /// Payload bytes of a segment.
+    fn len(&self, index: usize) -> usize {
+        self.size.min(self.payload - index * self.size)
+    }
+
+    /// Makes the `index`-th segment of the super-packet whose bytes are given.
+    fn copy(&self, from: &[u8], index: usize, to: &mut Packet) {
+        let start = self.headers.payload;
+        let payload = start + index * self.size;
+        let len = self.len(index);
+        let room = to.room_mut();
+        room[..start].copy_from_slice(&from[..start]);
+        room[start..start + len].copy_from_slice(&from[payload..payload + len]);
+        self.finish(to, index);
+    }
+
+    /// Makes a copy of the super-packet's headers, with the segment's payload behind, into the segment.
+    fn finish(&self, segment: &mut Packet, index: usize) {
+        let Headers { v6, protocol, transport, payload } = self.headers;
+        segment.set_len(payload + self.len(index));
+        let bytes = segment.bytes_mut();
+        if !v6 {
+            let id = self.id.wrapping_add(index as u16);
+            bytes[4..6].copy_from_slice(&id.to_be_bytes());
+        }
+        if protocol == TCP {
+            let sequence = self.sequence.wrapping_add((index * self.size) as u32);
+            bytes[transport + 4..transport + 8].copy_from_slice(&sequence.to_be_bytes());
+            let mut flags = self.flags;
+            if index > 0 {
+                flags &= !CWR;
+            }
+            if index + 1 < self.count {
+                flags &= !(FIN | PSH);
+            }
+            bytes[transport + FLAGS] = flags;
+        }
+        self.headers.write_lengths(bytes);
+        if !self.unchecked {
+            self.headers.write_checksum(bytes);
+        }
+        segment.offload.checksum = Checksum::Verified;
+        segment.offload.segmentation = None;
+    }
+}
