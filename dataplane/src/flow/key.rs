@@ -17,7 +17,7 @@ pub enum Orientation {
 
 /// The canonical 5-tuple: `(low, low_port) <= (high, high_port)`, so that both directions of a connection give one key.
 ///
-/// ICMP echo carries its identifier as both ports; protocols without ports carry 0.
+/// Protocols without ports carry 0; for ICMP echo see [`FlowKey::echo`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowKey {
@@ -56,6 +56,25 @@ impl FlowKey {
                 protocol,
             };
             (key, Orientation::HighToLow)
+        }
+    }
+
+    /// The key of an ICMP echo request or its reply (RFC 792; RFC 4443, section 4). The identifier stands as the asking
+    /// side's port and its complement as the answering side's, so that two hosts who ask each other with one identifier
+    /// have two flows, and a request can never pass as a reply.
+    #[inline]
+    pub fn echo(
+        source: Address,
+        destination: Address,
+        identifier: u16,
+        is_request: bool,
+        protocol: u8,
+    ) -> (Self, Orientation) {
+        let (asking, answering) = (identifier, !identifier);
+        if is_request {
+            Self::new(source, destination, asking, answering, protocol)
+        } else {
+            Self::new(source, destination, answering, asking, protocol)
         }
     }
 

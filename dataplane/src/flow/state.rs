@@ -283,3 +283,156 @@ impl FlowState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use FlowDirection::{Original, Reply};
+    use FlowState::*;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NONE: TcpFlags = TcpFlags(0);
+    const SYN: TcpFlags = TcpFlags::SYN;
+    const ACK: TcpFlags = TcpFlags::ACK;
+    const RST: TcpFlags = TcpFlags::RST;
+    const SYN_ACK: TcpFlags = TcpFlags(0x12);
+    const FIN_ACK: TcpFlags = TcpFlags(0x11);
+
+    /// State, then what it becomes by: ACK, FIN+ACK, SYN+ACK, RST of the original side; the same of the replying side.
+    const TRANSITIONS: [(FlowState, [FlowState; 4], [FlowState; 4]); 9] = [
+        (
+            SynSent,
+            [SynSent, SynSent, SynSent, ResetOpening],
+            [SynSent, SynSent, SynReceived, ResetOpening],
+        ),
+        (
+            SynReceived,
+            [Established, OriginalClosed, Established, ResetOpening],
+            [SynReceived, SynReceived, SynReceived, ResetOpening],
+        ),
+        (
+            PickedUp,
+            [PickedUp, PickedUp, PickedUp, ResetOpening],
+            [Established, ReplyClosed, Established, ResetOpening],
+        ),
+        (
+            Established,
+            [Established, OriginalClosed, Established, ResetEstablished],
+            [Established, ReplyClosed, Established, ResetEstablished],
+        ),
+        (
+            OriginalClosed,
+            [OriginalClosed, OriginalClosed, OriginalClosed, ResetEstablished],
+            [OriginalClosed, Closed, OriginalClosed, ResetEstablished],
+        ),
+        (
+            ReplyClosed,
+            [ReplyClosed, Closed, ReplyClosed, ResetEstablished],
+            [ReplyClosed, ReplyClosed, ReplyClosed, ResetEstablished],
+        ),
+        (Closed, [Closed; 4], [Closed; 4]),
+        (
+            ResetOpening,
+            [PickedUp, PickedUp, PickedUp, ResetOpening],
+            [SynReceived, SynReceived, SynReceived, ResetOpening],
+        ),
+        (
+            ResetEstablished,
+            [Established, OriginalClosed, Established, ResetEstablished],
+            [Established, ReplyClosed, Established, ResetEstablished],
+        ),
+    ];
+
+    #[test]
+    fn tcp_states_follow_the_table_and_a_syn_moves_none() {
+        for (state, original, reply) in TRANSITIONS {
+            for (direction, row) in [(Original, original), (Reply, reply)] {
+                for (flags, expected) in [ACK, FIN_ACK, SYN_ACK, RST].into_iter().zip(row) {
+                    assert_eq!(
+                        state.next(flags, direction),
+                        expected,
+                        "{state:?} {flags:?} {direction:?}"
+                    );
+                }
+                assert_eq!(state.next(SYN, direction), state);
+            }
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_unanswered_until_a_reply() {
+        for (protocol, unanswered, answered) in [
+            (17, UdpUnanswered, UdpAnswered),
+            (1, IcmpUnanswered, IcmpAnswered),
+            (58, IcmpUnanswered, IcmpAnswered),
+            (132, OtherUnanswered, OtherAnswered),
+        ] {
+            assert_eq!(FlowState::first(protocol, NONE), unanswered);
+            assert_eq!(unanswered.next(NONE, Original), unanswered);
+            assert_eq!(unanswered.next(NONE, Reply), answered);
+            assert_eq!(answered.next(NONE, Original), answered);
+            assert_eq!(answered.admission(NONE, Reply), Admission::Cached);
+        }
+    }
+
+    #[test]
+    fn the_timeouts_are_those_of_the_manual() {
+        let seconds = FlowState::ALL.map(FlowState::timeout);
+        assert_eq!(seconds, [20, 20, 20, 3600, 3600, 3600, 30, 40, 40, 60, 60, 5, 5, 600, 600]);
+    }
+
+    #[test]
+    fn every_state_has_its_own_number_and_name() {
+        let mut names = std::collections::BTreeSet::new();
+        for (index, state) in FlowState::ALL.into_iter().enumerate() {
+            assert_eq!(state as usize, index);
+            assert!(names.insert(state.name()));
+        }
+    }
+
+    #[test]
+    fn a_syn_is_always_judged_and_recycles_what_its_sender_has_closed() {
+        for (state, _, _) in TRANSITIONS {
+            for direction in [Original, Reply] {
+                let expected = match (state, direction) {
+                    (Closed | ResetOpening | ResetEstablished, _)
+                    | (OriginalClosed, Original)
+                    | (ReplyClosed, Reply) => Admission::Recycle,
+                    (_, Original) => Admission::Judge,
+                    (_, Reply) => Admission::JudgeAlone,
+                };
+                assert_eq!(state.admission(SYN, direction), expected, "{state:?} {direction:?}");
+                for flags in [ACK, SYN_ACK, FIN_ACK, RST, RST | SYN] {
+                    assert_eq!(state.admission(flags, direction), Admission::Cached);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_reset_is_undone_by_later_traffic() {
+        assert_eq!(Established.next(RST, Reply).next(ACK, Reply), Established);
+        assert_eq!(SynSent.next(RST, Reply).next(SYN_ACK, Reply), SynReceived);
+    }
+
+    proptest! {
+        /// No sequence of packets from one side alone earns a long timeout or protection from eviction.
+        #[test]
+        fn established_means_that_both_sides_have_spoken(
+            protocol: u8,
+            first: u8,
+            packets in prop::collection::vec((any::<u8>(), any::<bool>()), 0..20),
+        ) {
+            let mut state = FlowState::first(protocol, TcpFlags(first));
+            let mut both = false;
+            prop_assert!(!state.is_established());
+            for (flags, reply) in packets {
+                state = state.next(TcpFlags(flags), if reply { Reply } else { Original });
+                both |= reply;
+                prop_assert!(both || !state.is_established());
+                prop_assert!(both || state.timeout() != 3600);
+            }
+        }
+    }
+}

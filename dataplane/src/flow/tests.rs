@@ -151,6 +151,18 @@ fn memory_nobody_wrote_denies() {
 
 proptest! {
     #[test]
+    fn an_echo_reply_has_its_requests_key_and_a_request_of_the_other_side_has_not(
+        one: [u8; 16], other: [u8; 16], identifier: u16,
+    ) {
+        prop_assume!(one != other);
+        let (asked, there) = FlowKey::echo(one, other, identifier, true, 1);
+        let (answered, back) = FlowKey::echo(other, one, identifier, false, 1);
+        prop_assert_eq!(asked, answered);
+        prop_assert!(there != back);
+        prop_assert!(FlowKey::echo(other, one, identifier, true, 1).0 != asked);
+    }
+
+    #[test]
     fn both_directions_have_one_key_and_opposite_orientations(
         source: [u8; 16], destination: [u8; 16], source_port: u16, destination_port: u16, protocol: u8,
     ) {
