@@ -37,3 +37,6 @@ pub mod prove;
 pub mod reference;
 pub mod resolve;
 mod row;
+
+#[cfg(test)]
+mod tests;

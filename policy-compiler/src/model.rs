@@ -452,3 +452,13 @@ pub struct Transport {
     /// Destination port; `None` for protocols without ports and for packets that do not show theirs.
     pub port: Option<u16>,
 }
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (Protocol::from_number(self.protocol), self.port) {
+            (Some(protocol), Some(port)) => write!(f, "{protocol} {port}"),
+            (Some(protocol), None) => write!(f, "{protocol} without port"),
+            (None, _) => write!(f, "protocol {}", self.protocol),
+        }
+    }
+}
