@@ -64,14 +64,14 @@ pub struct Traffic {
 }
 
 /// One flow: two cache lines of plain data without pointers, so that a table can live in shared memory and outlive the
-/// process. Whoever maps foreign memory checks [`FlowEntry::VERSION`] and every discriminant before it sees entries.
+/// process. Whoever shares memory writes [`FlowEntry::VERSION`] in front; whoever maps it checks that and every
+/// discriminant before it sees entries.
 ///
 /// The first line holds all that the check of a packet reads; the second what its passing needs and changes.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct FlowEntry {
     key: FlowKey,
-    version: u8,
     state: FlowState,
     /// The cached verdict.
     pub verdict: Verdict,
@@ -103,7 +103,6 @@ impl FlowEntry {
     pub fn open(key: FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
         Self {
             key,
-            version: Self::VERSION,
             state: FlowState::first(key.protocol(), flags),
             verdict: Verdict::DenyEgress,
             original,

@@ -399,3 +399,44 @@ impl FlowTable {
 fn tag(hash: u64) -> u16 {
     ((hash >> 48) as u16).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Orientation, TcpFlags};
+    use super::*;
+
+    /// Flows that all have the same two buckets.
+    fn crowd(table: &FlowTable, count: usize) -> Vec<(u64, FlowKey)> {
+        (0u128..)
+            .map(|n| FlowKey::new(n.to_be_bytes().into(), [0xff; 16].into(), 1, 2, 6).0)
+            .map(|key| (table.hash(&key), key))
+            .filter(|&(hash, _)| table.first(hash) == 0 && table.alternate(hash) == 1)
+            .take(count)
+            .collect()
+    }
+
+    #[test]
+    fn a_crowd_fills_both_buckets_then_replaces_itself_and_leaves_no_trace() {
+        let mut table = FlowTable::new(64, HashSeed::fixed(3)).unwrap();
+        let crowd = crowd(&table, 2 * WAYS + 4);
+        for round in 0..3 {
+            let start = round * 1000;
+            for (now, &(hash, key)) in (start..).zip(&crowd) {
+                let flow = FlowEntry::open(key, Orientation::LowToHigh, TcpFlags::SYN, now);
+                let evicted = table.insert(hash, flow, now);
+                let full = now - start >= 2 * WAYS as u32;
+                assert_eq!(evicted, full.then_some(Evicted::Unestablished));
+                assert_eq!(table.lookup(hash, &key, now).map(|flow| *flow.key()), Some(key));
+            }
+            assert_eq!(table.len(), 2 * WAYS);
+            assert_eq!(table.buckets[0].used(), WAYS);
+            assert!(table.buckets[0].spilled == WAYS as u32);
+            for (hash, key) in &crowd[4..] {
+                assert!(table.lookup(*hash, key, start + 20).is_some());
+            }
+            assert_eq!(table.age(table.buckets(), start + 900), 2 * WAYS);
+            assert!(table.buckets.iter().all(|bucket| bucket.spilled == 0 && bucket.used() == 0));
+            assert!(table.slots.oldest().is_none());
+        }
+    }
+}

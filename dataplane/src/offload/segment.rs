@@ -5,7 +5,8 @@ use crate::fate::DropReason;
 use crate::packet::{Checksum, Packet, Pool, SegmentKind};
 
 /// Cuts a packet into segments of at most `mtu` bytes, appended to `out` in order, each with complete checksums. A packet
-/// that is no super-packet passes, its checksum completed.
+/// that is no super-packet passes, its checksum completed. Segment first, then encapsulate: tunnel headers are not
+/// looked through, and `mtu` is what the tunnel leaves.
 ///
 /// Every header is repeated with its options. IPv4 identifications count up from the packet's own; TCP's FIN and PSH stay
 /// with the last segment and CWR with the first (RFC 3168, section 6.1.2). TCP segments shrink where `mtu` asks for

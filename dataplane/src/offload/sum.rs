@@ -8,7 +8,7 @@ pub(super) struct Sum(u64);
 impl Sum {
     /// Adds bytes that start at an even distance from the first byte summed; an odd last byte is padded with zero.
     ///
-    /// Four lanes of 64-bit accumulators take 32-bit words: no carry is lost before 2^32 words, and the compiler makes
+    /// Eight lanes of 64-bit accumulators take 32-bit words: no carry is lost before 2^32 words, and the compiler makes
     /// vector code of it.
     #[inline]
     #[must_use]
