@@ -9,16 +9,17 @@ mod netns;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
 use std::time::Duration;
 
-use manx_dataplane::packet::{Checksum, Offload, Packet, Pool};
+use manx_dataplane::packet::{Checksum, Offload, Packet, Pool, SegmentKind};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
 use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::PacketPort;
 use manx_dataplane::port::tun::Tun;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
-use netns::{Netns, Pump, eventually, inside, ip, output, receive, without_tun};
+use netns::{Need, Netns, Pump, eventually, inside, ip, lacking, output, receive};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 
 const A4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -111,7 +112,7 @@ fn two_tun_pods(queues: usize) -> Option<(TunPod, TunPod)> {
                 ),
                 "TUN fails for another reason than the environment: {e}"
             );
-            without_tun(&format!("/dev/net/tun: {e}"));
+            lacking(Need::Tun, &format!("/dev/net/tun: {e}"));
             None
         }
     }
@@ -197,47 +198,44 @@ fn veth_pod(
 }
 
 #[test]
-fn packet_ports_carry_super_packets_answer_the_neighbour_and_nothing_passes_without_them() {
-    inside(
-        "packet_ports_carry_super_packets_answer_the_neighbour_and_nothing_passes_without_them",
-        || {
-            let (a, a_port) = veth_pod("hosta", A_MAC, A4, A6, 1);
-            let (b, b_port) = veth_pod("hostb", B_MAC, B4, B6, 1);
-            let pump = Pump::start(a_port, b_port);
-            for pod in [&a, &b] {
-                eventually("duplicate address detection finds the address free", || {
-                    let addresses = pod.run(|| output("ip", "-6 addr show dev eth0"));
-                    assert!(!addresses.contains("dadfailed"), "{addresses}");
-                    addresses.contains("fd00::") && !addresses.contains("tentative")
-                });
-            }
-            exchange_all(&a, &b);
-            let neighbours = a.run(|| output("ip", "neigh show dev eth0"));
-            for gateway in ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"] {
-                let line = neighbours.lines().find(|l| l.starts_with(gateway)).unwrap_or_default();
-                assert!(
-                    line.contains("ee:ee:ee:ee:ee:ee"),
-                    "{gateway} resolves to the host's end: {neighbours}"
-                );
-            }
-            for crossed in pump.stop() {
-                assert!(
-                    crossed.tcp4 > 50 && crossed.tcp6 > 50 && crossed.longest > 20_000,
-                    "{crossed:?}"
-                );
-                assert!(crossed.answered >= 2, "ARP and NDP: {crossed:?}");
-                assert_eq!((crossed.malformed, crossed.refused), (0, 0), "{crossed:?}");
-            }
-            let b_socket = b.udp(SocketAddr::new(B4.into(), 7003));
-            b_socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            let a_socket = a.udp(SocketAddr::new(A4.into(), 7003));
-            a_socket.send_to(b"?", (B4, 7003)).unwrap();
+fn packet_ports_carry_super_packets_and_nothing_passes_without_them() {
+    inside("packet_ports_carry_super_packets_and_nothing_passes_without_them", || {
+        let (a, a_port) = veth_pod("hosta", A_MAC, A4, A6, 1);
+        let (b, b_port) = veth_pod("hostb", B_MAC, B4, B6, 1);
+        let pump = Pump::start(a_port, b_port);
+        for pod in [&a, &b] {
+            eventually("duplicate address detection finds the address free", || {
+                let addresses = pod.run(|| output("ip", "-6 addr show dev eth0"));
+                assert!(!addresses.contains("dadfailed"), "{addresses}");
+                addresses.contains("fd00::") && !addresses.contains("tentative")
+            });
+        }
+        exchange_all(&a, &b);
+        let neighbours = a.run(|| output("ip", "neigh show dev eth0"));
+        for gateway in ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"] {
+            let line = neighbours.lines().find(|l| l.starts_with(gateway)).unwrap_or_default();
             assert!(
-                b_socket.recv(&mut [0; 8]).is_err(),
-                "without its port the host's end forwards nothing"
+                line.contains("ee:ee:ee:ee:ee:ee"),
+                "{gateway} resolves to the host's end: {neighbours}"
             );
-        },
-    );
+        }
+        for crossed in pump.stop() {
+            assert!(
+                crossed.tcp4 > 50 && crossed.tcp6 > 50 && crossed.longest > 20_000,
+                "{crossed:?}"
+            );
+            assert!(crossed.answered >= 2, "ARP and NDP: {crossed:?}");
+            assert_eq!((crossed.malformed, crossed.refused), (0, 0), "{crossed:?}");
+        }
+        let b_socket = b.udp(SocketAddr::new(B4.into(), 7003));
+        b_socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let a_socket = a.udp(SocketAddr::new(A4.into(), 7003));
+        a_socket.send_to(b"?", (B4, 7003)).unwrap();
+        assert!(
+            b_socket.recv(&mut [0; 8]).is_err(),
+            "without its port the host's end forwards nothing"
+        );
+    });
 }
 
 #[test]
@@ -266,34 +264,68 @@ fn packet_port_queues_share_the_flows_and_survive_being_passed_on() {
 }
 
 #[test]
-fn a_packet_port_whose_interface_goes_down_waits_and_whose_interface_is_deleted_fails() {
-    inside(
-        "a_packet_port_whose_interface_goes_down_waits_and_whose_interface_is_deleted_fails",
-        || {
-            let (pod, mut ports) = veth_pod("hosta", A_MAC, A4, A6, 1);
-            let mut pool = Pool::new(8);
-            let mut packets = Vec::new();
-            ip("link set hosta down");
-            drop(receive(&mut ports[0], &mut pool, 0));
-            assert!(ports[0].receive(&mut pool, &mut packets, 4).is_ok(), "down is not the end");
-            packets.push(pool.take_filled(&[0x45; 40]).unwrap());
-            assert_eq!(ports[0].transmit(&mut pool, &mut packets).unwrap().refused, 1);
-            ip("link set hosta up");
-            pod.ip("link set eth0 up");
-            let socket = pod.udp(SocketAddr::new(A4.into(), 7004));
-            eventually("packets come again", || {
-                drop(socket.send_to(b"x", (B4, 7004)));
-                let received = ports[0].receive(&mut pool, &mut packets, 4).unwrap();
-                received.answered + packets.len() > 0
-            });
-            ip("link del hosta");
-            assert!(ports[0].receive(&mut pool, &mut packets, 4).is_err(), "deleted is");
-            packets.truncate(0);
-            packets.push(pool.take_filled(&[0x45; 40]).unwrap());
-            assert!(ports[0].transmit(&mut pool, &mut packets).is_err());
-            assert!(packets.is_empty());
-        },
-    );
+fn a_packet_port_survives_its_interface_going_down_and_not_its_deletion() {
+    inside("a_packet_port_survives_its_interface_going_down_and_not_its_deletion", || {
+        let (pod, mut ports) = veth_pod("hosta", A_MAC, A4, A6, 1);
+        let mut pool = Pool::new(8);
+        let mut packets = Vec::new();
+        ip("link set hosta down");
+        drop(receive(&mut ports[0], &mut pool, 0));
+        assert!(ports[0].receive(&mut pool, &mut packets, 4).is_ok(), "down is not the end");
+        packets.push(pool.take_filled(&[0x45; 40]).unwrap());
+        assert_eq!(ports[0].transmit(&mut pool, &mut packets).unwrap().refused, 1);
+        ip("link set hosta up");
+        pod.ip("link set eth0 up");
+        let socket = pod.udp(SocketAddr::new(A4.into(), 7004));
+        eventually("packets come again", || {
+            drop(socket.send_to(b"x", (B4, 7004)));
+            let received = ports[0].receive(&mut pool, &mut packets, 4).unwrap();
+            received.answered + packets.len() > 0
+        });
+        ip("link del hosta");
+        assert!(ports[0].receive(&mut pool, &mut packets, 4).is_err(), "deleted is");
+        packets.truncate(0);
+        packets.push(pool.take_filled(&[0x45; 40]).unwrap());
+        assert!(ports[0].transmit(&mut pool, &mut packets).is_err());
+        assert!(packets.is_empty());
+    });
+}
+
+#[test]
+fn a_packet_port_finishes_sctp_and_keeps_tagged_frames_out() {
+    inside("a_packet_port_finishes_sctp_and_keeps_tagged_frames_out", || {
+        let (pod, mut ports) = veth_pod("hosta", A_MAC, A4, A6, 1);
+        let mut message = vec![0; 40];
+        message[..4].copy_from_slice(&[0x1b, 0x58, 0x1b, 0x59]);
+        let mut packet = Vec::new();
+        etherparse::Ipv4Header::new(40, 64, etherparse::IpNumber::SCTP, A4.octets(), B4.octets())
+            .unwrap()
+            .write(&mut packet)
+            .unwrap();
+        packet.extend(&message);
+        let frame = [&HOST_MAC[..], &A_MAC, &[8, 0], &packet].concat();
+        let mut tagged = frame.clone();
+        tagged.splice(12..12, [0x81, 0, 0, 7]);
+        // What the pod's kernel does with its own SCTP: checksum from 34 on, stored at 8 (virtio's NEEDS_CSUM).
+        let mut partial = [0; 10];
+        partial[0] = 1;
+        partial[6..8].copy_from_slice(&34u16.to_ne_bytes());
+        partial[8..].copy_from_slice(&8u16.to_ne_bytes());
+        let descriptor = pod.run(|| {
+            let index = nix::net::if_::if_nametoindex("eth0").unwrap();
+            OwnedFd::from(PacketUplink::open(index, UplinkOptions::default(), 1).unwrap().remove(0))
+        });
+        for bytes in [[&[0; 10][..], &tagged].concat(), [&partial[..], &frame].concat()] {
+            assert!(send(descriptor.as_raw_fd(), &bytes, MsgFlags::empty()).is_ok());
+        }
+        let mut pool = Pool::new(8);
+        let received = receive(&mut ports[0], &mut pool, 1);
+        let sctp: Vec<_> = received.iter().filter(|p| p.bytes()[9] == 132).collect();
+        assert_eq!(sctp.len(), 1, "the tagged one is not there: {received:?}");
+        assert_eq!(sctp[0].offload.checksum, Checksum::Verified);
+        // CRC32c of the message, by an independent implementation.
+        assert_eq!(sctp[0].bytes()[28..32], [0x9a, 0xec, 0x95, 0x12]);
+    });
 }
 
 const NODE1: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 1);
@@ -432,43 +464,36 @@ fn uplink_queues_share_the_tunnelled_flows_without_copies() {
 }
 
 #[test]
-fn a_partial_inner_checksum_crosses_a_veth_as_metadata_that_only_a_packet_socket_sees() {
-    inside(
-        "a_partial_inner_checksum_crosses_a_veth_as_metadata_that_only_a_packet_socket_sees",
-        || {
-            let (one, two) = nodes();
-            let mut plain = uplink(&one, UplinkOptions::default());
-            let mut sender =
-                uplink(&one, UplinkOptions { partial_checksum: true, ..UplinkOptions::default() });
-            let mut port = uplink(&two, UplinkOptions::default());
-            let mut raw = two.run(|| IpipRaw::open(Reception::All).unwrap());
-            let mut pool = Pool::new(64);
-            let partial = Checksum::Partial { start: 20 + 20, offset: 6 };
-            let mut packet = pool.take_filled(&tunnelled(9)).unwrap();
-            packet.offload = Offload { checksum: partial, segmentation: None };
-            assert!(packet.push_front(&framed(B_MAC, &[])));
-            let mut packets = vec![packet];
-            assert_eq!(
-                plain.transmit(&mut pool, &mut packets).unwrap().refused,
-                1,
-                "off by default"
-            );
-            let mut packet = pool.take_filled(&tunnelled(9)).unwrap();
-            packet.offload = Offload { checksum: partial, segmentation: None };
-            assert!(packet.push_front(&framed(B_MAC, &[])));
-            let mut packets = vec![packet];
-            assert_eq!(sender.transmit(&mut pool, &mut packets).unwrap().sent, 1);
-            let received = receive(&mut port, &mut pool, 1);
-            assert_eq!(received[0].offload.checksum, partial);
-            let unfinished = receive(&mut raw, &mut pool, 1);
-            assert_eq!(unfinished[0].offload.checksum, Checksum::Unverified);
-            assert_eq!(
-                unfinished[0].bytes(),
-                received[0].bytes(),
-                "the same bytes, and no word about the checksum"
-            );
-        },
-    );
+fn a_partial_inner_checksum_crosses_a_veth_unfinished() {
+    inside("a_partial_inner_checksum_crosses_a_veth_unfinished", || {
+        let (one, two) = nodes();
+        let mut plain = uplink(&one, UplinkOptions::default());
+        let mut sender =
+            uplink(&one, UplinkOptions { partial_checksum: true, ..UplinkOptions::default() });
+        let mut port = uplink(&two, UplinkOptions::default());
+        let mut raw = two.run(|| IpipRaw::open(Reception::All).unwrap());
+        let mut pool = Pool::new(64);
+        let partial = Checksum::Partial { start: 20 + 20, offset: 6 };
+        let mut packet = pool.take_filled(&tunnelled(9)).unwrap();
+        packet.offload = Offload { checksum: partial, segmentation: None };
+        assert!(packet.push_front(&framed(B_MAC, &[])));
+        let mut packets = vec![packet];
+        assert_eq!(plain.transmit(&mut pool, &mut packets).unwrap().refused, 1, "off by default");
+        let mut packet = pool.take_filled(&tunnelled(9)).unwrap();
+        packet.offload = Offload { checksum: partial, segmentation: None };
+        assert!(packet.push_front(&framed(B_MAC, &[])));
+        let mut packets = vec![packet];
+        assert_eq!(sender.transmit(&mut pool, &mut packets).unwrap().sent, 1);
+        let received = receive(&mut port, &mut pool, 1);
+        assert_eq!(received[0].offload.checksum, partial);
+        let unfinished = receive(&mut raw, &mut pool, 1);
+        assert_eq!(unfinished[0].offload.checksum, Checksum::Unverified);
+        assert_eq!(
+            unfinished[0].bytes(),
+            received[0].bytes(),
+            "the same bytes, and no word about the checksum"
+        );
+    });
 }
 
 fn unreachables(node: &Netns) -> u64 {
@@ -538,5 +563,107 @@ fn a_raw_socket_carries_tunnel_packets_unchanged_and_refuses_what_it_cannot() {
         );
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(IpipRaw::from_fd(other.into()).is_err());
+    });
+}
+
+/// Segments of one TCP stream inside IPIP, each full, in order; checksums right.
+fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
+    let bytes = pattern(segments * size);
+    let tunnelled = bytes.chunks(size).enumerate().map(|(n, payload)| {
+        let mut inner = Vec::new();
+        etherparse::PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
+            .tcp(7000, 7001, 1000 + (n * size) as u32, 65_000)
+            .ack(1)
+            .write(&mut inner, payload)
+            .unwrap();
+        let mut packet = tunnelled(0);
+        packet.truncate(20);
+        packet.extend(inner);
+        let len = (packet.len() as u16).to_be_bytes();
+        packet[2..4].copy_from_slice(&len);
+        // Don't-fragment inside as well: a kernel coalesces datagrams of one identification only then.
+        packet[26] = 0x40;
+        for header in [0, 20] {
+            let ip =
+                etherparse::Ipv4HeaderSlice::from_slice(&packet[header..]).unwrap().to_header();
+            let checksum = ip.calc_header_checksum().to_be_bytes();
+            packet[header + 10..header + 12].copy_from_slice(&checksum);
+        }
+        packet
+    });
+    tunnelled.collect()
+}
+
+#[test]
+fn what_the_kernel_coalesces_comes_with_its_segment_size() {
+    inside("what_the_kernel_coalesces_comes_with_its_segment_size", || {
+        const SIZE: usize = 1400;
+        if Command::new("ethtool").arg("--version").output().is_err() {
+            return lacking(Need::Namespaces, "no ethtool");
+        }
+        let (one, two) = nodes();
+        // A veth coalesces with GRO on if the sender has TSO off, and then what one poll of its thread finds; without the
+        // thread it polls for each packet.
+        one.run(|| output("ethtool", "-K up0 tso off"));
+        let coalescing = two.run(|| {
+            output("ethtool", "-K up0 gro on");
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+            nix::mount::mount(
+                Some("sysfs"),
+                "/sys",
+                Some("sysfs"),
+                nix::mount::MsFlags::empty(),
+                None::<&str>,
+            )?;
+            std::fs::write("/sys/class/net/up0/threaded", "1")
+        });
+        if let Err(e) = coalescing {
+            return lacking(Need::Namespaces, &format!("a veth's NAPI thread: {e}"));
+        }
+        let mut sender = uplink(&one, UplinkOptions::default());
+        let mut port = uplink(&two, UplinkOptions::default());
+        let mut raw = two.run(|| IpipRaw::open(Reception::All).unwrap());
+        let mut pool = Pool::new(256);
+        let frames: Vec<_> = tunnelled_stream(40, SIZE).iter().map(|p| framed(B_MAC, p)).collect();
+        eventually("the kernel coalesces", || {
+            assert_eq!(transmit(&mut sender, &mut pool, &frames).0, 40);
+            std::thread::sleep(Duration::from_millis(50));
+            let packets = receive(&mut port, &mut pool, 1);
+            let copies = receive(&mut raw, &mut pool, 1);
+            let mut heard = Vec::new();
+            let mut coalesced = false;
+            assert_eq!(packets.len(), copies.len());
+            for (packet, copy) in packets.iter().zip(&copies) {
+                let bytes = packet.bytes();
+                assert_eq!(
+                    u16::from_be_bytes([bytes[2], bytes[3]]) as usize,
+                    bytes.len(),
+                    "the outer length"
+                );
+                assert_eq!(
+                    u16::from_be_bytes([bytes[22], bytes[23]]) as usize,
+                    bytes.len() - 20,
+                    "the inner length"
+                );
+                assert_eq!((copy.bytes(), copy.offload), (bytes, Offload::default()));
+                if let Some(segmentation) = packet.offload.segmentation {
+                    coalesced = true;
+                    assert_eq!(
+                        (segmentation.kind, segmentation.size as usize),
+                        (SegmentKind::Tcp4, SIZE)
+                    );
+                    assert_eq!(
+                        packet.offload.checksum,
+                        Checksum::Partial { start: 40, offset: 16 }
+                    );
+                }
+                heard.extend_from_slice(&bytes[60..]);
+            }
+            assert!(heard == pattern(40 * SIZE));
+            for packet in packets.into_iter().chain(copies) {
+                pool.put(packet);
+            }
+            coalesced
+        });
     });
 }

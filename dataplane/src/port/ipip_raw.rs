@@ -4,8 +4,8 @@
 //! packet ring's system time, and every socket of this kind in a namespace receives every packet.
 //!
 //! The kernel may have coalesced the packets of one inner TCP stream, and here, unlike on a packet socket, it does not say
-//! so: a packet of up to 64 KB arrives, its outer and inner lengths right, its inner checksum that of no segment and the
-//! segments' size lost. Such a packet can only be told by its length; it is handed up like any other.
+//! so: a packet of up to 64 KB arrives, its outer and inner lengths right, in its inner checksum field the pseudo-header's
+//! sum alone, and the segments' size lost. Such a packet can only be told by its length; it is handed up like any other.
 //! For the same reason this socket cannot receive what a sender with partial checksums puts on a veth.
 
 use std::io;

@@ -4,6 +4,7 @@
 //! Field offsets, all integers in the machine's byte order (the kernel's "legacy" default for both devices):
 //! `flags` 0, `gso_type` 1, `hdr_len` 2, `gso_size` 4, `csum_start` 6, `csum_offset` 8.
 
+use super::sctp;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 
 /// Length of the header without `num_buffers`.
@@ -73,10 +74,12 @@ pub fn decode(header: &Header, packet: &[u8], link_len: usize) -> Result<Offload
     }
 }
 
-/// [`decode`]s the header that came with a packet, and puts down in the packet what it says.
+/// [`decode`]s the header that came with a packet, and puts down in the packet what it says. A partial checksum that is
+/// none of the Internet's (SCTP's) is finished at once.
 #[inline]
 pub fn mark(packet: &mut Packet, header: &Header, link_len: usize) -> Result<(), Malformed> {
     packet.offload = decode(header, packet.bytes(), link_len)?;
+    sctp::finish(packet);
     Ok(())
 }
 

@@ -17,12 +17,9 @@ use manx_dataplane::port::PacketIo;
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
-/// At 1, a test that cannot have its namespaces fails.
-const REQUIRE_NETNS: &str = "MANX_REQUIRE_NETNS";
-/// At 1, a test that cannot open TUN in them fails too: an ordinary user often cannot.
-const REQUIRE_TUN: &str = "MANX_REQUIRE_TUN";
 /// What a child prints when the environment, not the code, stops it.
 const SKIPPED: &str = "SKIPPED: ";
+const SKIPPED_TUN: &str = "SKIPPED without TUN: ";
 /// Longer than any of these tests takes.
 const BOUND: &str = "60";
 
@@ -34,7 +31,7 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
         return;
     }
     if let Err(reason) = allowed() {
-        return skip(test, REQUIRE_NETNS, &reason);
+        return skip(test, Need::Namespaces, &reason);
     }
     let output = Command::new("timeout")
         .args([
@@ -57,14 +54,37 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "in its namespaces:\n{out}\n{err}");
     assert!(out.contains("1 passed"), "the test did not run in its namespaces:\n{out}\n{err}");
-    if let Some(reason) = err.lines().find_map(|line| line.strip_prefix(SKIPPED)) {
-        skip(test, REQUIRE_TUN, reason);
+    for line in err.lines() {
+        if let Some(reason) = line.strip_prefix(SKIPPED) {
+            skip(test, Need::Namespaces, reason);
+        } else if let Some(reason) = line.strip_prefix(SKIPPED_TUN) {
+            skip(test, Need::Tun, reason);
+        }
     }
 }
 
-/// Called inside: the rest of the test needs TUN, which this environment does not give.
-pub(crate) fn without_tun(reason: &str) {
-    eprintln!("{SKIPPED}{reason}");
+/// What an environment may lack, and the variable that makes lacking it a failure when it is 1.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// User and network namespaces and the programs that build them.
+    Namespaces,
+    /// TUN inside them: an ordinary user often has the former and not this.
+    Tun,
+}
+
+impl Need {
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Namespaces => "MANX_REQUIRE_NETNS",
+            Self::Tun => "MANX_REQUIRE_TUN",
+        }
+    }
+}
+
+/// Called inside: the rest of the test is impossible here.
+pub(crate) fn lacking(need: Need, reason: &str) {
+    let mark = if need == Need::Tun { SKIPPED_TUN } else { SKIPPED };
+    eprintln!("{mark}{reason}");
 }
 
 fn allowed() -> Result<(), String> {
@@ -81,7 +101,8 @@ fn allowed() -> Result<(), String> {
     ))
 }
 
-fn skip(test: &str, require: &str, reason: &str) {
+fn skip(test: &str, need: Need, reason: &str) {
+    let require = need.variable();
     assert!(
         std::env::var_os(require).is_none_or(|v| v != "1"),
         "{require}=1 and {test} cannot run: {reason}"
