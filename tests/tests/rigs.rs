@@ -1,0 +1,68 @@
+//! The rigs in `fixtures/rigs/` are manifests without a fault, and each of them is worth running.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use manx::import;
+use manx::store::{Contents, Store};
+use manx_policy_compiler::model::PolicyState;
+
+/// Every rig, by its folder.
+const RIGS: [&str; 7] = [
+    "cross-subnet",
+    "default-deny",
+    "dual-stack",
+    "namespaces",
+    "no-overlay",
+    "ten-nodes",
+    "three-tier",
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/rigs")
+}
+
+/// Reads a rig as its nodes do: `rig.yaml` is none of the cluster's objects.
+fn load(rig: &str) -> Contents {
+    let copy = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(folder().join(rig)).unwrap().map(Result::unwrap) {
+        if file.file_name() != "rig.yaml" {
+            fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+    }
+    Store::load(copy.path())
+}
+
+#[test]
+fn every_folder_is_a_rig_of_the_list() {
+    let found: BTreeSet<String> = fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(found, RIGS.map(str::to_owned).into());
+}
+
+#[test]
+fn no_rig_has_a_problem() {
+    for rig in RIGS {
+        let cluster = import::import(&load(rig));
+        let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();
+        assert!(problems.is_empty(), "{rig}: {}", problems.join("\n"));
+        assert!(cluster.in_sync, "{rig}");
+    }
+}
+
+#[test]
+fn every_rig_has_nodes_to_cross_pods_to_ask_and_policies_in_force() {
+    for rig in RIGS {
+        let cluster = import::import(&load(rig));
+        assert!(cluster.nodes.len() >= 2, "{rig}: one node crosses no underlay");
+        assert!(!cluster.pools.is_empty(), "{rig}: no pool says how to cross it");
+        let policies = &cluster.model.policies;
+        assert!(!policies.is_empty(), "{rig}: no policy");
+        for (name, policy) in policies {
+            assert!(matches!(policy, PolicyState::Valid(_)), "{rig}: {name} is invalid");
+        }
+    }
+}
