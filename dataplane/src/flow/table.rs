@@ -64,7 +64,9 @@ pub struct HashSeed(Option<[u64; 4]>);
 
 impl HashSeed {
     /// Drawn anew for each table, so that nobody outside can choose keys that collide.
-    pub const RANDOM: Self = Self(None);
+    pub const fn random() -> Self {
+        Self(None)
+    }
 
     /// A constant: for tests, which want the same run again.
     pub const fn fixed(seed: u64) -> Self {
@@ -408,7 +410,7 @@ mod tests {
     /// Flows that all have the same two buckets.
     fn crowd(table: &FlowTable, count: usize) -> Vec<(u64, FlowKey)> {
         (0u128..)
-            .map(|n| FlowKey::new(n.to_be_bytes().into(), [0xff; 16].into(), 1, 2, 6).0)
+            .map(|n| FlowKey::new(n.to_be_bytes(), [0xff; 16], 1, 2, 6).0)
             .map(|key| (table.hash(&key), key))
             .filter(|&(hash, _)| table.first(hash) == 0 && table.alternate(hash) == 1)
             .take(count)

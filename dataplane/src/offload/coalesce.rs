@@ -8,10 +8,42 @@ const MAX_LEN: usize = 65_535;
 /// Streams followed at once in a batch; with more, one after the other is closed.
 const RUNS: usize = 8;
 
+/// One of a batch: a packet, and what its owner keeps beside it.
+pub trait Mergeable {
+    /// The packet.
+    fn packet(&self) -> &Packet;
+    /// The packet, to change.
+    fn packet_mut(&mut self) -> &mut Packet;
+    /// The packet, the rest being done with.
+    fn into_packet(self) -> Packet;
+    /// Whether both came the same way (through one tunnel, say). Packets of different origins never merge.
+    fn same_origin(&self, other: &Self) -> bool;
+    /// Called when the packet has become a super-packet: its length and its FIN and PSH flags are not what they were.
+    fn merged(&mut self);
+}
+
+impl<T: Eq> Mergeable for (Packet, T) {
+    fn packet(&self) -> &Packet {
+        &self.0
+    }
+
+    fn packet_mut(&mut self) -> &mut Packet {
+        &mut self.0
+    }
+
+    fn into_packet(self) -> Packet {
+        self.0
+    }
+
+    fn same_origin(&self, other: &Self) -> bool {
+        self.1 == other.1
+    }
+
+    fn merged(&mut self) {}
+}
+
 /// Merges TCP segments of a batch, in place: each run of consecutive segments becomes one super-packet in the buffer and
 /// at the place of its first segment, and the other buffers return to `pool`.
-///
-/// Beside each packet stands where it came from (the tunnel, say): packets of different origins never merge.
 ///
 /// Segments merge when every byte of their headers is equal, but for what segmentation derives: the sequence number
 /// follows on; the IPv4 identification counts up by one, or stays the same where Don't Fragment makes it meaningless (RFC
@@ -20,67 +52,92 @@ const RUNS: usize = 8;
 /// A checksum must be verified, or is verified here; a packet with a wrong one passes alone and untouched.
 ///
 /// Packets of one connection never change their order; those of different connections may.
-pub fn coalesce<T: Copy + Eq>(batch: &mut Vec<(Packet, T)>, pool: &mut Pool) {
-    let mut runs: [Option<Run<T>>; RUNS] = [const { None }; RUNS];
-    let mut turn = 0;
+pub fn coalesce<M: Mergeable>(batch: &mut Vec<M>, pool: &mut Pool) {
+    let mut runs = Runs::default();
     let mut kept = 0;
     for index in 0..batch.len() {
-        let shape = Shape::of(batch[index].0.bytes());
-        let merged = match shape {
-            Shape::Whole(headers) if headers.protocol == TCP => {
-                let (before, rest) = batch.split_at_mut(index);
-                let (packet, origin) = &mut rest[0];
-                let mut merged = false;
-                let whole = is_whole(packet, &headers);
-                for open in &mut runs {
-                    let Some(run) = open else { continue };
-                    let head = &mut before[run.head].0;
-                    if !run.same_connection(head.bytes(), packet.bytes(), &headers) {
-                        continue;
-                    }
-                    merged = whole
-                        && run.origin == *origin
-                        && run.continues(head.bytes(), packet.bytes(), &headers)
-                        && run.append(head, packet.bytes());
-                    if !merged || run.ended {
-                        close(open, before);
-                    }
-                }
-                if !merged && whole && opens(packet.bytes(), &headers) {
-                    let free = runs.iter().position(Option::is_none).unwrap_or_else(|| {
-                        turn += 1;
-                        turn % RUNS
-                    });
-                    let slot = &mut runs[free];
-                    close(slot, before);
-                    *slot = Some(Run::new(kept, packet.bytes(), headers, *origin));
-                }
-                merged
-            }
-            Shape::Whole(_) | Shape::Other => false,
-            Shape::Unknown => {
-                for run in &mut runs {
-                    close(run, batch);
-                }
-                false
-            }
-        };
-        if !merged {
+        let (before, rest) = batch.split_at_mut(index);
+        if !rest.first_mut().is_some_and(|item| runs.take(before, kept, item)) {
             batch.swap(kept, index);
             kept += 1;
         }
     }
-    for run in &mut runs {
-        close(run, batch);
-    }
-    for (packet, _) in batch.drain(kept..) {
-        pool.put(packet);
+    runs.close_all(batch);
+    for item in batch.drain(kept..) {
+        pool.put(item.into_packet());
     }
 }
 
-fn close<T: Copy>(run: &mut Option<Run<T>>, batch: &mut [(Packet, T)]) {
-    if let Some(run) = run.take() {
-        run.close(&mut batch[run.head].0);
+/// The streams that are followed.
+#[derive(Default)]
+struct Runs {
+    open: [Option<Run>; RUNS],
+    turn: usize,
+}
+
+impl Runs {
+    /// Appends an item to its run, true; or else makes the runs ready for its being kept at `place`, behind `before`.
+    fn take<M: Mergeable>(&mut self, before: &mut [M], place: usize, item: &mut M) -> bool {
+        let headers = match Shape::of(item.packet().bytes()) {
+            Shape::Whole(headers) if headers.protocol == TCP => headers,
+            Shape::Whole(_) | Shape::Other => return false,
+            Shape::Unknown => {
+                self.close_all(before);
+                return false;
+            }
+        };
+        let whole = is_whole(item.packet_mut(), &headers);
+        let bytes = item.packet().bytes();
+        // There is one run of a connection at most.
+        for open in &mut self.open {
+            let Some(run) = open else { continue };
+            let head = &mut before[run.head];
+            if !run.same_connection(head.packet().bytes(), bytes, &headers) {
+                continue;
+            }
+            let merged = whole
+                && head.same_origin(item)
+                && run.continues(head.packet().bytes(), bytes, &headers)
+                && run.append(head.packet_mut(), bytes);
+            if !merged || run.ended {
+                close(open, before);
+            }
+            if merged {
+                return true;
+            }
+            break;
+        }
+        if whole && opens(bytes, &headers) {
+            let slot = self.vacate(before);
+            self.open[slot] = Some(Run::new(place, bytes, headers));
+        }
+        false
+    }
+
+    /// A slot without a run: a free one, or one closed in its turn.
+    fn vacate<M: Mergeable>(&mut self, batch: &mut [M]) -> usize {
+        if let Some(free) = self.open.iter().position(Option::is_none) {
+            return free;
+        }
+        self.turn = (self.turn + 1) % RUNS;
+        close(&mut self.open[self.turn], batch);
+        self.turn
+    }
+
+    fn close_all<M: Mergeable>(&mut self, batch: &mut [M]) {
+        for open in &mut self.open {
+            close(open, batch);
+        }
+    }
+}
+
+fn close<M: Mergeable>(open: &mut Option<Run>, batch: &mut [M]) {
+    if let Some(run) = open.take()
+        && run.segments > 1
+    {
+        let head = &mut batch[run.head];
+        run.close(head.packet_mut());
+        head.merged();
     }
 }
 
@@ -121,11 +178,10 @@ enum Identification {
 }
 
 /// A super-packet in the making.
-struct Run<T> {
+struct Run {
     /// Index of the first segment in the batch.
     head: usize,
     headers: Headers,
-    origin: T,
     /// Payload bytes of the first segment.
     size: usize,
     segments: u16,
@@ -135,13 +191,12 @@ struct Run<T> {
     ended: bool,
 }
 
-impl<T> Run<T> {
-    fn new(head: usize, bytes: &[u8], headers: Headers, origin: T) -> Self {
+impl Run {
+    fn new(head: usize, bytes: &[u8], headers: Headers) -> Self {
         let size = bytes.len() - headers.payload;
         Self {
             head,
             headers,
-            origin,
             size,
             segments: 1,
             next: sequence(bytes, headers.transport).wrapping_add(size as u32),
@@ -226,11 +281,8 @@ impl<T> Run<T> {
         true
     }
 
-    /// Makes a super-packet of the first segment's buffer, if anything was appended.
+    /// Makes a super-packet of the first segment's buffer, which others were appended to.
     fn close(&self, head: &mut Packet) {
-        if self.segments == 1 {
-            return;
-        }
         let headers = &self.headers;
         let bytes = head.bytes_mut();
         headers.write_lengths(bytes);

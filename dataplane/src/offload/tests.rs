@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use etherparse::{Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 use proptest::prelude::*;
 
+use super::coalesce::coalesce;
 use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP};
-use super::*;
+use super::segment::{complete, segment};
 use crate::fate::DropReason;
 use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
 
