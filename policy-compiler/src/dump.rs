@@ -1,10 +1,9 @@
 //! An image as text, for people and for golden tests.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::image::{ChainId, Image, NO_CLASS, PathId, Row};
-use crate::model::{Protocol, Reason};
+use crate::image::{Image, NO_CLASS, PathId, Row};
+use crate::model::{Direction, Protocol, Reason};
 
 impl fmt::Display for Image {
     /// Endpoints, addresses, classes, chains with their cells, and rows, each in the order of its numbers. Hashes, counter
@@ -23,8 +22,10 @@ impl Image {
         writeln!(f, "endpoints")?;
         for (name, local) in &self.endpoints {
             write!(f, "  {name}:")?;
-            let [ChainId(ingress), ChainId(egress)] = local.chains;
-            writeln!(f, " ingress by chain {ingress}, egress by chain {egress}")?;
+            for (direction, chain) in Direction::ALL.into_iter().zip(local.chains) {
+                write!(f, " {direction} by chain {}", chain.index())?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }
@@ -72,13 +73,9 @@ impl Image {
                 write!(f, "; here {name} is {protocol} {ports:?}")?;
             }
             writeln!(f)?;
-            let mut classes_of: BTreeMap<u32, Vec<String>> = BTreeMap::new();
             let cells = self.cells.iter().skip(index * classes).take(classes);
             for (class, row) in cells.enumerate() {
-                classes_of.entry(*row).or_default().push(class.to_string());
-            }
-            for (row, classes) in classes_of {
-                writeln!(f, "     row {row} for class {}", classes.join(" "))?;
+                writeln!(f, "     class {class}: row {row}")?;
             }
         }
         Ok(())
@@ -92,22 +89,16 @@ impl Image {
         Ok(())
     }
 
-    /// What differs from the row's answer to other protocols, then that answer.
     fn fmt_row(&self, f: &mut fmt::Formatter<'_>, index: usize, row: &Row) -> fmt::Result {
-        writeln!(f, "  {index}:")?;
         for (protocol, portless) in Protocol::ALL.into_iter().zip(row.portless) {
             let intervals: Vec<(u16, PathId)> = self.intervals(row, protocol).collect();
             for (at, (first, path)) in intervals.iter().enumerate() {
-                let last = intervals.get(at + 1).map_or(u16::MAX, |next| next.0.saturating_sub(1));
-                if *path != row.other {
-                    writeln!(f, "     {protocol} {first}-{last}: {}", self.text(*path))?;
-                }
+                let last = intervals.get(at + 1).map_or(u16::MAX, |next| next.0 - 1);
+                writeln!(f, "  {index}: {protocol} {first}-{last}: {}", self.text(*path))?;
             }
-            if portless != row.other {
-                writeln!(f, "     {protocol} without port: {}", self.text(portless))?;
-            }
+            writeln!(f, "  {index}: {protocol} without port: {}", self.text(portless))?;
         }
-        writeln!(f, "     anything else: {}", self.text(row.other))
+        writeln!(f, "  {index}: other protocols: {}", self.text(row.other))
     }
 
     fn text(&self, path: PathId) -> String {

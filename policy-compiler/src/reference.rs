@@ -3,7 +3,6 @@
 //! It shares nothing with resolution and compilation but the model's own matching of one selector and one block.
 //! Kubernetes' NetworkPolicy reference (networking.k8s.io/v1) gives the semantics.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::model::{
@@ -23,24 +22,17 @@ pub fn judge(
     peer: IpAddr,
     transport: Transport,
 ) -> Reason {
-    let pods = model.endpoints.iter().filter(|(_, pod)| pod.addresses.contains(&peer));
-    let pods: Vec<_> = pods.map(|(name, pod)| (name, pod.as_ref())).collect();
-    judge_holders(model, local, direction, peer, &pods, transport)
+    judge_candidates(model, local, direction, peer, &candidates(model, peer), transport)
 }
 
-/// The pods that have each address.
-pub(crate) fn holders(model: &Model) -> BTreeMap<IpAddr, Vec<(&ObjectName, &Endpoint)>> {
-    let mut holders: BTreeMap<IpAddr, Vec<_>> = BTreeMap::new();
-    for (name, pod) in &model.endpoints {
-        for address in &pod.addresses {
-            holders.entry(*address).or_default().push((name, pod.as_ref()));
-        }
-    }
-    holders
+/// The pods that have `address`.
+pub(crate) fn candidates(model: &Model, address: IpAddr) -> Vec<(&ObjectName, &Endpoint)> {
+    let pods = model.endpoints.iter().filter(|(_, pod)| pod.addresses.contains(&address));
+    pods.map(|(name, pod)| (name, pod.as_ref())).collect()
 }
 
 /// [`judge`] for a peer whose pods are already known.
-pub(crate) fn judge_holders(
+pub(crate) fn judge_candidates(
     model: &Model,
     local: &ObjectName,
     direction: Direction,
@@ -50,7 +42,10 @@ pub(crate) fn judge_holders(
 ) -> Reason {
     let Some(endpoint) = model.endpoints.get(local) else { return Reason::Unknown(direction) };
     let mut isolated_by = None;
-    for (name, state) in model.policies_in(&local.namespace) {
+    for (name, state) in &model.policies {
+        if name.namespace != local.namespace {
+            continue;
+        }
         let policy: &Policy = match state {
             PolicyState::Valid(policy) => policy,
             PolicyState::Invalid(selector) => {

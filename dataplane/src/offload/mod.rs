@@ -10,5 +10,6 @@
 pub mod coalesce;
 mod headers;
 pub mod segment;
+mod sum;
 #[cfg(test)]
 mod tests;
