@@ -1,1 +1,256 @@
-//! The Internet checksum: computed, adjusted (RFC 1071, RFC 1624).
+//! The Internet checksum (RFC 1071): computed, completed, verified, adjusted (RFC 1624).
+//!
+//! A sum is a `u32` that holds a ones' complement sum of big-endian 16-bit words, not yet folded to 16 bits. Sums add with
+//! `+`: [`sum`] and the pseudo-headers stay below 2^20, so thousands fit.
+
+use crate::packet::{Checksum, Packet};
+use crate::wire::address::Address;
+use crate::wire::{Malformed, icmpv6, protocol, tcp, udp};
+
+/// Words of eight bytes that [`sum`] adds side by side, so that no addition waits for the one before.
+const LANES: usize = 4;
+const WORD: usize = 8;
+
+/// The sum of `bytes`, at most 0xffff; a last odd byte is the high half of a word.
+///
+/// A sum over bytes that stand at an odd offset of a longer sum must be [`swap`]ped before it is added.
+#[inline]
+pub fn sum(bytes: &[u8]) -> u32 {
+    let mut sums = [0u64; LANES];
+    let mut carries = [0u64; LANES];
+    let mut blocks = bytes.chunks_exact(LANES * WORD);
+    for block in &mut blocks {
+        for lane in 0..LANES {
+            let (sum, carry) = sums[lane].overflowing_add(word(&block[lane * WORD..]));
+            sums[lane] = sum;
+            carries[lane] += u64::from(carry);
+        }
+    }
+    // 2^16 is 1 to a ones' complement sum, so the halves of a word may be added, and a carry out of it counts 1.
+    let mut total: u64 = 0;
+    for lane in 0..LANES {
+        total += (sums[lane] & 0xffff_ffff) + (sums[lane] >> 32) + carries[lane];
+    }
+    let mut words = blocks.remainder().chunks_exact(WORD);
+    for eight in &mut words {
+        let word = word(eight);
+        total += (word & 0xffff_ffff) + (word >> 32);
+    }
+    let mut last = [0; WORD];
+    last[..words.remainder().len()].copy_from_slice(words.remainder());
+    let word = word(&last);
+    total += (word & 0xffff_ffff) + (word >> 32);
+    // The words were read in the machine's byte order, which a ones' complement sum survives (RFC 1071, section 2 (B)).
+    u32::from(u16::from_be(fold64(total)))
+}
+
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+#[inline]
+fn fold64(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    fold(sum as u32)
+}
+
+/// The sum folded to 16 bits, each carry added at the low end.
+#[inline]
+pub const fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (sum + (sum >> 16)) as u16
+}
+
+/// The sum of the same bytes, one byte further on.
+#[inline]
+pub const fn swap(sum: u32) -> u32 {
+    fold(sum).swap_bytes() as u32
+}
+
+/// The checksum to send: the complement of the sum.
+#[inline]
+pub const fn finish(sum: u32) -> u16 {
+    !fold(sum)
+}
+
+/// Whether a sum over data with its checksum says that nothing was changed.
+#[inline]
+pub const fn is_right(sum: u32) -> bool {
+    fold(sum) == 0xffff
+}
+
+/// The pseudo-header's sum, either family: addresses, protocol and length of the layer-4 part (RFC 9293, section 3.1;
+/// RFC 8200, section 8.1).
+#[inline]
+pub fn pseudo(source: Address, destination: Address, protocol: u8, len: u32) -> u32 {
+    source.checksum() + destination.checksum() + u32::from(protocol) + (len & 0xffff) + (len >> 16)
+}
+
+/// The checksum after one 16-bit word that it covers changed from `old` to `new`.
+///
+/// With C the checksum and ~ the complement, the data's sum is ~C. Taking m out of it is adding ~m, because m + ~m is
+/// (minus) zero; so the new sum is ~C + ~m + m' and the new checksum C' = ~(~C + ~m + m') (RFC 1624, equation 3). Unlike
+/// C' = C + m + ~m' of RFC 1141 this never turns a sum that is not zero into minus zero, so it equals the checksum
+/// computed anew.
+#[inline]
+#[must_use]
+pub const fn adjust(checksum: u16, old: u16, new: u16) -> u16 {
+    finish(!checksum as u32 + !old as u32 + new as u32)
+}
+
+/// Whether a layer-4 checksum is right over all of `segment`, header and payload.
+///
+/// True for protocols without an Internet checksum and for UDP over IPv4 without one (RFC 768): there is nothing to be
+/// wrong. `segment` must hold the protocol's header, or the answer is false.
+pub fn transport_is_right(
+    source: Address,
+    destination: Address,
+    protocol: u8,
+    segment: &[u8],
+) -> bool {
+    let pseudo = || pseudo(source, destination, protocol, segment.len() as u32);
+    match protocol {
+        protocol::TCP => {
+            tcp::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
+        }
+        protocol::UDP => match udp::View::new_checked(segment) {
+            Err(Malformed) => false,
+            Ok(view) if view.checksum() == 0 => source.is_v4(),
+            Ok(view) => {
+                // UDP's own length counts; what IP carries behind it is not UDP's.
+                let len = view.len();
+                let covered = &segment[..usize::from(len)];
+                let pseudo = self::pseudo(source, destination, protocol, u32::from(len));
+                is_right(pseudo + sum(covered))
+            }
+        },
+        protocol::ICMPV4 => is_right(sum(segment)),
+        protocol::ICMPV6 => {
+            icmpv6::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
+        }
+        _ => true,
+    }
+}
+
+/// Turns [`Checksum::Partial`] into a whole checksum, over everything from the layer-4 header to the packet's end. A UDP
+/// checksum of 0 is sent as 0xffff, or it would mean "none" (RFC 768). Any other state is left alone.
+///
+/// For plain packets: a super-packet's segments get theirs when it is cut.
+#[inline]
+pub fn complete_partial(packet: &mut Packet) -> Result<(), Malformed> {
+    let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
+    let (start, offset) = (usize::from(start), usize::from(offset));
+    let covered = packet.bytes_mut().get_mut(start..).ok_or(Malformed)?;
+    let complete = match finish(sum(covered)) {
+        0 if offset == udp::CHECKSUM_OFFSET => 0xffff,
+        other => other,
+    };
+    let field = covered.get_mut(offset..offset + 2).ok_or(Malformed)?;
+    field.copy_from_slice(&complete.to_be_bytes());
+    packet.offload.checksum = Checksum::Verified;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::checksum::Sum16BitWords;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::Pool;
+    use crate::parse::parse;
+    use crate::wire::arbitrary::{self, Transport};
+
+    /// RFC 1071's definition, word by word.
+    fn by_definition(bytes: &[u8]) -> u16 {
+        bytes.chunks(2).fold(0, |sum, pair| {
+            let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
+            let (sum, carry) = sum.overflowing_add(word);
+            sum + u16::from(carry)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_is_the_definition_and_etherparses(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert_eq!(fold(sum(&bytes)), by_definition(&bytes));
+            let theirs = Sum16BitWords::new().add_slice(&bytes).ones_complement();
+            prop_assert_eq!(finish(sum(&bytes)), theirs.to_be());
+        }
+
+        #[test]
+        fn a_sum_splits_anywhere(bytes in prop::collection::vec(any::<u8>(), 0..300), at: prop::sample::Index) {
+            let at = at.index(bytes.len() + 1);
+            let (front, back) = bytes.split_at(at);
+            let back = if at % 2 == 0 { sum(back) } else { swap(sum(back)) };
+            prop_assert_eq!(fold(sum(front) + back), fold(sum(&bytes)));
+        }
+
+        #[test]
+        fn adjusted_is_recomputed(mut bytes: [u8; 20], at in 1usize..10, new: u16) {
+            bytes[0] |= 0x40;
+            let before = finish(sum(&bytes));
+            let old = u16::from_be_bytes([bytes[at * 2], bytes[at * 2 + 1]]);
+            bytes[at * 2..at * 2 + 2].copy_from_slice(&new.to_be_bytes());
+            prop_assert_eq!(adjust(before, old, new), finish(sum(&bytes)));
+        }
+
+        #[test]
+        fn what_etherparse_wrote_is_right_and_a_flipped_bit_is_not(
+            (_, transport, mut bytes) in arbitrary::described(), bit: prop::sample::Index,
+        ) {
+            let parsed = parse(&bytes).unwrap();
+            let start = usize::from(parsed.transport_offset);
+            let check = |bytes: &[u8]| {
+                transport_is_right(parsed.source, parsed.destination, parsed.protocol, &bytes[start..])
+            };
+            prop_assert!(check(&bytes));
+            if matches!(transport, Transport::Tcp(_) | Transport::Echo { .. }) {
+                let bit = bit.index((bytes.len() - start) * 8);
+                bytes[start + bit / 8] ^= 1 << (bit % 8);
+                prop_assert!(!check(&bytes));
+            }
+        }
+
+        #[test]
+        fn a_completed_partial_checksum_is_etherparses((_, transport, bytes) in arbitrary::described()) {
+            let offset = match transport {
+                Transport::Tcp(_) => tcp::CHECKSUM_OFFSET,
+                Transport::Udp(..) => udp::CHECKSUM_OFFSET,
+                Transport::Echo { .. } | Transport::Sctp(..) | Transport::Other(_) => return Ok(()),
+            };
+            let parsed = parse(&bytes).unwrap();
+            let start = usize::from(parsed.transport_offset);
+            let len = (bytes.len() - start) as u32;
+            let seed = fold(pseudo(parsed.source, parsed.destination, parsed.protocol, len));
+            let mut pool = Pool::new(1);
+            let mut packet = pool.take_filled(&bytes).unwrap();
+            packet.bytes_mut()[start + offset..][..2].copy_from_slice(&seed.to_be_bytes());
+            packet.offload.checksum = Checksum::Partial { start: start as u16, offset: offset as u16 };
+            prop_assert_eq!(complete_partial(&mut packet), Ok(()));
+            prop_assert_eq!(packet.bytes(), bytes);
+            prop_assert_eq!(packet.offload.checksum, Checksum::Verified);
+        }
+    }
+
+    #[test]
+    fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
+        let mut pool = Pool::new(1);
+        let mut packet = pool.take_filled(&[0xff, 0xff, 0, 0, 0, 0, 0, 0]).unwrap();
+        packet.offload.checksum = Checksum::Partial { start: 0, offset: 6 };
+        complete_partial(&mut packet).unwrap();
+        assert_eq!(packet.bytes()[6..], [0xff, 0xff]);
+    }
+
+    #[test]
+    fn a_partial_checksum_outside_the_packet_is_malformed() {
+        let mut pool = Pool::new(1);
+        let mut packet = pool.take_filled(&[0; 40]).unwrap();
+        for (start, offset) in [(41, 0), (20, 19), (20, u16::MAX), (u16::MAX, u16::MAX)] {
+            packet.offload.checksum = Checksum::Partial { start, offset };
+            assert_eq!(complete_partial(&mut packet), Err(Malformed), "{start} {offset}");
+        }
+    }
+}

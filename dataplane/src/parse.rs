@@ -1,1 +1,510 @@
 //! A packet's parsed headers: what the decision needs, found once.
+//!
+//! What cannot be parsed is dropped: nothing is judged by a header that a receiver might read otherwise.
+
+use crate::wire::address::Address;
+use crate::wire::{
+    Ecn, Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp,
+};
+
+/// A packet with all its fragments holds no more (RFC 791, section 3.2; RFC 8200, section 4.5).
+const MAX_REASSEMBLED: u32 = 65_535;
+/// Fragments but the last are a multiple of this many bytes long.
+const FRAGMENT_UNIT: usize = 8;
+
+/// Which part of a packet this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fragment {
+    /// All of it.
+    Whole,
+    /// Its beginning: it carries the ports, and decides for the others.
+    First {
+        /// Common to the packet's fragments.
+        id: u32,
+    },
+    /// A later part: neither ports nor types.
+    Later {
+        /// Common to the packet's fragments.
+        id: u32,
+        /// Where it stands in the packet's payload, in bytes.
+        offset: u16,
+    },
+}
+
+/// What a decision reads of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parsed {
+    /// Where it comes from.
+    pub source: Address,
+    /// Where it goes to; of the same family.
+    pub destination: Address,
+    /// The upper layer, behind IPv6's extension headers. In an IPv6 fragment but the first, what the fragment header
+    /// names, which need not be the upper layer.
+    pub protocol: u8,
+    /// Differentiated services code point.
+    pub dscp: u8,
+    /// Congestion notification.
+    pub ecn: Ecn,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// IPv4: must not be fragmented. Always so in IPv6.
+    pub dont_fragment: bool,
+    /// TCP's flags ([`tcp::flag`]), else 0.
+    pub tcp_flags: u8,
+    /// ICMP's type, else 0.
+    pub icmp_type: u8,
+    /// ICMP's code, else 0.
+    pub icmp_code: u8,
+    /// Whether the ports are ports: TCP, UDP and SCTP, but for later fragments.
+    pub has_ports: bool,
+    /// Source port; an ICMP query's identifier; else 0.
+    pub source_port: u16,
+    /// Destination port; an ICMP query's identifier; else 0.
+    pub destination_port: u16,
+    /// Where the upper layer begins, from the packet's first byte.
+    pub transport_offset: u16,
+    /// Where the upper layer's header ends, from the packet's first byte: what each segment of a super-packet repeats.
+    pub header_len: u16,
+    /// The packet's length by its IP header; bytes behind it are the link's padding.
+    pub total_len: u16,
+    /// Which part of a packet it is.
+    pub fragment: Fragment,
+}
+
+impl Parsed {
+    /// Whether it is IPv4.
+    #[inline]
+    pub fn is_v4(&self) -> bool {
+        self.source.is_v4()
+    }
+
+    /// Whether it is an ICMP message about another packet.
+    #[inline]
+    pub fn is_icmp_error(&self) -> bool {
+        match (self.protocol, self.fragment) {
+            (_, Fragment::Later { .. }) => false,
+            (protocol::ICMPV4, _) if self.is_v4() => icmpv4::kind::is_error(self.icmp_type),
+            (protocol::ICMPV6, _) if !self.is_v4() => icmpv6::kind::is_error(self.icmp_type),
+            _ => false,
+        }
+    }
+}
+
+/// Parses a packet from its IP header on.
+///
+/// Refused, beside headers that are cut short or contradict themselves:
+/// a wrong IPv4 header checksum; an upper layer cut short in a whole packet or a first fragment, and a later fragment that
+/// overlaps it (the tiny fragment and overlapping fragment attacks, RFC 1858 and RFC 3128, here for every protocol with
+/// ports; RFC 7112); fragments that are no multiple of eight bytes or reach beyond 64 KB (RFC 8200, section 4.5); an
+/// IPv6 packet from or to an IPv4-mapped address, which stands for IPv4 in an [`Address`]; jumbograms.
+#[inline]
+pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
+    match bytes.first().ok_or(Malformed)? >> 4 {
+        4 => parse_v4(bytes),
+        6 => parse_v6(bytes),
+        _ => Err(Malformed),
+    }
+}
+
+#[inline]
+fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
+    let ip = ipv4::View::new_checked(bytes)?;
+    if !ip.checksum_is_right() {
+        return Err(Malformed);
+    }
+    let payload = ip.payload();
+    let fragment = part(
+        u32::from(ip.id()),
+        ip.fragment_offset(),
+        ip.more_fragments(),
+        ip.header_len(),
+        payload.len(),
+    )?;
+    Parsed {
+        source: Address::v4(ip.source()),
+        destination: Address::v4(ip.destination()),
+        protocol: ip.protocol(),
+        dscp: ip.dscp(),
+        ecn: ip.ecn(),
+        ttl: ip.ttl(),
+        dont_fragment: ip.dont_fragment(),
+        transport_offset: ip.header_len() as u16,
+        total_len: ip.total_len(),
+        fragment,
+        ..NOTHING
+    }
+    .with_transport(payload)
+}
+
+#[inline]
+fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
+    let ip = ipv6::View::new_checked(bytes)?;
+    let total_len = u16::try_from(ip.total_len()).map_err(|_| Malformed)?;
+    let (source, destination) = (Address::v6(ip.source()), Address::v6(ip.destination()));
+    if source.is_v4() || destination.is_v4() {
+        return Err(Malformed);
+    }
+    let payload = ip.payload();
+    let walked = extension::walk(ip.next_header(), payload)?;
+    let fragment = match walked.fragment {
+        None => Fragment::Whole,
+        Some((f, end)) => part(f.id, f.offset, f.more, end - 8, payload.len() - end)?,
+    };
+    Parsed {
+        source,
+        destination,
+        protocol: walked.protocol,
+        dscp: ip.dscp(),
+        ecn: ip.ecn(),
+        ttl: ip.hop_limit(),
+        dont_fragment: true,
+        transport_offset: (ipv6::HEADER_LEN + walked.offset) as u16,
+        total_len,
+        fragment,
+        ..NOTHING
+    }
+    .with_transport(&payload[walked.offset..])
+}
+
+/// A packet before its headers are read.
+const NOTHING: Parsed = Parsed {
+    source: Address::v4([0; 4]),
+    destination: Address::v4([0; 4]),
+    protocol: 0,
+    dscp: 0,
+    ecn: Ecn::NotEct,
+    ttl: 0,
+    dont_fragment: false,
+    tcp_flags: 0,
+    icmp_type: 0,
+    icmp_code: 0,
+    has_ports: false,
+    source_port: 0,
+    destination_port: 0,
+    transport_offset: 0,
+    header_len: 0,
+    total_len: 0,
+    fragment: Fragment::Whole,
+};
+
+/// Which part a packet is; `len` is that of what is fragmented, `before` that of the headers which reassembly keeps.
+#[inline]
+fn part(
+    id: u32,
+    offset: u32,
+    more: bool,
+    before: usize,
+    len: usize,
+) -> Result<Fragment, Malformed> {
+    if offset == 0 && !more {
+        return Ok(Fragment::Whole);
+    }
+    let uneven = more && len % FRAGMENT_UNIT != 0;
+    if uneven || len == 0 || before as u32 + offset + len as u32 > MAX_REASSEMBLED {
+        return Err(Malformed);
+    }
+    match offset {
+        0 => Ok(Fragment::First { id }),
+        offset => Ok(Fragment::Later { id, offset: offset as u16 }),
+    }
+}
+
+impl Parsed {
+    #[inline]
+    fn with_transport(mut self, segment: &[u8]) -> Result<Self, Malformed> {
+        self.header_len = self.transport_offset;
+        if let Fragment::Later { offset, .. } = self.fragment {
+            let overlaps = usize::from(offset) < least_header(self.protocol);
+            return if overlaps { Err(Malformed) } else { Ok(self) };
+        }
+        let header_len = match self.protocol {
+            protocol::TCP => {
+                let tcp = tcp::View::new_checked(segment)?;
+                self.set_ports(tcp.source_port(), tcp.destination_port());
+                self.tcp_flags = tcp.flags();
+                tcp.header_len()
+            }
+            protocol::UDP => {
+                // A first fragment's datagram is longer than what is here.
+                let udp = match self.fragment {
+                    Fragment::Whole => udp::View::new_checked(segment)?,
+                    Fragment::First { .. } | Fragment::Later { .. } => {
+                        udp::View::new_quoted(segment)?
+                    }
+                };
+                self.set_ports(udp.source_port(), udp.destination_port());
+                udp::HEADER_LEN
+            }
+            protocol::SCTP => {
+                let sctp = sctp::View::new_checked(segment)?;
+                self.set_ports(sctp.source_port(), sctp.destination_port());
+                sctp::HEADER_LEN
+            }
+            protocol::ICMPV4 if self.is_v4() => {
+                let icmp = icmpv4::View::new_checked(segment)?;
+                let id = if icmpv4::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
+                self.set_icmp(icmp.kind(), icmp.code(), id);
+                icmpv4::HEADER_LEN
+            }
+            protocol::ICMPV6 if !self.is_v4() => {
+                let icmp = icmpv6::View::new_checked(segment)?;
+                let id = if icmpv6::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
+                self.set_icmp(icmp.kind(), icmp.code(), id);
+                icmpv6::HEADER_LEN
+            }
+            _ => 0,
+        };
+        self.header_len += header_len as u16;
+        Ok(self)
+    }
+
+    #[inline]
+    fn set_ports(&mut self, source: u16, destination: u16) {
+        self.has_ports = true;
+        self.source_port = source;
+        self.destination_port = destination;
+    }
+
+    #[inline]
+    fn set_icmp(&mut self, kind: u8, code: u8, id: u16) {
+        self.icmp_type = kind;
+        self.icmp_code = code;
+        self.source_port = id;
+        self.destination_port = id;
+    }
+}
+
+/// How much of the upper layer a first fragment must hold by itself.
+#[inline]
+const fn least_header(protocol: u8) -> usize {
+    match protocol {
+        protocol::TCP => tcp::HEADER_LEN,
+        protocol::SCTP => sctp::HEADER_LEN,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use etherparse::{SlicedPacket, TransportSlice};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::arbitrary::{self, Transport};
+
+    /// An IPv4 packet with a right checksum.
+    fn v4(protocol: u8, flags_offset: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes =
+            vec![0x45, 0, 0, 0, 0, 7, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        bytes.extend(payload);
+        let total = bytes.len() as u16;
+        bytes[2..4].copy_from_slice(&total.to_be_bytes());
+        bytes[6..8].copy_from_slice(&flags_offset.to_be_bytes());
+        ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+        bytes
+    }
+
+    /// An IPv6 packet with a fragment header.
+    fn v6(protocol: u8, word: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; 48];
+        (bytes[0], bytes[6], bytes[7], bytes[8], bytes[24]) = (0x60, 44, 64, 0xfd, 0xfd);
+        bytes[4..6].copy_from_slice(&(8 + payload.len() as u16).to_be_bytes());
+        bytes[40] = protocol;
+        bytes[42..44].copy_from_slice(&word.to_be_bytes());
+        bytes[47] = 7;
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn udp(len: u16) -> Vec<u8> {
+        let mut bytes = vec![0; usize::from(len)];
+        bytes[..6].copy_from_slice(&[0, 53, 4, 0, (len >> 8) as u8, len as u8]);
+        bytes
+    }
+
+    const MORE: u16 = ipv4::MORE_FRAGMENTS;
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic_and_offsets_stay_inside(mut bytes: Vec<u8>, first in 0x40u8..0x70) {
+            if let Some(b) = bytes.first_mut() {
+                *b = first;
+            }
+            if let Ok(parsed) = parse(&bytes) {
+                prop_assert!(parsed.transport_offset <= parsed.header_len);
+                prop_assert!(parsed.header_len <= parsed.total_len);
+                prop_assert!(usize::from(parsed.total_len) <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn mutated_packets_never_panic_and_offsets_stay_inside(
+            (_, _, mut bytes) in arbitrary::described(),
+            changes in prop::collection::vec((0usize..120, any::<u8>()), 1..4),
+            cut: prop::sample::Index,
+            mend: bool,
+        ) {
+            for (at, to) in changes {
+                if let Some(b) = bytes.get_mut(at) {
+                    *b = to;
+                }
+            }
+            if mend && let Ok(mut ip) = ipv4::View::new_checked(&mut bytes[..]) {
+                ip.fill_checksum();
+            }
+            let _ = parse(&bytes[..cut.index(bytes.len() + 1)]);
+            if let Ok(parsed) = parse(&bytes) {
+                prop_assert!(parsed.transport_offset <= parsed.header_len);
+                prop_assert!(parsed.header_len <= parsed.total_len);
+                prop_assert!(usize::from(parsed.total_len) <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn a_valid_packet_reads_as_etherparse_reads_it((headers, transport, bytes) in arbitrary::described()) {
+            let parsed = parse(&bytes).unwrap();
+            let sliced = SlicedPacket::from_ip(&bytes).unwrap();
+            let (source, destination, ttl, class) = match (headers.ipv4(), headers.ipv6()) {
+                (Some((h, _)), _) => (IpAddr::from(h.source), IpAddr::from(h.destination), h.time_to_live, h.dscp.value() << 2 | h.ecn.value()),
+                (_, Some((h, _))) => (IpAddr::from(h.source), IpAddr::from(h.destination), h.hop_limit, h.traffic_class),
+                (None, None) => unreachable!("one of the two"),
+            };
+            prop_assert_eq!((parsed.source.to_ip(), parsed.destination.to_ip()), (source, destination));
+            prop_assert_eq!((parsed.ttl, parsed.dscp << 2 | parsed.ecn as u8), (ttl, class));
+            prop_assert_eq!(usize::from(parsed.total_len), bytes.len());
+            prop_assert_eq!(usize::from(parsed.transport_offset), headers.header_len());
+            prop_assert_eq!(parsed.fragment, Fragment::Whole);
+            let header_len = usize::from(parsed.header_len - parsed.transport_offset);
+            let ports = (parsed.source_port, parsed.destination_port);
+            match (&sliced.transport, transport) {
+                (Some(TransportSlice::Tcp(tcp)), Transport::Tcp(header)) => {
+                    prop_assert_eq!(ports, (tcp.source_port(), tcp.destination_port()));
+                    prop_assert_eq!(header_len, header.header_len());
+                    prop_assert_eq!(parsed.tcp_flags & tcp::flag::RST != 0, tcp.rst());
+                    prop_assert!(parsed.has_ports);
+                }
+                (Some(TransportSlice::Udp(udp)), Transport::Udp(..)) => {
+                    prop_assert_eq!(ports, (udp.source_port(), udp.destination_port()));
+                    prop_assert!(parsed.has_ports && header_len == 8);
+                }
+                (Some(TransportSlice::Icmpv4(icmp)), Transport::Echo { id, .. }) => {
+                    prop_assert_eq!((parsed.icmp_type, parsed.icmp_code), (icmp.type_u8(), icmp.code_u8()));
+                    prop_assert!(ports == (id, id) && !parsed.has_ports && header_len == 8);
+                }
+                (Some(TransportSlice::Icmpv6(icmp)), Transport::Echo { id, .. }) => {
+                    prop_assert_eq!((parsed.icmp_type, parsed.icmp_code), (icmp.type_u8(), icmp.code_u8()));
+                    prop_assert!(ports == (id, id) && !parsed.has_ports && header_len == 8);
+                }
+                (None, Transport::Sctp(source, destination)) => {
+                    prop_assert_eq!(ports, (source, destination));
+                    prop_assert!(parsed.has_ports && header_len == 12);
+                }
+                (None, Transport::Other(protocol)) => {
+                    prop_assert_eq!(parsed.protocol, protocol);
+                    prop_assert!(ports == (0, 0) && !parsed.has_ports && header_len == 0);
+                }
+                (theirs, ours) => prop_assert!(false, "{theirs:?} is not {ours:?}"),
+            }
+        }
+
+        #[test]
+        fn padding_is_not_counted_and_a_packet_cut_short_is_refused((_, _, mut bytes) in arbitrary::described()) {
+            let parsed = parse(&bytes).unwrap();
+            prop_assert_eq!(parse(&bytes[..bytes.len() - 1]), Err(Malformed));
+            bytes.extend([0; 5]);
+            prop_assert_eq!(parse(&bytes), Ok(parsed));
+        }
+    }
+
+    #[test]
+    fn a_wrong_header_checksum_is_refused() {
+        let mut bytes = v4(protocol::UDP, 0, &udp(8));
+        assert!(parse(&bytes).is_ok());
+        bytes[8] -= 1;
+        assert_eq!(parse(&bytes), Err(Malformed));
+    }
+
+    #[test]
+    fn a_transport_cut_short_is_refused() {
+        for (kind, least) in [(protocol::UDP, 8), (protocol::SCTP, 12), (protocol::ICMPV4, 8)] {
+            assert_eq!(parse(&v4(kind, 0, &udp(8)[..least.min(8) - 1])), Err(Malformed), "{kind}");
+        }
+        assert_eq!(parse(&v4(protocol::TCP, 0, &[0x50; 19])), Err(Malformed));
+        assert_eq!(parse(&v4(protocol::UDP, 0, &udp(9)[..8])), Err(Malformed), "UDP's own length");
+    }
+
+    #[test]
+    fn the_first_fragment_has_the_ports_and_later_ones_their_offset() {
+        for bytes in [v4(17, MORE, &udp(32)[..16]), v6(17, 1, &udp(32)[..16])] {
+            let first = parse(&bytes).unwrap();
+            assert_eq!(first.fragment, Fragment::First { id: 7 });
+            assert_eq!(
+                (first.has_ports, first.source_port, first.destination_port),
+                (true, 53, 1024)
+            );
+        }
+        for bytes in [v4(17, 2, &[0; 16]), v6(17, 2 << 3, &[0; 16])] {
+            let later = parse(&bytes).unwrap();
+            assert_eq!(later.fragment, Fragment::Later { id: 7, offset: 16 });
+            assert!(!later.has_ports);
+            assert_eq!(later.header_len, later.transport_offset);
+        }
+    }
+
+    #[test]
+    fn fragments_that_hide_or_overwrite_the_transport_are_refused() {
+        let tcp = [0x50; 24];
+        for bytes in [v4(6, MORE, &tcp[..16]), v6(6, 1, &tcp[..16]), v4(132, MORE, &tcp[..8])] {
+            assert_eq!(parse(&bytes), Err(Malformed), "RFC 1858: the first holds the header");
+        }
+        for (protocol, units, fits) in [
+            (6, 1, false),
+            (6, 2, false),
+            (6, 3, true),
+            (132, 1, false),
+            (132, 2, true),
+            (17, 1, true),
+        ] {
+            assert_eq!(parse(&v4(protocol, units, &tcp)).is_ok(), fits, "{protocol} at {units}");
+            assert_eq!(
+                parse(&v6(protocol, units << 3, &tcp)).is_ok(),
+                fits,
+                "{protocol} at {units}"
+            );
+        }
+    }
+
+    #[test]
+    fn fragments_that_no_receiver_could_join_are_refused() {
+        assert_eq!(parse(&v4(17, MORE | 2, &[0; 15])), Err(Malformed), "not a multiple of eight");
+        assert_eq!(parse(&v6(17, 2 << 3 | 1, &[0; 15])), Err(Malformed));
+        assert!(parse(&v4(17, 2, &[0; 15])).is_ok(), "but the last may be");
+        assert_eq!(parse(&v4(17, 8191, &[0; 8])), Err(Malformed), "beyond 64 KB");
+        assert_eq!(parse(&v6(17, 8191 << 3, &[0; 8])), Err(Malformed));
+        assert_eq!(parse(&v4(17, 2, &[])), Err(Malformed), "nothing in it");
+    }
+
+    #[test]
+    fn an_ipv6_packet_cannot_pass_for_ipv4() {
+        let mut bytes = v6(17, 0, &udp(8));
+        assert!(parse(&bytes).is_ok());
+        bytes[24..40].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(parse(&bytes), Err(Malformed));
+    }
+
+    #[test]
+    fn only_errors_of_its_own_family_are_icmp_errors() {
+        let mut message = [0; 8];
+        for (kind, error) in [(0, false), (3, true), (8, false), (11, true), (13, false)] {
+            message[0] = kind;
+            assert_eq!(parse(&v4(1, 0, &message)).unwrap().is_icmp_error(), error, "type {kind}");
+            assert!(!parse(&v4(58, 0, &message)).unwrap().is_icmp_error(), "ICMPv6 over IPv4");
+        }
+        for (kind, error) in [(1, true), (2, true), (128, false), (135, false)] {
+            message[0] = kind;
+            assert_eq!(parse(&v6(58, 0, &message)).unwrap().is_icmp_error(), error, "type {kind}");
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! How a command ends when it does not end well.
 
 use crate::api::{ErrorKind, Failure};
+use crate::client;
+use crate::doctor::Lack;
 
 /// Exit code of a deviation from what was expected, of a denial, and of a failure of our own.
 pub const DEVIATION: u8 = 1;
@@ -17,6 +19,9 @@ pub enum Error {
     /// What was observed is not what was expected, or was denied, and the command has already said so. Exit code 1.
     #[error("not as expected")]
     Deviation,
+    /// The environment does not allow it, and the command has already said so. Exit code 3.
+    #[error("the environment does not allow it")]
+    Obstructed,
     /// Something failed on the way: an agent that broke off, a file that cannot be written. Exit code 1.
     #[error("{0}")]
     Failed(String),
@@ -34,23 +39,42 @@ impl Error {
         match self {
             Self::Deviation | Self::Failed(_) => DEVIATION,
             Self::Invalid(_) => INVALID,
-            Self::Environment(_) => ENVIRONMENT,
+            Self::Environment(_) | Self::Obstructed => ENVIRONMENT,
         }
     }
 
     /// Whether the command has said everything itself, so that nothing more is printed.
     pub const fn is_told(&self) -> bool {
-        matches!(self, Self::Deviation)
+        matches!(self, Self::Deviation | Self::Obstructed)
+    }
+}
+
+impl Error {
+    /// The error of this kind.
+    pub fn of_kind(kind: ErrorKind, message: String) -> Self {
+        match kind {
+            ErrorKind::Version | ErrorKind::Invalid => Self::Invalid(message),
+            ErrorKind::Environment => Self::Environment(message),
+            ErrorKind::Exhausted | ErrorKind::Internal => Self::Failed(message),
+        }
     }
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
-        match failure.kind {
-            ErrorKind::Version | ErrorKind::Invalid => Self::Invalid(failure.message),
-            ErrorKind::Environment => Self::Environment(failure.message),
-            ErrorKind::Exhausted | ErrorKind::Internal => Self::Failed(failure.message),
-        }
+        Self::of_kind(failure.kind, failure.message)
+    }
+}
+
+impl From<client::Error> for Error {
+    fn from(error: client::Error) -> Self {
+        Self::of_kind(error.kind(), error.to_string())
+    }
+}
+
+impl From<Lack> for Error {
+    fn from(lack: Lack) -> Self {
+        Self::Environment(lack.to_string())
     }
 }
 
@@ -67,5 +91,7 @@ mod tests {
         assert_eq!(code(ErrorKind::Environment), 3);
         assert_eq!(code(ErrorKind::Internal), 1);
         assert_eq!(Error::Deviation.code(), 1);
+        assert_eq!(Error::Obstructed.code(), 3);
+        assert!(Error::Deviation.is_told() && Error::Obstructed.is_told());
     }
 }

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{Error, rig};
+use crate::doctor;
 
 /// `manx internal ...`.
 #[derive(Debug, Args)]
@@ -15,6 +16,8 @@ pub struct Internal {
 /// The internal commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Try what the environment allows and print it as JSON
+    DoctorProbe,
     /// The rig's own processes.
     #[command(flatten)]
     Rig(rig::Internal),
@@ -23,6 +26,12 @@ pub enum Command {
 /// Runs one.
 pub fn run(internal: Internal) -> Result<(), Error> {
     match internal.command {
+        Command::DoctorProbe => {
+            let text = serde_json::to_string(&doctor::probe())
+                .map_err(|error| Error::Failed(error.to_string()))?;
+            println!("{text}");
+            Ok(())
+        }
         Command::Rig(command) => rig::run_internal(command),
     }
 }

@@ -5,11 +5,18 @@
 //!
 //! Settings: a flag, else its environment variable (`MANX_*`), else the default. Exit codes: see [`Error`].
 
+pub mod capture;
+pub mod doctor;
 pub mod error;
 pub mod internal;
+pub mod log;
 pub mod node;
+pub mod output;
 pub mod rig;
+pub mod socket;
+pub mod status;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -32,6 +39,12 @@ pub enum Command {
     Rig(rig::Rig),
     /// Run the node agent
     Node(node::Node),
+    /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
+    Status(status::Status),
+    /// Record the packets of one port of an agent
+    Capture(capture::Capture),
+    /// Tell what this environment allows, what each lack costs and how to mend it
+    Doctor(doctor::Doctor),
     /// Print the version
     Version,
     /// Print a shell's completion script
@@ -62,7 +75,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_told() {
-                eprintln!("manx: {error}");
+                // As above.
+                let _ = writeln!(io::stderr(), "manx: {error}");
             }
             ExitCode::from(error.code())
         }
@@ -73,13 +87,18 @@ fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Rig(rig) => rig::run(rig),
         Command::Node(node) => node::run(&node),
-        Command::Version => {
-            println!("manx {}", env!("CARGO_PKG_VERSION"));
-            Ok(())
-        }
+        Command::Status(status) => status::run(&status),
+        Command::Capture(capture) => capture::run(&capture),
+        Command::Doctor(doctor) => doctor::run(&doctor),
+        Command::Version => output::print(&format!(
+            "manx {}\nagent protocol {}\n",
+            env!("CARGO_PKG_VERSION"),
+            crate::api::VERSION
+        )),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Manx::command(), "manx", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Manx::command(), "manx", &mut script);
+            output::print(&String::from_utf8_lossy(&script))
         }
         Command::Internal(internal) => internal::run(internal),
     }
@@ -92,5 +111,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Manx::command().debug_assert();
+    }
+
+    #[test]
+    fn completions_are_generated_for_every_shell() {
+        use clap::ValueEnum as _;
+        for shell in clap_complete::Shell::value_variants() {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Manx::command(), "manx", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("doctor") && script.contains("datastore"), "{shell}");
+        }
     }
 }

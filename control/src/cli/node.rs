@@ -15,9 +15,11 @@ pub struct Node {
     /// Directory of manifests
     #[arg(long, env = "MANX_DATASTORE", value_name = "DIR")]
     pub datastore: PathBuf,
-    /// Where to listen for attach, detach and status
+    /// Where to listen for attach, detach and status [default: NODE.sock in the runtime folder]
+    ///
+    /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
     #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
-    pub socket: PathBuf,
+    pub socket: Option<PathBuf>,
     /// Interface that leads to the other nodes
     #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
     pub uplink: String,

@@ -1,55 +1,74 @@
 //! The one sentence about something that the environment does not allow.
 
-use std::fmt;
-
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What this program may need of its environment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Capability {
+    /// A kernel that is new enough.
+    Kernel,
     /// A user namespace in which this user is root, and which keeps its capabilities.
     UserNamespaces,
-    /// A network namespace, and a mount namespace to name it in.
+    /// Network, mount, pid, IPC and host name namespaces, links and mounts in them.
     NetworkNamespaces,
-    /// `/dev/net/tun` opens.
+    /// `/dev/net/tun` opens and makes devices that carry TCP super-packets.
     Tun,
-    /// TUN devices carry virtio-net headers: TCP super-packets.
-    TunTcpOffload,
-    /// TUN devices carry UDP super-packets.
+    /// TUN devices carry UDP super-packets too.
     TunUdpOffload,
-    /// Packet sockets, with virtio-net headers.
+    /// Packet sockets with virtio-net headers.
     PacketSockets,
     /// Raw IP sockets of protocol 4.
     RawSockets,
     /// The kernel does not decapsulate IPIP itself.
     NoIpipModule,
+    /// IPv6.
+    Ipv6,
     /// `io_uring_setup(2)`.
     IoUring,
-    /// A core for each worker.
+    /// A core for the worker and one for everybody else.
     Cores,
 }
 
 impl Capability {
-    /// The name in tables and JSON.
+    /// The name in tables; JSON has the same.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Kernel => "kernel",
             Self::UserNamespaces => "user-namespaces",
             Self::NetworkNamespaces => "network-namespaces",
             Self::Tun => "tun",
-            Self::TunTcpOffload => "tun-tcp-offload",
             Self::TunUdpOffload => "tun-udp-offload",
             Self::PacketSockets => "packet-sockets",
             Self::RawSockets => "raw-sockets",
             Self::NoIpipModule => "no-ipip-module",
+            Self::Ipv6 => "ipv6",
             Self::IoUring => "io-uring",
             Self::Cores => "cores",
+        }
+    }
+
+    /// Whether the rig cannot run at all without it.
+    pub const fn needed_by_rig(self) -> bool {
+        match self {
+            Self::UserNamespaces
+            | Self::NetworkNamespaces
+            | Self::PacketSockets
+            | Self::RawSockets
+            | Self::NoIpipModule => true,
+            Self::Kernel
+            | Self::Tun
+            | Self::TunUdpOffload
+            | Self::Ipv6
+            | Self::IoUring
+            | Self::Cores => false,
         }
     }
 }
 
 /// A capability that is missing. Its text is what every command that needs it says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{found}: {cost}; {remedy}")]
 pub struct Lack {
     /// What is missing.
     pub capability: Capability,
@@ -61,8 +80,5 @@ pub struct Lack {
     pub remedy: String,
 }
 
-impl fmt::Display for Lack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.found, self.cost, self.remedy)
-    }
-}
+/// The answer of one check: what was found, or what is missing.
+pub type Check = Result<String, Lack>;

@@ -1,7 +1,99 @@
 //! What this environment allows, what a lack costs, and the command that mends it.
+//!
+//! A check answers with what it found or with a [`Lack`], whose text is the sentence that every command uses that needs
+//! the capability. What can only be found out by doing it is done by a child process ([`probe`]) in namespaces that end
+//! with it.
 
-pub mod lack;
+mod lack;
+mod machine;
+mod namespaces;
+mod probe;
+mod sockets;
 mod tun;
 
-pub use self::lack::{Capability, Lack};
+use std::io;
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+
+pub use self::lack::{Capability, Check, Lack};
+pub use self::namespaces::{network_namespaces_refused, user_namespaces_refused};
+pub use self::probe::{Found, probe};
+pub use self::sockets::{packet_sockets_refused, raw_sockets_refused};
 pub use self::tun::tun;
+
+/// Everything that was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Each capability, in the order of [`Capability`].
+    pub checks: Vec<Entry>,
+    /// The process's seccomp mode (proc(5)): 0 none, 1 strict, 2 filter. No lack by itself; a filter may be behind one.
+    pub seccomp: u64,
+    /// Whether the rig can run.
+    pub rig: bool,
+}
+
+/// One line of a [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// The capability.
+    pub capability: Capability,
+    /// Whether it is there.
+    pub allowed: bool,
+    /// What was found.
+    pub found: String,
+    /// What the lack costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<String>,
+    /// What mends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Entry {
+    fn new(capability: Capability, check: Check) -> Self {
+        match check {
+            Ok(found) => Self { capability, allowed: true, found, cost: None, remedy: None },
+            Err(Lack { capability, found, cost, remedy }) => {
+                Self { capability, allowed: false, found, cost: Some(cost), remedy: Some(remedy) }
+            }
+        }
+    }
+}
+
+impl Report {
+    /// Of what was found by trying and otherwise.
+    pub fn new(found: Found, seccomp: u64) -> Self {
+        let mut checks: Vec<Entry> =
+            found.into_iter().map(|(capability, check)| Entry::new(capability, check)).collect();
+        checks.sort_by_key(|entry| entry.capability);
+        let rig = checks.iter().all(|entry| entry.allowed || !entry.capability.needed_by_rig());
+        Self { checks, seccomp, rig }
+    }
+}
+
+/// Finds everything out.
+///
+/// # Errors
+/// The probing child cannot be started or says nothing that makes sense.
+pub fn examine() -> io::Result<Report> {
+    // /proc/self/exe rather than a path: the file may have been replaced.
+    let output = Command::new("/proc/self/exe")
+        .args(["internal", "doctor-probe"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    let mut found: Found = serde_json::from_slice(&output.stdout).map_err(|error| {
+        io::Error::other(format!(
+            "the probing process ended with {} and no answer ({error})",
+            output.status
+        ))
+    })?;
+    found.extend([
+        (Capability::Kernel, machine::kernel()),
+        (Capability::NoIpipModule, machine::no_ipip_module()),
+        (Capability::IoUring, machine::io_uring()),
+        (Capability::Cores, machine::cores()),
+    ]);
+    Ok(Report::new(found, machine::seccomp()))
+}

@@ -4,13 +4,16 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use super::lack::{Capability, Lack};
+use super::lack::{Capability, Check, Lack};
 
 const DEVICE: &str = "/dev/net/tun";
+const COST: &str = "pods are attached by veth pairs, which carry less";
+/// Whom the kernel shows where the owner has no number in this user namespace (`user_namespaces(7)`).
+const OVERFLOW: u32 = 65_534;
 
 /// Whether `/dev/net/tun` opens for this process. Cheap, and changes nothing: a descriptor that names no device makes
 /// none.
-pub fn tun() -> Result<String, Lack> {
+pub fn tun() -> Check {
     let Err(error) = OpenOptions::new().read(true).write(true).open(DEVICE) else {
         return Ok(format!("{DEVICE} opens"));
     };
@@ -18,6 +21,16 @@ pub fn tun() -> Result<String, Lack> {
         .ok()
         .map(|node| Node { mode: node.mode() & 0o7777, owner: node.uid() });
     Err(lack(&error, node, nix::unistd::geteuid().as_raw()))
+}
+
+/// The sentence when the device node opens and no device can be made by it.
+pub(super) fn device_refused(error: &io::Error) -> Lack {
+    Lack {
+        capability: Capability::Tun,
+        found: format!("{DEVICE} opens and makes no device ({error})"),
+        cost: COST.to_owned(),
+        remedy: "it takes CAP_NET_ADMIN; in a container: docker run --cap-add NET_ADMIN".to_owned(),
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,9 +42,14 @@ struct Node {
 fn lack(error: &io::Error, node: Option<Node>, user: u32) -> Lack {
     let (found, remedy) = match (error.kind(), node) {
         (io::ErrorKind::PermissionDenied, Some(Node { mode, owner })) => (
-            format!(
-                "{DEVICE} may not be opened (mode {mode:04o}, owner {owner}, this user {user})"
-            ),
+            match owner {
+                OVERFLOW => format!(
+                    "{DEVICE} may not be opened (mode {mode:04o}, owner outside of this user namespace)"
+                ),
+                _ => format!(
+                    "{DEVICE} may not be opened (mode {mode:04o}, owner {owner}, this user {user})"
+                ),
+            },
             format!("to allow it: sudo chmod 0666 {DEVICE}"),
         ),
         (io::ErrorKind::NotFound, _) => (
@@ -48,12 +66,7 @@ fn lack(error: &io::Error, node: Option<Node>, user: u32) -> Lack {
             )
         }
     };
-    Lack {
-        capability: Capability::Tun,
-        found,
-        cost: "pods are attached by veth pairs, which carry less".to_owned(),
-        remedy,
-    }
+    Lack { capability: Capability::Tun, found, cost: COST.to_owned(), remedy }
 }
 
 #[cfg(test)]
@@ -65,11 +78,19 @@ mod tests {
         let node = Some(Node { mode: 0o600, owner: 0 });
         let told = [
             lack(&io::Error::from_raw_os_error(libc::EACCES), node, 1000),
+            lack(
+                &io::Error::from_raw_os_error(libc::EACCES),
+                Some(Node { mode: 0o600, owner: OVERFLOW }),
+                0,
+            ),
+            device_refused(&io::Error::from_raw_os_error(libc::EPERM)),
             lack(&io::Error::from_raw_os_error(libc::ENOENT), None, 1000),
             lack(&io::Error::from_raw_os_error(libc::ENODEV), node, 0),
         ];
         insta::assert_snapshot!(told.map(|lack| lack.to_string()).join("\n"), @r"
         /dev/net/tun may not be opened (mode 0600, owner 0, this user 1000): pods are attached by veth pairs, which carry less; to allow it: sudo chmod 0666 /dev/net/tun
+        /dev/net/tun may not be opened (mode 0600, owner outside of this user namespace): pods are attached by veth pairs, which carry less; to allow it: sudo chmod 0666 /dev/net/tun
+        /dev/net/tun opens and makes no device (Operation not permitted (os error 1)): pods are attached by veth pairs, which carry less; it takes CAP_NET_ADMIN; in a container: docker run --cap-add NET_ADMIN
         /dev/net/tun is not there: pods are attached by veth pairs, which carry less; to make it: sudo modprobe tun; in a container, add the device (docker run --device /dev/net/tun)
         /dev/net/tun does not open (No such device (os error 19)): pods are attached by veth pairs, which carry less; to load the driver: sudo modprobe tun
         ");

@@ -82,6 +82,22 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The kernel's error number.
+    pub fn errno(&self) -> Errno {
+        let number =
+            |source: &io::Error| source.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+        match self {
+            Self::Unshare(errno) | Self::Enter(errno) | Self::Mount { source: errno, .. } => *errno,
+            Self::Name { source, .. } | Self::Open { source, .. } | Self::Delete { source, .. } => {
+                number(source)
+            }
+            Self::Thread(source) => number(source),
+            Self::NotANamespace(_) | Self::Threads(_) => Errno::EINVAL,
+        }
+    }
+}
+
 /// Makes a network namespace that lives as long as the descriptor (and whatever else comes to hold it). Its loopback
 /// interface is down.
 pub fn create() -> Result<OwnedFd, Error> {

@@ -51,3 +51,15 @@ pub(crate) fn skipped(test: &str, reason: &str) {
     );
     eprintln!("SKIPPED {test}: {reason}");
 }
+
+/// Whether TUN devices can be made. If not, the calling test leaves that half out and says so; with
+/// `MANX_REQUIRE_TUN=1` that is a failure.
+pub(crate) fn tun_allowed() -> bool {
+    let Err(lack) = crate::doctor::tun() else { return true };
+    assert!(
+        std::env::var_os("MANX_REQUIRE_TUN").is_none_or(|value| value != "1"),
+        "TUN may not be left out (MANX_REQUIRE_TUN=1): {lack}"
+    );
+    eprintln!("SKIPPED the TUN half: {lack}");
+    false
+}

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod memory;
 pub mod socket;
 pub mod tun;
+pub mod uring;
 
 use std::ffi::c_int;
 use std::io;

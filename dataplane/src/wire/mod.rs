@@ -1,1 +1,101 @@
-//! Header views.
+//! Header views: a checked borrow of bytes, one protocol a file.
+//!
+//! Each file opens with the header as a table of named byte ranges. `View::new_checked` holds the bytes to it: what it
+//! returns cannot panic, whichever accessor is called, and lies within the lengths that the header states. A view over
+//! mutable bytes patches in place; nothing is ever taken apart and rebuilt. Views judge structure only: checksums,
+//! policy and plausibility are others' work.
+
+pub mod address;
+#[cfg(test)]
+pub(crate) mod arbitrary;
+pub mod arp;
+pub mod ethernet;
+pub mod extension;
+pub mod icmpv4;
+pub mod icmpv6;
+pub mod ipv4;
+pub mod ipv6;
+pub mod ndp;
+pub mod sctp;
+pub mod tcp;
+pub mod udp;
+
+use std::ops::Range;
+
+use crate::fate::DropReason;
+
+/// A header is cut short, or contradicts itself or the bytes that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed header")]
+pub struct Malformed;
+
+impl From<Malformed> for DropReason {
+    fn from(Malformed: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+/// Numbers of the protocols that are looked into (IANA, Assigned Internet Protocol Numbers).
+pub mod protocol {
+    /// ICMP for IPv4.
+    pub const ICMPV4: u8 = 1;
+    /// IPv4 in IP: IPIP (RFC 2003).
+    pub const IPIP: u8 = 4;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
+}
+
+/// The two bits of explicit congestion notification in an IP header (RFC 3168, section 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The transport cannot hear congestion.
+    NotEct = 0,
+    /// ECN-capable, 01.
+    Ect1 = 1,
+    /// ECN-capable, 10.
+    Ect0 = 2,
+    /// Congestion experienced.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// From the low two bits.
+    #[inline]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+#[inline]
+fn array_at<const N: usize>(bytes: &[u8], field: Range<usize>) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[field]);
+    array
+}
+
+#[inline]
+fn u16_at(bytes: &[u8], field: Range<usize>) -> u16 {
+    u16::from_be_bytes(array_at(bytes, field))
+}
+
+#[inline]
+fn u32_at(bytes: &[u8], field: Range<usize>) -> u32 {
+    u32::from_be_bytes(array_at(bytes, field))
+}
+
+#[inline]
+fn put(bytes: &mut [u8], field: Range<usize>, value: &[u8]) {
+    bytes[field].copy_from_slice(value);
+}

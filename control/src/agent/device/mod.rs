@@ -16,6 +16,7 @@ use manx_dataplane::port::packet::PacketPort;
 use manx_dataplane::port::tun::Tun;
 
 use crate::api::{Device, ErrorKind};
+use crate::doctor::{self, Lack};
 use crate::netlink::{self, Netlink, Peer, Route, Veth};
 use crate::netns::{self, sysctl};
 
@@ -48,9 +49,9 @@ pub enum Error {
         /// Whose namespace.
         place: String,
     },
-    /// `/dev/net/tun` does not open.
+    /// The environment does not allow this kind of device.
     #[error(transparent)]
-    Tun(#[from] crate::doctor::Lack),
+    Lacking(#[from] Lack),
     /// The queues cannot be opened.
     #[error("the queues of interface {interface} cannot be opened: {source}")]
     Queues {
@@ -67,17 +68,14 @@ impl Error {
         match self {
             Self::Namespace(netns::Error::Open { .. } | netns::Error::NotANamespace(_))
             | Self::Exists { .. } => ErrorKind::Invalid,
-            Self::Namespace(_) | Self::Tun(_) => ErrorKind::Environment,
+            Self::Namespace(_) | Self::Lacking(_) => ErrorKind::Environment,
             Self::Netlink(error) => match error.errno() {
                 Some(libc::EPERM | libc::EACCES | libc::EROFS | libc::EOPNOTSUPP) => {
                     ErrorKind::Environment
                 }
                 _ => ErrorKind::Internal,
             },
-            Self::Queues { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => ErrorKind::Environment,
-                _ => ErrorKind::Internal,
-            },
+            Self::Queues { .. } => ErrorKind::Internal,
         }
     }
 }
@@ -197,7 +195,7 @@ impl Made {
 }
 
 fn make_tun(netns: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Result<(Made, Queues), Error> {
-    crate::doctor::tun()?;
+    doctor::tun()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
     let queues =
         netns::run_in(netns, || Tun::open(wanted.interface, wanted.queues))?.map_err(error)?;
@@ -235,8 +233,11 @@ fn make_veth(
     // Every Ethernet device has an address of six bytes.
     let peer = link.mac.unwrap_or_default();
     let ours = Link { own: OWN_MAC, peer, addresses: wanted.addresses.to_vec() };
-    let queues = netns::run_in(agent, || PacketPort::open(far_index, &ours, wanted.queues))?
-        .map_err(|source| Error::Queues { interface: wanted.interface.to_owned(), source })?;
+    let opened = netns::run_in(agent, || PacketPort::open(far_index, &ours, wanted.queues))?;
+    let queues = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => doctor::packet_sockets_refused(&source).into(),
+        _ => Error::Queues { interface: wanted.interface.to_owned(), source },
+    })?;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
     Ok((
         Made { device: Device::Veth, index: link.index, far_end: Some(far_end.to_owned()) },

@@ -13,20 +13,14 @@ use manx_dataplane::packet::Pool;
 use super::*;
 use crate::agent::host_device::{self, Desired, HostDevice, Way};
 use crate::agent::pod_device::{self, Attachment, PodDevice};
-use crate::netns::testing::{namespaces_allowed, skipped};
+use crate::netns::testing::{namespaces_allowed, tun_allowed};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(5);
 
 /// The kinds that this environment allows.
 fn devices() -> Vec<Device> {
-    match crate::doctor::tun() {
-        Ok(_) => vec![Device::Tun, Device::Veth],
-        Err(lack) => {
-            skipped("the TUN half", &lack.to_string());
-            vec![Device::Veth]
-        }
-    }
+    if tun_allowed() { vec![Device::Tun, Device::Veth] } else { vec![Device::Veth] }
 }
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
@@ -237,7 +231,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
         let (host, host_queues) = node.run(|| HostDevice::attach(&agent, device, 1400, 1).unwrap());
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
-        let _wire = Wire::between(host_queues, pod_queues);
+        let wire = Wire::between(host_queues, pod_queues);
 
         // A neighbour by which a second node is reached without a tunnel.
         let peer = Peer { name: "far", netns: None, mac: None };
@@ -310,6 +304,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
             addresses.as_ref().unwrap().iter().any(|held| held.net == IpNet::from(address))
         };
         assert!(holds(v6) && !holds(v4));
+        drop(wire);
         host.detach(&agent).unwrap();
         let left = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
             netlink.manx_routes().await

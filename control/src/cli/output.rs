@@ -1,0 +1,70 @@
+//! What commands print.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ValueEnum;
+use comfy_table::presets::NOTHING;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use serde::Serialize;
+
+use super::Error;
+
+/// The form of what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Output {
+    /// Tables for people
+    #[default]
+    Text,
+    /// JSON for programs
+    Json,
+}
+
+/// Prints `text` on standard output. A reader that has seen enough (`| head`) is no error.
+pub fn print(text: &str) -> Result<(), Error> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::Failed(format!("standard output cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints `value` as indented JSON on standard output.
+pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
+    let mut text =
+        serde_json::to_string_pretty(value).map_err(|error| Error::Failed(error.to_string()))?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Whether people look at standard output, and want colours (<https://no-color.org>).
+pub fn is_coloured() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A table without lines: a header in capitals, columns two spaces apart, those named in `numbers` aligned right. Never
+/// wrapped, so that `grep`, `awk` and `diff` see one line a row.
+pub fn table<const N: usize>(header: [&str; N], numbers: &[usize], rows: Vec<[Cell; N]>) -> String {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.map(str::to_uppercase));
+    table.add_rows(rows.into_iter().map(Vec::from));
+    if is_coloured() {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if numbers.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,316 @@
+//! `manx status`.
+
+use std::fmt::{Display, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+use comfy_table::{Cell, Color};
+
+use super::Error;
+use super::output::{self, Output, table};
+use super::socket::Socket;
+use crate::api;
+
+/// The settings of `manx status`.
+#[derive(Debug, Clone, Args)]
+pub struct Status {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub socket: Socket,
+    /// Form of the report
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Prints what an agent does.
+pub fn run(status: &Status) -> Result<(), Error> {
+    let answer = status.socket.connect()?.status()?;
+    match status.output {
+        Output::Text => output::print(&render(&answer)),
+        Output::Json => output::print_json(&answer),
+    }
+}
+
+fn render(status: &api::Status) -> String {
+    let api::Status {
+        version,
+        node,
+        uptime_s,
+        in_sync,
+        tables,
+        invalid,
+        known_endpoints,
+        known_policies,
+        endpoints,
+        routes,
+        ports,
+        workers,
+        rules,
+    } = status;
+    let mut text = String::new();
+    let sync = if *in_sync { "in sync" } else { "NOT IN SYNC" };
+    let up = duration(Duration::from_secs(*uptime_s));
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "node {node}, manx {version}, up {up}");
+    let _ = writeln!(
+        text,
+        "datastore {sync}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times"
+    );
+    for object in invalid {
+        let _ = writeln!(text, "INVALID {object}");
+    }
+    section(&mut text, "endpoints", &endpoint_table(endpoints));
+    section(&mut text, "routes", &route_table(routes));
+    section(&mut text, "ports", &port_table(ports));
+    section(&mut text, "drops", &drop_table(ports));
+    section(&mut text, "workers", &worker_table(workers));
+    section(&mut text, "rules", &rule_table(rules));
+    text
+}
+
+/// A section; an empty one is left out (an empty table has only its header).
+fn section(text: &mut String, title: &str, table: &str) {
+    if table.lines().count() > 1 {
+        let _ = write!(text, "\n{}\n{table}", title.to_uppercase());
+    }
+}
+
+fn endpoint_table(endpoints: &[api::EndpointStatus]) -> String {
+    let rows = endpoints.iter().map(|endpoint| {
+        let enforced = if endpoint.enforced {
+            Cell::new("yes")
+        } else {
+            Cell::new("no, nothing passes").fg(Color::Red)
+        };
+        [
+            Cell::new(&endpoint.pod),
+            Cell::new(list(&endpoint.addresses)),
+            Cell::new(match endpoint.device {
+                api::Device::Tun => "tun",
+                api::Device::Veth => "veth",
+            }),
+            Cell::new(&endpoint.port),
+            enforced,
+            Cell::new(list(&endpoint.ingress)),
+            Cell::new(list(&endpoint.egress)),
+        ]
+    });
+    let header =
+        ["pod", "addresses", "device", "port", "enforced", "ingress policies", "egress policies"];
+    table(header, &[], rows.collect())
+}
+
+fn route_table(routes: &[api::RouteStatus]) -> String {
+    let rows = routes.iter().map(|route| [Cell::new(&route.prefix), Cell::new(&route.via)]);
+    table(["destination", "via"], &[], rows.collect())
+}
+
+fn port_table(ports: &[api::PortStatus]) -> String {
+    let rows = ports.iter().map(|port| {
+        [
+            Cell::new(&port.name),
+            Cell::new(port.received_packets),
+            Cell::new(port.received_bytes),
+            Cell::new(port.sent_packets),
+            Cell::new(port.sent_bytes),
+            Cell::new(port.drops.values().sum::<u64>()),
+        ]
+    });
+    let header = ["port", "received", "bytes", "sent", "bytes", "dropped"];
+    table(header, &[1, 2, 3, 4, 5], rows.collect())
+}
+
+fn drop_table(ports: &[api::PortStatus]) -> String {
+    let rows = ports.iter().flat_map(|port| {
+        let row =
+            |(reason, packets)| [Cell::new(&port.name), Cell::new(reason), Cell::new(packets)];
+        port.drops.iter().map(row)
+    });
+    table(["port", "reason", "packets"], &[2], rows.collect())
+}
+
+fn worker_table(workers: &[api::WorkerStatus]) -> String {
+    let rows = workers.iter().enumerate().map(|(number, worker)| {
+        [
+            Cell::new(number),
+            Cell::new(worker.core.map_or_else(|| "any".to_owned(), |core| core.to_string())),
+            Cell::new(worker.packets),
+            Cell::new(ratio(worker.packets, worker.busy_turns)),
+            Cell::new(ratio(worker.busy_cycles, worker.packets)),
+            Cell::new(worker.parks),
+            Cell::new(worker.flows),
+            Cell::new(worker.evictions),
+        ]
+    });
+    let header = [
+        "worker",
+        "core",
+        "packets",
+        "packets/turn",
+        "cycles/packet",
+        "parks",
+        "flows",
+        "evictions",
+    ];
+    table(header, &[0, 1, 2, 3, 4, 5, 6, 7], rows.collect())
+}
+
+fn rule_table(rules: &[api::RuleCount]) -> String {
+    let rows = rules.iter().map(|rule| {
+        let verdict = Cell::new(&rule.verdict);
+        let verdict = if rule.verdict == "deny" { verdict.fg(Color::Red) } else { verdict };
+        [verdict, Cell::new(rule.packets), Cell::new(&rule.rule)]
+    });
+    table(["verdict", "packets", "rule"], &[1], rows.collect())
+}
+
+fn list(items: &[impl Display]) -> String {
+    if items.is_empty() {
+        return "-".to_owned();
+    }
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn ratio(of: u64, to: u64) -> String {
+    if to == 0 { "-".to_owned() } else { format!("{:.1}", of as f64 / to as f64) }
+}
+
+/// The two largest units, e.g. `2d 3h`.
+fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> api::Status {
+        api::Status {
+            version: "0.1.0".to_owned(),
+            node: "node-1".to_owned(),
+            uptime_s: 3725,
+            in_sync: true,
+            tables: 12,
+            invalid: vec!["policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0".to_owned()],
+            known_endpoints: 6,
+            known_policies: 3,
+            endpoints: vec![
+                api::EndpointStatus {
+                    pod: api::PodName { namespace: "default".to_owned(), name: "web".to_owned() },
+                    addresses: vec!["10.244.1.2".parse().unwrap(), "fd00:1::2".parse().unwrap()],
+                    port: "pod:default/web".to_owned(),
+                    device: api::Device::Tun,
+                    enforced: true,
+                    ingress: vec!["default/web-from-front".to_owned(), "default/deny".to_owned()],
+                    egress: vec![],
+                },
+                api::EndpointStatus {
+                    pod: api::PodName { namespace: "default".to_owned(), name: "db".to_owned() },
+                    addresses: vec!["10.244.1.3".parse().unwrap()],
+                    port: "pod:default/db".to_owned(),
+                    device: api::Device::Veth,
+                    enforced: false,
+                    ingress: vec![],
+                    egress: vec![],
+                },
+            ],
+            routes: vec![
+                api::RouteStatus { prefix: "10.244.1.2/32".to_owned(), via: "pod default/web".to_owned() },
+                api::RouteStatus { prefix: "10.244.2.0/24".to_owned(), via: "tunnel 172.18.0.3 (node-2)".to_owned() },
+            ],
+            ports: vec![
+                api::PortStatus {
+                    name: "pod:default/web".to_owned(),
+                    received_packets: 1200,
+                    received_bytes: 1_800_000,
+                    sent_packets: 900,
+                    sent_bytes: 60_000,
+                    drops: [("policy-egress".to_owned(), 7), ("source-spoofed".to_owned(), 1)].into(),
+                },
+                api::PortStatus {
+                    name: "host".to_owned(),
+                    received_packets: 0,
+                    received_bytes: 0,
+                    sent_packets: 0,
+                    sent_bytes: 0,
+                    drops: [].into(),
+                },
+            ],
+            workers: vec![api::WorkerStatus {
+                core: Some(1),
+                busy_turns: 100,
+                parks: 40,
+                packets: 2100,
+                busy_cycles: 1_050_000,
+                flows: 17,
+                evictions: 0,
+            }],
+            rules: vec![
+                api::RuleCount { rule: "default/web-from-front ingress rule 0".to_owned(), verdict: "allow".to_owned(), packets: 2092 },
+                api::RuleCount { rule: "default/deny (no rule matched)".to_owned(), verdict: "deny".to_owned(), packets: 7 },
+            ],
+        }
+    }
+
+    #[test]
+    fn a_status_reads_like_this() {
+        insta::assert_snapshot!(render(&status()), @r"
+        node node-1, manx 0.1.0, up 1h 2m
+        datastore in sync: 6 endpoints, 3 policies; tables published 12 times
+        INVALID policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0
+
+        ENDPOINTS
+        POD          ADDRESSES             DEVICE  PORT             ENFORCED            INGRESS POLICIES                     EGRESS POLICIES
+        default/web  10.244.1.2,fd00:1::2  tun     pod:default/web  yes                 default/web-from-front,default/deny  -
+        default/db   10.244.1.3            veth    pod:default/db   no, nothing passes  -                                    -
+
+        ROUTES
+        DESTINATION    VIA
+        10.244.1.2/32  pod default/web
+        10.244.2.0/24  tunnel 172.18.0.3 (node-2)
+
+        PORTS
+        PORT             RECEIVED    BYTES  SENT  BYTES  DROPPED
+        pod:default/web      1200  1800000   900  60000        8
+        host                    0        0     0      0        0
+
+        DROPS
+        PORT             REASON          PACKETS
+        pod:default/web  policy-egress         7
+        pod:default/web  source-spoofed        1
+
+        WORKERS
+        WORKER  CORE  PACKETS  PACKETS/TURN  CYCLES/PACKET  PARKS  FLOWS  EVICTIONS
+             0     1     2100          21.0          500.0     40     17          0
+
+        RULES
+        VERDICT  PACKETS  RULE
+        allow       2092  default/web-from-front ingress rule 0
+        deny           7  default/deny (no rule matched)
+        ");
+    }
+
+    #[test]
+    fn an_agent_that_has_nothing_says_so_briefly() {
+        let nothing = api::Status {
+            in_sync: false,
+            invalid: vec![],
+            endpoints: vec![],
+            routes: vec![],
+            ports: vec![],
+            workers: vec![],
+            rules: vec![],
+            ..status()
+        };
+        insta::assert_snapshot!(render(&nothing), @r"
+        node node-1, manx 0.1.0, up 1h 2m
+        datastore NOT IN SYNC: 6 endpoints, 3 policies; tables published 12 times
+        ");
+    }
+}

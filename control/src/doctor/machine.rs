@@ -1,0 +1,148 @@
+//! What needs no trying: the kernel's version, its settings, the cores.
+
+use std::fs;
+use std::io;
+
+use super::lack::{Capability, Check, Lack};
+
+/// The oldest kernel that is supported.
+const KERNEL: (u32, u32) = (5, 15);
+
+/// The running kernel.
+pub(super) fn kernel() -> Check {
+    let release = nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
+    judge_kernel(&release)
+}
+
+fn judge_kernel(release: &str) -> Check {
+    let mut parts = release.split(['.', '-']).map(|part| part.parse::<u32>().ok());
+    match (parts.next().flatten(), parts.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) >= KERNEL => Ok(format!("Linux {release}")),
+        _ => Err(Lack {
+            capability: Capability::Kernel,
+            found: format!("the kernel is {release:?}, older than {}.{}", KERNEL.0, KERNEL.1),
+            cost: "Manx is not tried on it".to_owned(),
+            remedy: format!("boot Linux {}.{} or newer", KERNEL.0, KERNEL.1),
+        }),
+    }
+}
+
+/// Cores that this process may run on.
+pub(super) fn cores() -> Check {
+    judge_cores(std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+fn judge_cores(cores: usize) -> Check {
+    if cores > 1 {
+        return Ok(format!("{cores} cores may be used"));
+    }
+    Err(Lack {
+        capability: Capability::Cores,
+        found: "one core may be used".to_owned(),
+        cost: "the worker shares it with the pods' own programs, so throughput is a fraction"
+            .to_owned(),
+        remedy: "widen the affinity (taskset -c 0-N), the container's --cpus or the machine"
+            .to_owned(),
+    })
+}
+
+/// `io_uring_setup(2)`.
+pub(super) fn io_uring() -> Check {
+    let setting = read_number("/proc/sys/kernel/io_uring_disabled");
+    judge_io_uring(manx_dataplane::sys::uring::available(), setting)
+}
+
+fn judge_io_uring(answer: io::Result<()>, setting: Option<u64>) -> Check {
+    let Err(error) = answer else { return Ok("io_uring_setup answers".to_owned()) };
+    let (found, remedy) = match setting {
+        Some(1 | 2) => (
+            format!("kernel.io_uring_disabled is {}", setting.unwrap_or_default()),
+            "to allow it: sudo sysctl -w kernel.io_uring_disabled=0",
+        ),
+        _ => (
+            format!("io_uring_setup is refused ({error})"),
+            "in a container, allow it in the seccomp profile (docker run --security-opt seccomp=unconfined)",
+        ),
+    };
+    Err(Lack {
+        capability: Capability::IoUring,
+        found,
+        cost: "this version loses nothing by it, since it does not use it".to_owned(),
+        remedy: remedy.to_owned(),
+    })
+}
+
+/// Whether the kernel takes IPIP packets apart itself.
+pub(super) fn no_ipip_module() -> Check {
+    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
+    let loaded = modules.lines().any(|line| line.starts_with("ipip "));
+    judge_ipip(loaded || fs::exists("/sys/module/ipip").unwrap_or(false))
+}
+
+fn judge_ipip(loaded: bool) -> Check {
+    if !loaded {
+        return Ok("the kernel's ipip module is not loaded".to_owned());
+    }
+    Err(Lack {
+        capability: Capability::NoIpipModule,
+        found: "the kernel's ipip module is loaded".to_owned(),
+        cost: "it takes Manx's tunnel packets apart a second time, or answers them with errors; IPIP pools are refused"
+            .to_owned(),
+        remedy: "to unload it: sudo ip link delete tunl0; sudo modprobe -r ipip".to_owned(),
+    })
+}
+
+/// The process's seccomp mode (proc(5)): 0 none, 1 strict, 2 filter.
+pub(super) fn seccomp() -> u64 {
+    fs::read_to_string("/proc/self/status")
+        .unwrap_or_default()
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:")?.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// The number in a file, if it is there and one.
+pub(super) fn read_number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_compared_by_number() {
+        for release in ["5.15.0-91-generic", "6.1.0", "6.18.44-fc", "10.0"] {
+            assert!(judge_kernel(release).is_ok(), "{release}");
+        }
+        for release in ["5.4.0", "4.19.0", "3.10", "", "unknown"] {
+            assert!(judge_kernel(release).is_err(), "{release}");
+        }
+    }
+
+    #[test]
+    fn each_lack_has_its_sentence() {
+        let told = [
+            judge_kernel("5.4.0-1"),
+            judge_cores(1),
+            judge_io_uring(Err(io::Error::from_raw_os_error(libc::EPERM)), Some(2)),
+            judge_io_uring(Err(io::Error::from_raw_os_error(libc::ENOSYS)), None),
+            judge_ipip(true),
+        ];
+        let told = told.map(|check| check.unwrap_err().to_string());
+        insta::assert_snapshot!(told.join("\n"), @r#"
+        the kernel is "5.4.0-1", older than 5.15: Manx is not tried on it; boot Linux 5.15 or newer
+        one core may be used: the worker shares it with the pods' own programs, so throughput is a fraction; widen the affinity (taskset -c 0-N), the container's --cpus or the machine
+        kernel.io_uring_disabled is 2: this version loses nothing by it, since it does not use it; to allow it: sudo sysctl -w kernel.io_uring_disabled=0
+        io_uring_setup is refused (Function not implemented (os error 38)): this version loses nothing by it, since it does not use it; in a container, allow it in the seccomp profile (docker run --security-opt seccomp=unconfined)
+        the kernel's ipip module is loaded: it takes Manx's tunnel packets apart a second time, or answers them with errors; IPIP pools are refused; to unload it: sudo ip link delete tunl0; sudo modprobe -r ipip
+        "#);
+        assert!(
+            judge_cores(2).is_ok()
+                && judge_io_uring(Ok(()), Some(0)).is_ok()
+                && judge_ipip(false).is_ok()
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! User namespaces and what can be done in one.
+
+use nix::errno::Errno;
+
+use super::lack::{Capability, Lack};
+use super::machine::{read_number, seccomp};
+
+/// What decides whether a user may have namespaces.
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
+#[derive(Debug, Clone, Copy, Default)]
+struct Circumstances {
+    /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10 and later): the namespace is made, and emptied of
+    /// capabilities.
+    apparmor: bool,
+    /// `kernel.unprivileged_userns_clone` is 0 (Debian's kernels).
+    clone_disabled: bool,
+    /// `user.max_user_namespaces` is 0.
+    none_left: bool,
+    /// A seccomp filter is in force, as in a container.
+    filtered: bool,
+}
+
+impl Circumstances {
+    fn read() -> Self {
+        Self {
+            apparmor: read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+                == Some(1),
+            clone_disabled: read_number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0),
+            none_left: read_number("/proc/sys/user/max_user_namespaces") == Some(0),
+            filtered: seccomp() == 2,
+        }
+    }
+
+    fn remedy(self, errno: Errno) -> &'static str {
+        let denied = matches!(errno, Errno::EPERM | Errno::EACCES);
+        match errno {
+            Errno::EINVAL | Errno::ENOSYS => {
+                "boot a kernel that is built with CONFIG_USER_NS and CONFIG_NET_NS"
+            }
+            Errno::EOPNOTSUPP => "load the drivers: sudo modprobe -a veth bridge",
+            _ if self.none_left => "to allow it: sudo sysctl -w user.max_user_namespaces=15000",
+            _ if denied && self.filtered => {
+                "in a container, give it what it lacks: docker run --security-opt seccomp=unconfined --security-opt \
+                 apparmor=unconfined (or --privileged)"
+            }
+            _ if denied && self.clone_disabled => {
+                "to allow it: sudo sysctl -w kernel.unprivileged_userns_clone=1"
+            }
+            _ if denied && self.apparmor => {
+                "AppArmor takes the capabilities away; to allow it: sudo sysctl -w \
+                 kernel.apparmor_restrict_unprivileged_userns=0"
+            }
+            _ => "run it outside of the chroot or the security profile that forbids it, or as root",
+        }
+    }
+}
+
+/// The sentence when a user namespace is refused: by `step` (`unshare`, the writing of the user map, …) with `errno`.
+pub fn user_namespaces_refused(step: &str, errno: Errno) -> Lack {
+    refused(Capability::UserNamespaces, step, errno, Circumstances::read())
+}
+
+/// The sentence when, in a user namespace or as root, the other namespaces or something in them are refused.
+pub fn network_namespaces_refused(step: &str, errno: Errno) -> Lack {
+    refused(Capability::NetworkNamespaces, step, errno, Circumstances::read())
+}
+
+fn refused(capability: Capability, step: &str, errno: Errno, circumstances: Circumstances) -> Lack {
+    let (what, cost) = match capability {
+        Capability::UserNamespaces => (
+            "a user namespace in which this user is root cannot be made",
+            "the rig cannot run, since its nodes and pods are namespaces that belong to it",
+        ),
+        _ => (
+            "network namespaces cannot be made and set up",
+            "neither can a rig be built nor a pod be attached by veth",
+        ),
+    };
+    Lack {
+        capability,
+        found: format!("{what} ({step}: {})", errno.desc()),
+        cost: cost.to_owned(),
+        remedy: circumstances.remedy(errno).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_command() {
+        let ordinary = Circumstances::default();
+        let cases = [
+            ("unshare", Errno::ENOSPC, Circumstances { none_left: true, ..ordinary }),
+            ("unshare", Errno::EPERM, Circumstances { clone_disabled: true, ..ordinary }),
+            ("uid_map", Errno::EACCES, Circumstances { apparmor: true, ..ordinary }),
+            ("unshare", Errno::EPERM, Circumstances { filtered: true, ..ordinary }),
+            ("unshare", Errno::EINVAL, ordinary),
+            ("making interfaces", Errno::EOPNOTSUPP, ordinary),
+            ("unshare", Errno::EPERM, ordinary),
+        ];
+        let mut told: Vec<String> = cases
+            .into_iter()
+            .map(|(step, errno, circumstances)| {
+                refused(Capability::UserNamespaces, step, errno, circumstances).to_string()
+            })
+            .collect();
+        let emptied = Circumstances { apparmor: true, ..ordinary };
+        told.push(
+            refused(Capability::NetworkNamespaces, "lo up", Errno::EPERM, emptied).to_string(),
+        );
+        insta::assert_snapshot!(told.join("\n"), @r"
+        a user namespace in which this user is root cannot be made (unshare: No space left on device): the rig cannot run, since its nodes and pods are namespaces that belong to it; to allow it: sudo sysctl -w user.max_user_namespaces=15000
+        a user namespace in which this user is root cannot be made (unshare: Operation not permitted): the rig cannot run, since its nodes and pods are namespaces that belong to it; to allow it: sudo sysctl -w kernel.unprivileged_userns_clone=1
+        a user namespace in which this user is root cannot be made (uid_map: Permission denied): the rig cannot run, since its nodes and pods are namespaces that belong to it; AppArmor takes the capabilities away; to allow it: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
+        a user namespace in which this user is root cannot be made (unshare: Operation not permitted): the rig cannot run, since its nodes and pods are namespaces that belong to it; in a container, give it what it lacks: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined (or --privileged)
+        a user namespace in which this user is root cannot be made (unshare: Invalid argument): the rig cannot run, since its nodes and pods are namespaces that belong to it; boot a kernel that is built with CONFIG_USER_NS and CONFIG_NET_NS
+        a user namespace in which this user is root cannot be made (making interfaces: Operation not supported on transport endpoint): the rig cannot run, since its nodes and pods are namespaces that belong to it; load the drivers: sudo modprobe -a veth bridge
+        a user namespace in which this user is root cannot be made (unshare: Operation not permitted): the rig cannot run, since its nodes and pods are namespaces that belong to it; run it outside of the chroot or the security profile that forbids it, or as root
+        network namespaces cannot be made and set up (lo up: Operation not permitted): neither can a rig be built nor a pod be attached by veth; AppArmor takes the capabilities away; to allow it: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
+        ");
+    }
+}

@@ -1,0 +1,112 @@
+//! An IP address of either family in sixteen bytes: half of a flow's key.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What precedes an IPv4 address in its IPv4-mapped form, `::ffff:0:0/96` (RFC 4291, section 2.5.5.2).
+const MAPPED: u64 = 0xffff;
+
+/// An IPv4 address in IPv4-mapped form, or an IPv6 address.
+///
+/// The mapped form never stands for itself: an IPv6 packet that carries one is malformed ([`crate::parse`]), or it would
+/// pass for another family's. Ordered as the sixteen bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(C)]
+pub struct Address {
+    high: u64,
+    low: u64,
+}
+
+impl Address {
+    /// From the bytes of an IPv4 header.
+    #[inline]
+    pub const fn v4(octets: [u8; 4]) -> Self {
+        Self { high: 0, low: MAPPED << 32 | u32::from_be_bytes(octets) as u64 }
+    }
+
+    /// From the bytes of an IPv6 header.
+    #[inline]
+    pub const fn v6(octets: [u8; 16]) -> Self {
+        let bits = u128::from_be_bytes(octets);
+        Self { high: (bits >> 64) as u64, low: bits as u64 }
+    }
+
+    /// Whether it is an IPv4 address.
+    #[inline]
+    pub const fn is_v4(self) -> bool {
+        self.high == 0 && self.low >> 32 == MAPPED
+    }
+
+    /// The IPv4 address, if it is one.
+    #[inline]
+    pub const fn to_v4(self) -> Option<Ipv4Addr> {
+        if self.is_v4() { Some(Ipv4Addr::from_bits(self.low as u32)) } else { None }
+    }
+
+    /// The address in the standard library's form.
+    #[inline]
+    pub const fn to_ip(self) -> IpAddr {
+        match self.to_v4() {
+            Some(v4) => IpAddr::V4(v4),
+            None => IpAddr::V6(Ipv6Addr::from_bits(self.to_bits())),
+        }
+    }
+
+    /// The sixteen bytes as one number, the first byte on top.
+    #[inline]
+    pub const fn to_bits(self) -> u128 {
+        (self.high as u128) << 64 | self.low as u128
+    }
+
+    /// Sum of the address as it stands in a header, for pseudo-headers ([`crate::checksum`]).
+    #[inline]
+    pub(crate) fn checksum(self) -> u32 {
+        // 0xffff is zero to a ones' complement sum, so the mapped prefix adds nothing.
+        crate::checksum::sum(&self.to_bits().to_be_bytes())
+    }
+}
+
+impl From<Ipv4Addr> for Address {
+    #[inline]
+    fn from(address: Ipv4Addr) -> Self {
+        Self::v4(address.octets())
+    }
+}
+
+impl From<IpAddr> for Address {
+    #[inline]
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self::v4(v4.octets()),
+            IpAddr::V6(v6) => Self::v6(v6.octets()),
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.to_ip().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn there_and_back_is_the_same_address(v4: [u8; 4], v6: [u8; 16]) {
+            for ip in [IpAddr::from(v4), IpAddr::from(v6)] {
+                let ip = ip.to_canonical();
+                prop_assert_eq!(Address::from(ip).to_ip(), ip);
+                prop_assert_eq!(Address::from(ip).is_v4(), ip.is_ipv4());
+            }
+        }
+
+        #[test]
+        fn ordered_as_its_bytes(a: [u8; 16], b: [u8; 16]) {
+            prop_assert_eq!(Address::v6(a).cmp(&Address::v6(b)), a.cmp(&b));
+        }
+    }
+}

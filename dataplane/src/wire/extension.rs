@@ -1,0 +1,177 @@
+//! IPv6 extension headers (RFC 8200, section 4), walked to what stands behind them.
+
+use super::{Malformed, u16_at, u32_at};
+
+mod field {
+    use std::ops::Range;
+
+    pub(super) const NEXT_HEADER: usize = 0;
+    pub(super) const LEN: usize = 1;
+    pub(super) const ROUTING_TYPE: usize = 2;
+    pub(super) const SEGMENTS_LEFT: usize = 3;
+    pub(super) const FRAGMENT_OFFSET: Range<usize> = 2..4;
+    pub(super) const FRAGMENT_ID: Range<usize> = 4..8;
+}
+
+/// More than this many in a row are refused. RFC 8200 recommends an order of six, one of them twice.
+pub const LIMIT: usize = 8;
+/// Every extension header is a multiple of this long.
+const UNIT: usize = 8;
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+
+/// The fragment header's content (RFC 8200, section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fragment {
+    /// Common to a packet's fragments.
+    pub id: u32,
+    /// Where the rest stands in the whole packet's fragmentable part, in bytes.
+    pub offset: u32,
+    /// Whether fragments follow.
+    pub more: bool,
+}
+
+/// Where a walk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Walked {
+    /// What stands at `offset`: a transport, ESP, "no next header" or anything that is not looked into.
+    pub protocol: u8,
+    /// From the first byte of the IPv6 payload.
+    pub offset: usize,
+    /// If a fragment header was passed, its content and where it ended.
+    pub fragment: Option<(Fragment, usize)>,
+}
+
+/// Walks over hop-by-hop options, routing, fragment, authentication and destination options headers.
+///
+/// It ends behind the header of a non-first fragment: what stands there is the middle of something. Refused: a header cut
+/// short, more than [`LIMIT`] of them, hop-by-hop options that are not first, a second fragment header, and a routing
+/// header of type 0 with segments left, because the policy that judges the destination would judge the wrong one
+/// (RFC 5095).
+#[inline]
+pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
+    let mut walked = Walked { protocol: next_header, offset: 0, fragment: None };
+    for _ in 0..=LIMIT {
+        let kind = walked.protocol;
+        if !matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS) {
+            return Ok(walked);
+        }
+        let header = payload.get(walked.offset..).ok_or(Malformed)?;
+        let header: &[u8; UNIT] = header.first_chunk().ok_or(Malformed)?;
+        let len = match kind {
+            FRAGMENT => UNIT,
+            // In units of four bytes, less two (RFC 4302, section 2.2).
+            AUTHENTICATION => (usize::from(header[field::LEN]) + 2) * 4,
+            _ => (usize::from(header[field::LEN]) + 1) * UNIT,
+        };
+        let misplaced = kind == HOP_BY_HOP && walked.offset > 0;
+        let diverted =
+            kind == ROUTING && header[field::ROUTING_TYPE] == 0 && header[field::SEGMENTS_LEFT] > 0;
+        let end = walked.offset + len;
+        if end > payload.len() || misplaced || diverted {
+            return Err(Malformed);
+        }
+        walked.protocol = header[field::NEXT_HEADER];
+        walked.offset = end;
+        if kind == FRAGMENT {
+            if walked.fragment.is_some() {
+                return Err(Malformed);
+            }
+            let word = u16_at(header, field::FRAGMENT_OFFSET);
+            let fragment = Fragment {
+                id: u32_at(header, field::FRAGMENT_ID),
+                offset: u32::from(word & !7),
+                more: word & 1 != 0,
+            };
+            walked.fragment = Some((fragment, end));
+            if fragment.offset > 0 {
+                return Ok(walked);
+            }
+        }
+    }
+    Err(Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{arbitrary, ipv6, protocol};
+    use super::*;
+
+    /// An options or routing header of `units`, the rest zero.
+    fn header(next: u8, units: u8) -> Vec<u8> {
+        let mut bytes = vec![0; usize::from(units) * UNIT];
+        bytes[0] = next;
+        bytes[1] = units - 1;
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn no_walk_panics(first in prop_oneof![Just(0), Just(43), Just(44), Just(51), Just(60)], bytes: Vec<u8>) {
+            if let Ok(walked) = walk(first, &bytes) {
+                prop_assert!(walked.offset <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn etherparse_walks_to_the_same(bytes in arbitrary::packet6()) {
+            let view = ipv6::View::new_checked(&bytes).unwrap();
+            let walked = walk(view.next_header(), view.payload()).unwrap();
+            let theirs = etherparse::Ipv6Slice::from_slice(&bytes).unwrap();
+            prop_assert_eq!(walked.protocol, theirs.payload().ip_number.0);
+            prop_assert_eq!(&view.payload()[walked.offset..], theirs.payload().payload);
+            prop_assert_eq!(walked.fragment.is_some_and(|(f, _)| f.more || f.offset > 0), theirs.payload().fragmented);
+        }
+    }
+
+    #[test]
+    fn a_chain_longer_than_the_limit_is_refused() {
+        for (count, fits) in [(LIMIT, true), (LIMIT + 1, false)] {
+            let mut chain = header(DESTINATION_OPTIONS, 1).repeat(count);
+            let last = (count - 1) * UNIT;
+            chain[last] = protocol::UDP;
+            let walked = walk(DESTINATION_OPTIONS, &chain);
+            assert_eq!(walked.is_ok(), fits, "{count}");
+            assert!(
+                walked.is_err()
+                    || walked
+                        == Ok(Walked {
+                            protocol: protocol::UDP,
+                            offset: chain.len(),
+                            fragment: None
+                        })
+            );
+        }
+    }
+
+    #[test]
+    fn what_hides_the_destination_or_the_transport_is_refused() {
+        let mut source_route = header(protocol::TCP, 3);
+        source_route[field::SEGMENTS_LEFT] = 1;
+        assert_eq!(walk(ROUTING, &source_route), Err(Malformed), "RFC 5095");
+        source_route[field::SEGMENTS_LEFT] = 0;
+        assert!(walk(ROUTING, &source_route).is_ok());
+
+        let late = [header(HOP_BY_HOP, 1), header(protocol::TCP, 1)].concat();
+        assert_eq!(walk(DESTINATION_OPTIONS, &late), Err(Malformed), "hop-by-hop comes first");
+        let twice = [header(FRAGMENT, 1), header(protocol::TCP, 1)].concat();
+        assert_eq!(walk(FRAGMENT, &twice), Err(Malformed), "one fragment header");
+        assert_eq!(walk(DESTINATION_OPTIONS, &header(6, 2)[..15]), Err(Malformed), "cut short");
+    }
+
+    #[test]
+    fn a_later_fragment_is_not_looked_into() {
+        let mut bytes = header(DESTINATION_OPTIONS, 1);
+        bytes[2..8].copy_from_slice(&[0, 8, 0, 0, 0, 7]);
+        let fragment = Fragment { id: 7, offset: 8, more: false };
+        let expected =
+            Walked { protocol: DESTINATION_OPTIONS, offset: 8, fragment: Some((fragment, 8)) };
+        assert_eq!(walk(FRAGMENT, &bytes), Ok(expected));
+    }
+}
