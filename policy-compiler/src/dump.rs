@@ -1,9 +1,10 @@
 //! An image as text, for people and for golden tests.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::image::{Image, NO_CLASS, PathId, Row};
-use crate::model::{Direction, Protocol, Reason};
+use crate::image::{ChainId, Image, NO_CLASS, PathId, Row};
+use crate::model::{Protocol, Reason};
 
 impl fmt::Display for Image {
     /// Endpoints, addresses, classes, chains with their cells, and rows, each in the order of its numbers. Hashes, counter
@@ -22,10 +23,8 @@ impl Image {
         writeln!(f, "endpoints")?;
         for (name, local) in &self.endpoints {
             write!(f, "  {name}:")?;
-            for (direction, chain) in Direction::ALL.into_iter().zip(local.chains) {
-                write!(f, " {direction} by chain {}", chain.index())?;
-            }
-            writeln!(f)?;
+            let [ChainId(ingress), ChainId(egress)] = local.chains;
+            writeln!(f, " ingress by chain {ingress}, egress by chain {egress}")?;
         }
         Ok(())
     }
@@ -73,9 +72,13 @@ impl Image {
                 write!(f, "; here {name} is {protocol} {ports:?}")?;
             }
             writeln!(f)?;
+            let mut classes_of: BTreeMap<u32, Vec<String>> = BTreeMap::new();
             let cells = self.cells.iter().skip(index * classes).take(classes);
             for (class, row) in cells.enumerate() {
-                writeln!(f, "     class {class}: row {row}")?;
+                classes_of.entry(*row).or_default().push(class.to_string());
+            }
+            for (row, classes) in classes_of {
+                writeln!(f, "     row {row} for class {}", classes.join(" "))?;
             }
         }
         Ok(())
@@ -89,16 +92,22 @@ impl Image {
         Ok(())
     }
 
+    /// What differs from the row's answer to other protocols, then that answer.
     fn fmt_row(&self, f: &mut fmt::Formatter<'_>, index: usize, row: &Row) -> fmt::Result {
+        writeln!(f, "  {index}:")?;
         for (protocol, portless) in Protocol::ALL.into_iter().zip(row.portless) {
             let intervals: Vec<(u16, PathId)> = self.intervals(row, protocol).collect();
             for (at, (first, path)) in intervals.iter().enumerate() {
-                let last = intervals.get(at + 1).map_or(u16::MAX, |next| next.0 - 1);
-                writeln!(f, "  {index}: {protocol} {first}-{last}: {}", self.text(*path))?;
+                let last = intervals.get(at + 1).map_or(u16::MAX, |next| next.0.saturating_sub(1));
+                if *path != row.other {
+                    writeln!(f, "     {protocol} {first}-{last}: {}", self.text(*path))?;
+                }
             }
-            writeln!(f, "  {index}: {protocol} without port: {}", self.text(portless))?;
+            if portless != row.other {
+                writeln!(f, "     {protocol} without port: {}", self.text(portless))?;
+            }
         }
-        writeln!(f, "  {index}: other protocols: {}", self.text(row.other))
+        writeln!(f, "     anything else: {}", self.text(row.other))
     }
 
     fn text(&self, path: PathId) -> String {

@@ -28,32 +28,9 @@ impl Identity {
     pub const UNKNOWN: Self = Self(0);
 }
 
-/// Names a chain of one image; its lowest bit is the direction.
+/// Names a chain of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId(pub u32);
-
-impl ChainId {
-    pub(crate) fn new(index: usize, direction: Direction) -> Self {
-        Self((index as u32) << 1 | direction as u32)
-    }
-
-    /// The direction that it judges.
-    #[inline]
-    pub const fn direction(self) -> Direction {
-        if self.0 & 1 == Direction::Ingress as u32 { Direction::Ingress } else { Direction::Egress }
-    }
-
-    #[inline]
-    pub(crate) const fn index(self) -> usize {
-        (self.0 >> 1) as usize
-    }
-
-    /// The path of whatever this chain cannot judge: each image's first two paths are the unknown of each direction.
-    #[inline]
-    const fn unknown(self) -> PathId {
-        PathId(self.0 & 1)
-    }
-}
 
 /// Names a path of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,6 +65,9 @@ pub struct Counts {
     /// Distinct paths.
     pub paths: usize,
 }
+
+/// The predicates that are true of a class, one list for each subject.
+pub(crate) type TruthLists = Box<[Box<[PredicateId]>]>;
 
 /// A run of [`Image::starts`] and [`Image::interval_paths`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -125,7 +105,7 @@ pub struct Image {
     /// Class of each identity; [`NO_CLASS`] for those that this image does not use.
     pub(crate) classes: Box<[u32]>,
     /// For each class the predicates that are true of it, once for each subject of an address with several.
-    pub(crate) class_truths: Box<[Box<[Box<[PredicateId]>]>]>,
+    pub(crate) class_truths: Box<[TruthLists]>,
     pub(crate) predicates: Box<[Predicate]>,
     pub(crate) chains: Box<[Chain]>,
     /// Row of (chain, class), all classes of a chain together.
@@ -175,10 +155,15 @@ impl Image {
     /// Judges a packet: `peer` is the source for a chain of ingress and the destination for one of egress.
     #[inline]
     pub fn classify(&self, chain: ChainId, peer: Identity, transport: Transport) -> PathId {
-        match self.row(chain, peer) {
-            Some(row) => self.path_in(row, transport).unwrap_or(chain.unknown()),
-            None => chain.unknown(),
-        }
+        let path = self.row(chain, peer).and_then(|row| self.path_in(row, transport));
+        path.unwrap_or_else(|| self.unknown(chain))
+    }
+
+    /// The first two paths of every image are the unknown of each direction.
+    #[cold]
+    fn unknown(&self, chain: ChainId) -> PathId {
+        let direction = self.describe(chain).map_or(Direction::Ingress, |chain| chain.direction);
+        PathId(direction as u32)
     }
 
     #[inline]
@@ -190,7 +175,7 @@ impl Image {
         if class >= classes {
             return None;
         }
-        let row = *self.cells.get(chain.index() * classes + class)?;
+        let row = *self.cells.get(chain.0 as usize * classes + class)?;
         self.rows.get(row as usize)
     }
 
@@ -239,7 +224,7 @@ impl Image {
 
     /// What a chain is made of.
     pub fn describe(&self, chain: ChainId) -> Option<&Chain> {
-        self.chains.get(chain.index()).filter(|known| known.direction == chain.direction())
+        self.chains.get(chain.0 as usize)
     }
 
     /// A hash of what the tables say, independent of the numbers that identities and counters happen to have: the same

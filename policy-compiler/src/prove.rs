@@ -5,7 +5,7 @@
 //! both sides, is a proof and not a sample. Witnesses stand on both sides of every boundary that the *model* draws and of
 //! every boundary that the *image* draws, so that neither can hide one from the other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ use crate::image::Image;
 use crate::model::{
     Direction, Model, ObjectName, Peer, PortMatch, Protocol, Reason, Rule, Transport, Verdict,
 };
-use crate::reference::{candidates, judge_candidates};
+use crate::reference::{holders, judge_holders};
 
 /// IP protocols without ports that stand for all of them: hop-by-hop, ICMP, IP in IP, ESP, ICMPv6, reserved.
 const OTHER_PROTOCOLS: [u8; 6] = [0, 1, 4, 50, 58, 255];
@@ -34,6 +34,15 @@ pub enum Expected {
     Reason(Reason),
     /// The verdict, for whatever reason.
     Verdict(Verdict),
+}
+
+impl Expected {
+    fn agrees(&self, found: &Reason, verdict: Verdict) -> bool {
+        match self {
+            Self::Reason(reason) => reason == found && reason.verdict() == verdict,
+            Self::Verdict(expected) => *expected == verdict,
+        }
+    }
 }
 
 impl From<Reason> for Expected {
@@ -86,11 +95,10 @@ pub fn prove(
     image: &Image,
 ) -> Result<Proof, Box<Counterexample>> {
     let witnesses = Witnesses::of(model, local, image);
-    let pods: BTreeMap<IpAddr, _> =
-        witnesses.addresses.iter().map(|address| (*address, candidates(model, *address))).collect();
+    let holders = holders(model);
     compare(local, image, &witnesses, |endpoint, direction, peer, transport| {
-        let pods = pods.get(&peer).map(Vec::as_slice).unwrap_or_default();
-        judge_candidates(model, endpoint, direction, peer, pods, transport)
+        let pods = holders.get(&peer).map(Vec::as_slice).unwrap_or_default();
+        judge_holders(model, endpoint, direction, peer, pods, transport)
     })
 }
 
@@ -206,6 +214,8 @@ fn compare<E: Into<Expected>>(
     let mut cells = 0;
     for endpoint in local {
         for direction in Direction::ALL {
+            // What an endpoint without tables meets: nothing passes.
+            let unknown = Reason::Unknown(direction);
             let chain = image.chain(endpoint, direction);
             for peer in &witnesses.addresses {
                 let identity = image.identity(*peer);
@@ -213,23 +223,19 @@ fn compare<E: Into<Expected>>(
                     let (found, verdict) = match chain {
                         Some(chain) => {
                             let path = image.path(image.classify(chain, identity, *transport));
-                            (path.reason.clone(), path.verdict)
+                            (&path.reason, path.verdict)
                         }
-                        None => (Reason::Unknown(direction), Verdict::Deny),
+                        None => (&unknown, Verdict::Deny),
                     };
                     let expected = judge(endpoint, direction, *peer, *transport).into();
-                    let equal = match &expected {
-                        Expected::Reason(reason) => *reason == found && reason.verdict() == verdict,
-                        Expected::Verdict(expected) => *expected == verdict,
-                    };
-                    if !equal {
+                    if !expected.agrees(found, verdict) {
                         return Err(Box::new(Counterexample {
                             endpoint: endpoint.clone(),
                             direction,
                             peer: *peer,
                             transport: *transport,
                             expected,
-                            found,
+                            found: found.clone(),
                             verdict,
                         }));
                     }

@@ -3,6 +3,7 @@
 //! It shares nothing with resolution and compilation but the model's own matching of one selector and one block.
 //! Kubernetes' NetworkPolicy reference (networking.k8s.io/v1) gives the semantics.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::model::{
@@ -22,17 +23,24 @@ pub fn judge(
     peer: IpAddr,
     transport: Transport,
 ) -> Reason {
-    judge_candidates(model, local, direction, peer, &candidates(model, peer), transport)
+    let pods = model.endpoints.iter().filter(|(_, pod)| pod.addresses.contains(&peer));
+    let pods: Vec<_> = pods.map(|(name, pod)| (name, pod.as_ref())).collect();
+    judge_holders(model, local, direction, peer, &pods, transport)
 }
 
-/// The pods that have `address`.
-pub(crate) fn candidates(model: &Model, address: IpAddr) -> Vec<(&ObjectName, &Endpoint)> {
-    let pods = model.endpoints.iter().filter(|(_, pod)| pod.addresses.contains(&address));
-    pods.map(|(name, pod)| (name, pod.as_ref())).collect()
+/// The pods that have each address.
+pub(crate) fn holders(model: &Model) -> BTreeMap<IpAddr, Vec<(&ObjectName, &Endpoint)>> {
+    let mut holders: BTreeMap<IpAddr, Vec<_>> = BTreeMap::new();
+    for (name, pod) in &model.endpoints {
+        for address in &pod.addresses {
+            holders.entry(*address).or_default().push((name, pod.as_ref()));
+        }
+    }
+    holders
 }
 
 /// [`judge`] for a peer whose pods are already known.
-pub(crate) fn judge_candidates(
+pub(crate) fn judge_holders(
     model: &Model,
     local: &ObjectName,
     direction: Direction,
@@ -42,10 +50,7 @@ pub(crate) fn judge_candidates(
 ) -> Reason {
     let Some(endpoint) = model.endpoints.get(local) else { return Reason::Unknown(direction) };
     let mut isolated_by = None;
-    for (name, state) in &model.policies {
-        if name.namespace != local.namespace {
-            continue;
-        }
+    for (name, state) in model.policies_in(&local.namespace) {
         let policy: &Policy = match state {
             PolicyState::Valid(policy) => policy,
             PolicyState::Invalid(selector) => {

@@ -2,8 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-/// An address of either family.
-pub type Address = [u8; 16];
+use crate::wire::address::Address;
 
 /// Which way a packet goes relative to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,8 +106,8 @@ impl Hash for FlowKey {
     /// Three wide writes; the derived form would write 38 bytes in pieces.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u128(u128::from_ne_bytes(self.low));
-        state.write_u128(u128::from_ne_bytes(self.high));
+        state.write_u128(self.low.to_bits());
+        state.write_u128(self.high.to_bits());
         state.write_u64(
             u64::from(self.low_port)
                 | u64::from(self.high_port) << 16

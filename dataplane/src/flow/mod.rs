@@ -14,7 +14,7 @@ mod table;
 mod tests;
 
 pub use entry::{FlowEntry, Path, RestsOn, RuleCounters, Traffic, Verdict};
-pub use key::{Address, FlowKey, Orientation};
+pub use key::{FlowKey, Orientation};
 pub(crate) use queue::Link;
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub(crate) use table::Bucket;

@@ -406,11 +406,12 @@ fn tag(hash: u64) -> u16 {
 mod tests {
     use super::super::{Orientation, TcpFlags};
     use super::*;
+    use crate::wire::address::Address;
 
     /// Flows that all have the same two buckets.
     fn crowd(table: &FlowTable, count: usize) -> Vec<(u64, FlowKey)> {
         (0u128..)
-            .map(|n| FlowKey::new(n.to_be_bytes(), [0xff; 16], 1, 2, 6).0)
+            .map(|n| FlowKey::new(Address::v6(n.to_be_bytes()), Address::default(), 1, 2, 6).0)
             .map(|key| (table.hash(&key), key))
             .filter(|&(hash, _)| table.first(hash) == 0 && table.alternate(hash) == 1)
             .take(count)

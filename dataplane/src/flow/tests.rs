@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::wire::address::Address;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 fn address(n: u32) -> Address {
-    let mut address = [0; 16];
-    address[12..].copy_from_slice(&n.to_be_bytes());
-    address
+    Address::v4(n.to_be_bytes())
 }
 
 fn table(capacity: usize) -> FlowTable {
@@ -154,6 +153,7 @@ proptest! {
     fn an_echo_reply_has_its_requests_key_and_a_request_of_the_other_side_has_not(
         one: [u8; 16], other: [u8; 16], identifier: u16,
     ) {
+        let (one, other) = (Address::v6(one), Address::v6(other));
         prop_assume!(one != other);
         let (asked, there) = FlowKey::echo(one, other, identifier, true, 1);
         let (answered, back) = FlowKey::echo(other, one, identifier, false, 1);
@@ -166,6 +166,7 @@ proptest! {
     fn both_directions_have_one_key_and_opposite_orientations(
         source: [u8; 16], destination: [u8; 16], source_port: u16, destination_port: u16, protocol: u8,
     ) {
+        let (source, destination) = (Address::v6(source), Address::v6(destination));
         let (there, one) = FlowKey::new(source, destination, source_port, destination_port, protocol);
         let (back, other) = FlowKey::new(destination, source, destination_port, source_port, protocol);
         prop_assert_eq!(there, back);

@@ -1,6 +1,7 @@
 //! Segments put together into super-packets, by the rules of the kernel's GRO.
 
 use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, ipv4_id, sequence};
+use crate::checksum::fold;
 use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
 /// The longest IP packet that a super-packet may be (RFC 791: 16 bits of length).
@@ -287,7 +288,7 @@ impl Run {
         let bytes = head.bytes_mut();
         headers.write_lengths(bytes);
         let at = headers.transport + headers.checksum_offset();
-        let partial = headers.pseudo_header(bytes).folded();
+        let partial = fold(headers.pseudo_header(bytes)).to_be_bytes();
         bytes[at..at + 2].copy_from_slice(&partial);
         let ecn = bytes[headers.transport + FLAGS] & CWR != 0;
         head.offload.checksum = Checksum::Partial {

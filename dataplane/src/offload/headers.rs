@@ -1,6 +1,6 @@
 //! Where the headers of a TCP or UDP packet end: what segmentation repeats.
 
-use super::sum::Sum;
+use crate::checksum::{finish, is_right, sum};
 use crate::packet::SegmentKind;
 
 pub(super) const TCP: u8 = 6;
@@ -109,8 +109,9 @@ impl Headers {
     }
 
     /// The pseudo-header's sum for the packet as long as it is now.
-    pub(super) fn pseudo_header(&self, bytes: &[u8]) -> Sum {
-        Sum::pseudo_header(self.addresses(bytes), self.protocol, bytes.len() - self.transport)
+    pub(super) fn pseudo_header(&self, bytes: &[u8]) -> u32 {
+        let len = (bytes.len() - self.transport) as u32;
+        sum(self.addresses(bytes)) + u32::from(self.protocol) + (len & 0xffff) + (len >> 16)
     }
 
     /// Whether the transport checksum in the packet is right. UDP over IPv4 may have none (RFC 768): that is right.
@@ -119,19 +120,19 @@ impl Headers {
         if self.protocol == UDP && bytes[at..at + 2] == [0; 2] {
             return !self.v6;
         }
-        self.pseudo_header(bytes).add(&bytes[self.transport..]).is_valid()
+        is_right(self.pseudo_header(bytes) + sum(&bytes[self.transport..]))
     }
 
     /// Writes the transport checksum anew.
     pub(super) fn write_checksum(&self, bytes: &mut [u8]) {
         let at = self.transport + self.checksum_offset();
         bytes[at..at + 2].fill(0);
-        let mut checksum = self.pseudo_header(bytes).add(&bytes[self.transport..]).checksum();
+        let mut checksum = finish(self.pseudo_header(bytes) + sum(&bytes[self.transport..]));
         // RFC 768: a computed zero is sent as all ones, for zero says that there is none.
-        if self.protocol == UDP && checksum == [0; 2] {
-            checksum = [0xff; 2];
+        if self.protocol == UDP && checksum == 0 {
+            checksum = 0xffff;
         }
-        bytes[at..at + 2].copy_from_slice(&checksum);
+        bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     }
 
     /// Makes the lengths and, for IPv4, the header checksum tell the packet's length.
@@ -142,8 +143,8 @@ impl Headers {
         } else {
             bytes[2..4].copy_from_slice(&(len as u16).to_be_bytes());
             bytes[10..12].fill(0);
-            let checksum = Sum::default().add(&bytes[..self.transport]).checksum();
-            bytes[10..12].copy_from_slice(&checksum);
+            let checksum = finish(sum(&bytes[..self.transport]));
+            bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
         }
         if self.protocol == UDP {
             let at = self.transport + 4;
@@ -153,7 +154,7 @@ impl Headers {
 
     /// Whether the IPv4 header's checksum is right; IPv6 has none.
     pub(super) fn verify_ip(&self, bytes: &[u8]) -> bool {
-        self.v6 || Sum::default().add(&bytes[..self.transport]).is_valid()
+        self.v6 || is_right(sum(&bytes[..self.transport]))
     }
 }
 

@@ -10,6 +10,5 @@
 pub mod coalesce;
 mod headers;
 pub mod segment;
-mod sum;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! A super-packet cut into packets that a link takes.
 
 use super::headers::{CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
+use crate::checksum::complete_partial;
 use crate::fate::DropReason;
 use crate::packet::{Checksum, Packet, Pool, SegmentKind};
 
@@ -24,7 +25,7 @@ pub fn segment(
         if packet.len() > mtu {
             return Err((packet, DropReason::TooBig));
         }
-        if !complete(&mut packet) {
+        if complete_partial(&mut packet).is_err() {
             return Err((packet, DropReason::Malformed));
         }
         out.push(packet);
@@ -55,28 +56,6 @@ pub fn segment(
     }
     cut.finish(&mut out[source], 0);
     Ok(())
-}
-
-/// Completes a partial checksum in the packet, for links that cannot. False, and nothing done, if it does not lie where
-/// the metadata says.
-#[must_use]
-pub fn complete(packet: &mut Packet) -> bool {
-    let Checksum::Partial { start, offset } = packet.offload.checksum else { return true };
-    let (start, offset) = (usize::from(start), usize::from(offset));
-    let bytes = packet.bytes_mut();
-    let at = start + offset;
-    if at + 2 > bytes.len() {
-        return false;
-    }
-    // The field holds the pseudo-header's sum, so that the plain sum over all is the one to complement.
-    let mut checksum = super::sum::Sum::default().add(&bytes[start..]).checksum();
-    if checksum == [0; 2] {
-        // RFC 768 for UDP; for others all ones is the same number in ones' complement (RFC 1624, section 3).
-        checksum = [0xff; 2];
-    }
-    bytes[at..at + 2].copy_from_slice(&checksum);
-    packet.offload.checksum = Checksum::Verified;
-    true
 }
 
 /// How a super-packet falls apart.

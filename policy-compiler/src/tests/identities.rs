@@ -185,7 +185,7 @@ fn meaning(model: &Model, address: IpAddr) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn an_identity_never_changes_its_meaning(models in prop::collection::vec(model(), 1..5)) {
