@@ -162,6 +162,7 @@ struct Member {
     node: Option<String>,
     addresses: BTreeSet<IpAddr>,
     labels: Pairs,
+    namespace_labels: Pairs,
     /// Name, protocol number and port of every named port.
     named_ports: BTreeSet<(String, u8, u16)>,
 }
@@ -183,7 +184,6 @@ enum Content {
 /// The objects of one cluster, ready to be asked.
 #[derive(Debug)]
 pub struct Oracle {
-    namespaces: BTreeMap<String, Pairs>,
     members: Vec<Member>,
     /// In order of namespace and name.
     policies: Vec<PolicyObject>,
@@ -192,8 +192,8 @@ pub struct Oracle {
 impl Oracle {
     /// An oracle of everything in a store.
     pub fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
-        let mut oracle =
-            Self { namespaces: BTreeMap::new(), members: Vec::new(), policies: Vec::new() };
+        let mut oracle = Self { members: Vec::new(), policies: Vec::new() };
+        let mut namespaces = BTreeMap::new();
         let mut broken_namespaces = BTreeSet::new();
         for (key, stored) in objects {
             match (&stored.state, key.kind) {
@@ -206,7 +206,7 @@ impl Oracle {
                 (State::Invalid(_), Kind::Pod | Kind::Node | Kind::IpPool) => {}
                 (State::Valid(object), _) => match &**object {
                     Object::Namespace(namespace) => {
-                        oracle.namespaces.insert(key.name.clone(), namespace.labels.clone());
+                        namespaces.insert(key.name.clone(), namespace.labels.clone());
                     }
                     Object::Pod(pod) => oracle.add_pod(key, pod),
                     Object::NetworkPolicy(policy) => {
@@ -217,6 +217,13 @@ impl Oracle {
             }
         }
         oracle.members.retain(|member| !broken_namespaces.contains(&member.namespace));
+        for member in &mut oracle.members {
+            // Without a manifest a namespace has the one label that the API server gives every namespace.
+            let name = &member.namespace;
+            member.namespace_labels = namespaces.get(name).cloned().unwrap_or_else(|| {
+                Pairs::from([("kubernetes.io/metadata.name".to_owned(), name.clone())])
+            });
+        }
         oracle.policies.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         oracle
     }
@@ -271,9 +278,9 @@ impl Oracle {
             if policy.namespace != member.namespace || !policy.selects(member) {
                 continue;
             }
-            let name = format!("{}/{}", policy.namespace, policy.name);
+            let name = || format!("{}/{}", policy.namespace, policy.name);
             match &policy.content {
-                Content::Invalid(_) => policies.push(name),
+                Content::Invalid(_) => policies.push(name()),
                 Content::Valid(content) => {
                     let Some(rules) = rules(content, side) else { continue };
                     let allows = |rule: &Rule| {
@@ -287,9 +294,9 @@ impl Oracle {
                         )
                     };
                     if let Some(rule) = rules.iter().position(allows) {
-                        return Explanation::Allowed { policy: name, rule };
+                        return Explanation::Allowed { policy: name(), rule };
                     }
-                    policies.push(name);
+                    policies.push(name());
                 }
             }
         }
@@ -330,9 +337,7 @@ impl Oracle {
                         .is_some_and(|holder| {
                             let in_namespace = match namespaces {
                                 None => holder.namespace == namespace,
-                                Some(selector) => {
-                                    selected(selector, &self.namespace_labels(&holder.namespace))
-                                }
+                                Some(selector) => selected(selector, &holder.namespace_labels),
                             };
                             in_namespace
                                 && pods
@@ -349,13 +354,6 @@ impl Oracle {
             Side::Ingress => candidates.next().is_some() && port_fits(Some(local)),
             Side::Egress => candidates.any(port_fits),
         }
-    }
-
-    /// A namespace's labels; without a manifest, the one that the API server gives every namespace.
-    fn namespace_labels(&self, name: &str) -> Pairs {
-        self.namespaces.get(name).cloned().unwrap_or_else(|| {
-            Pairs::from([("kubernetes.io/metadata.name".to_owned(), name.to_owned())])
-        })
     }
 
     fn member(&self, party: &Party) -> Option<&Member> {
@@ -401,6 +399,7 @@ impl Oracle {
             node: pod.node_name.clone(),
             addresses,
             labels: pod.labels.clone(),
+            namespace_labels: Pairs::new(),
             named_ports,
         });
     }
