@@ -119,7 +119,7 @@ impl Server {
         Ok(Self { listener, path: path.to_owned(), _lock: lock })
     }
 
-    /// Serves connections, [`CONNECTIONS`] at once, until nobody takes questions any more.
+    /// Serves connections, 64 at once, until nobody takes questions any more.
     pub async fn run(self, questions: mpsc::Sender<Question>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         loop {

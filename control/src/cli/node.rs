@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Error;
+use super::{Error, socket};
 
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
@@ -42,6 +42,14 @@ pub struct Node {
     /// Form of the log
     #[arg(long, env = "MANX_LOG", value_enum, default_value_t = LogFormat::Text)]
     pub log: LogFormat,
+}
+
+impl Node {
+    /// Where the agent listens.
+    pub fn socket_path(&self) -> PathBuf {
+        let own = || socket::of_node(&socket::runtime_folder(), &self.name);
+        self.socket.clone().unwrap_or_else(own)
+    }
 }
 
 /// How tunnel packets reach the uplink.
