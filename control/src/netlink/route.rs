@@ -120,6 +120,15 @@ impl Netlink {
         ))
     }
 
+    /// Makes a route as an administrator does (`proto static`): Manx neither lists nor removes it later.
+    pub async fn replace_static_route(&self, route: &Route) -> Result<(), Error> {
+        let mut message = route.message();
+        message.header.protocol = RouteProtocol::Static;
+        self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
+            format!("the static route to {} cannot be set", route.destination)
+        }))
+    }
+
     /// Takes a route of Manx's away. One that is not there is no error.
     pub async fn delete_route(&self, route: &Route) -> Result<(), Error> {
         match self.handle.route().del(route.message()).execute().await {

@@ -1,0 +1,208 @@
+//! `manx rig run`, `apply` and `exec`.
+
+use std::io::{IsTerminal, Write};
+
+use clap::ValueEnum;
+
+use super::screen::Screen;
+use super::{Apply, Error, Exec, Output, Run, chosen};
+use crate::api::Device;
+use crate::rig::caller::{self, Listener, Running};
+use crate::rig::cluster;
+use crate::rig::enter;
+use crate::rig::event::Request;
+use crate::rig::live::{self, Input};
+use crate::rig::party::Party;
+use crate::rig::plan;
+use crate::rig::render::{self, Style};
+use crate::rig::report::Report;
+use crate::rig::setup::{Setup, State};
+use crate::rig::supervisor::Bounds;
+use crate::rig::underlay::Names;
+use crate::rig::workdir::{Held, Workdir};
+use crate::store::Store;
+
+/// Width of a report that nobody's terminal limits.
+const PIPED_WIDTH: u16 = 120;
+
+/// `manx rig run`.
+pub(super) fn run(settings: &Run) -> Result<(), Error> {
+    let input = live::read(&settings.directory)?;
+    let mut screen = Screen::new();
+    for warning in &input.warnings {
+        screen.note(warning);
+    }
+    let workdir = Workdir::of(&rig_name(settings)?)?;
+    let held = workdir.create()?;
+    let prepared = prepare(settings, input, &workdir);
+    if let Err(error) = prepared {
+        workdir.remove()?;
+        return Err(error);
+    }
+    let bounds = Bounds { timeout: settings.timeout, ttl: settings.ttl };
+    let checked = build_and_check(settings, &workdir, held, bounds, &mut screen);
+    screen.clear();
+    finish(&checked?, settings.output)
+}
+
+fn build_and_check(
+    settings: &Run,
+    workdir: &Workdir,
+    held: Held,
+    bounds: Bounds,
+    screen: &mut Screen,
+) -> Result<Report, Error> {
+    let running = Running::start(workdir, held, bounds, screen)?;
+    let report = caller::ask(workdir, &Request::Check, screen)?;
+    if report.parties.values().any(|party| party.device == Some(Device::Veth)) {
+        tell_of_veth(settings, screen);
+    }
+    if settings.keep {
+        running.keep().map_err(|error| Error::Failed(error.to_string()))?;
+        let name = workdir.name();
+        screen.note(&format!(
+            "rig {name} is left running for {} s: `manx rig exec --rig {name} POD -- CMD`, \
+             `manx rig down {name}`",
+            settings.ttl.as_secs()
+        ));
+    }
+    Ok(report)
+}
+
+/// Says once that pods hang on veth pairs, and what would give them TUN devices.
+fn tell_of_veth(settings: &Run, screen: &mut Screen) {
+    if settings.pod_device == super::PodDevice::Auto {
+        screen.note(
+            "this user may not open /dev/net/tun, so the pods are attached by veth pairs that the agent took over; \
+             `sudo chmod 0666 /dev/net/tun` allows TUN",
+        );
+    }
+}
+
+/// The rig's name: as given, or the directory's with what a name may not have taken out.
+fn rig_name(settings: &Run) -> Result<String, Error> {
+    if let Some(name) = &settings.name {
+        return Ok(name.clone());
+    }
+    let directory = settings
+        .directory
+        .canonicalize()
+        .map_err(|error| Error::Invalid(format!("{}: {error}", settings.directory.display())))?;
+    let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let legal = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
+    let name: String = name.chars().filter(legal).take(40).collect();
+    let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    Ok(if name.is_empty() { "rig".to_owned() } else { name.to_owned() })
+}
+
+/// Fills the rig's folder, and makes the plan once here, so that input of which no rig can be made is refused at once.
+fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Error> {
+    for policy in &settings.sabotage {
+        let Some((id, object)) = input.objects.withhold(policy) else {
+            return Err(Error::Invalid(format!("--sabotage: there is no NetworkPolicy {policy}")));
+        };
+        live::write(&workdir.withheld(), &id, &object)?;
+    }
+    input.objects.write(&workdir.manifests())?;
+    if settings.no_samples {
+        input.settings.samples = false;
+    }
+    let contents = Store::load(workdir.manifests());
+    let (nodes, pods) = (cluster::nodes(&contents), cluster::pods(&contents));
+    plan::plan(&nodes, &pods, &input.settings)?;
+    let setup = Setup {
+        source: settings.directory.clone(),
+        settings: input.settings,
+        agent_arguments: agent_arguments(settings),
+        exports: std::env::temp_dir(),
+    };
+    Ok(setup.write(workdir)?)
+}
+
+fn agent_arguments(settings: &Run) -> Vec<String> {
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    };
+    vec![
+        "--pod-device".to_owned(),
+        name(settings.pod_device.to_possible_value()),
+        "--uplink-mode".to_owned(),
+        name(settings.uplink_mode.to_possible_value()),
+    ]
+}
+
+/// `manx rig apply`.
+pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
+    let (objects, warnings) = live::read_files(&settings.files)?;
+    let workdir = chosen(settings.rig.as_deref())?;
+    let mut screen = Screen::new();
+    for warning in &warnings {
+        screen.note(warning);
+    }
+    let request = Request::Apply(objects.0.into_values().collect());
+    let report = caller::ask(&workdir, &request, &mut screen);
+    screen.clear();
+    finish(&report?, settings.output)
+}
+
+/// Prints a report; a deviation is the command's failure.
+fn finish(report: &Report, output: Output) -> Result<(), Error> {
+    let mut stdout = std::io::stdout().lock();
+    let text = match output {
+        Output::Json => serde_json::to_string_pretty(report)
+            .map(|text| text + "\n")
+            .map_err(|error| Error::Failed(error.to_string()))?,
+        Output::Text => {
+            let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            let width = console_width().unwrap_or(PIPED_WIDTH);
+            render::text(report, Style { colour, width })
+        }
+    };
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // Who reads with `head` has read enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            return Err(Error::Failed(error.to_string()));
+        }
+        _ => {}
+    }
+    if report.as_expected { Ok(()) } else { Err(Error::Deviation) }
+}
+
+fn console_width() -> Option<u16> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    comfy_table::Table::new().width()
+}
+
+/// `manx rig exec`: ends with the command's own exit code.
+pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
+    let workdir = chosen(settings.rig.as_deref())?;
+    let state = State::read(&workdir)?;
+    let party = Party::from(settings.party.clone());
+    let netns = netns(&state, &Names::new(&workdir.names()), &party).ok_or_else(|| {
+        Error::Invalid(format!(
+            "there is no {party} in rig {}: `manx rig status` shows what there is",
+            state.name
+        ))
+    })?;
+    let status = enter::run_in_rig(&workdir, &netns, &settings.command)
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    match (status.success(), status.code()) {
+        (true, _) => Ok(()),
+        (false, Some(code)) => std::process::exit(code),
+        (false, None) => Err(Error::Failed(format!("the command has ended: {status}"))),
+    }
+}
+
+fn netns(state: &State, names: &Names, party: &Party) -> Option<std::path::PathBuf> {
+    match party {
+        Party::Outside => Some(names.outside()),
+        Party::Node(node) => {
+            state.nodes.iter().position(|known| known.name == *node).map(|i| names.node(i))
+        }
+        Party::Pod(pod) => {
+            state.pods.iter().position(|known| known.name == *pod).map(|i| names.pod(i))
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The cluster process's life: build, say so, then answer whoever asks on the rig's socket.
+
+use std::fs::Permissions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, mpsc};
+
+use super::check::{self, Finding};
+use super::cluster::{Cluster, ClusterError};
+use super::event::{Event, Request};
+use super::export;
+use super::live::Objects;
+use super::matrix;
+use super::measure;
+use super::party::Party;
+use super::report::{self, PartyReport, Report};
+use super::workdir::Workdir;
+use crate::oracle::Oracle;
+
+/// Takes what a rig tells.
+pub type Events = mpsc::UnboundedSender<Event>;
+
+/// The process's whole life; ends only by its end being asked for, or by failing to build.
+pub fn run(workdir: Workdir) -> io::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(attend(workdir))
+}
+
+async fn attend(workdir: Workdir) -> io::Result<()> {
+    let socket = workdir.socket();
+    let built = Cluster::build(workdir, |step, done, total| {
+        tell(&Event::Progress { step: step.to_owned(), done, total });
+    })
+    .await;
+    let cluster = match built {
+        Ok(cluster) => Arc::new(Mutex::new(cluster)),
+        Err(error) => {
+            tell(&failed(&error));
+            return Err(io::Error::other(error));
+        }
+    };
+    let listener = UnixListener::bind(&socket)?;
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+    tell(&Event::Ready);
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let cluster = cluster.clone();
+        tokio::spawn(async move {
+            // A caller that breaks off concerns nobody else.
+            let _ = answer(stream, &cluster).await;
+        });
+    }
+}
+
+/// Tells the process that started the rig; nobody may be left to listen.
+pub fn tell(event: &Event) {
+    if let Ok(mut line) = serde_json::to_vec(event) {
+        line.push(b'\n');
+        let mut stdout = io::stdout().lock();
+        let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+    }
+}
+
+fn failed(error: &ClusterError) -> Event {
+    Event::Failed { fault: error.fault(), message: error.to_string() }
+}
+
+/// One request and the events that answer it.
+async fn answer(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> {
+    let (heard, mut speak) = stream.into_split();
+    let mut heard = BufReader::new(heard);
+    let mut line = String::new();
+    heard.read_line(&mut line).await?;
+    let request = serde_json::from_str(&line)?;
+    let (events, mut told) = mpsc::unbounded_channel();
+    let gone = async {
+        // A caller says nothing after its request: the end of its stream is its end.
+        let _ = heard.read_u8().await;
+    };
+    let speaking = async move {
+        while let Some(event) = told.recv().await {
+            let mut line = serde_json::to_vec(&event)?;
+            line.push(b'\n');
+            speak.write_all(&line).await?;
+        }
+        Ok::<(), io::Error>(())
+    };
+    let working = async move {
+        match request {
+            Request::Check => {
+                let cluster = cluster.lock().await;
+                probe(&cluster, &events).await;
+            }
+            Request::Apply(objects) => {
+                let mut cluster = cluster.lock().await;
+                match cluster.apply(Objects::of(objects)).await {
+                    Ok(()) => probe(&cluster, &events).await,
+                    Err(error) => drop(events.send(failed(&error))),
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = gone => Ok(()),
+        ((), spoken) = async { tokio::join!(working, speaking) } => spoken,
+    }
+}
+
+/// Probes everything, compares, and reports.
+async fn probe(cluster: &Cluster, events: &Events) {
+    let start = Instant::now();
+    let oracle = Oracle::new(&cluster.contents().objects);
+    let cells = matrix::cells(&cluster.plan, &cluster.addresses, &oracle);
+    let total = cells.len();
+    let probes = check::check(cells.clone(), &cluster.parties, &cluster.agents, |done| {
+        let _ = events.send(Event::Progress { step: "probe".to_owned(), done, total });
+    })
+    .await;
+    let elapsed_ms = start.elapsed().as_millis() as u64;
+    let samples = if cluster.setup.settings.samples {
+        let _ = events.send(Event::Progress { step: "samples".to_owned(), done: 0, total: 1 });
+        measure::measure(cluster, &cells).await
+    } else {
+        Vec::new()
+    };
+    let mut statuses = Vec::new();
+    for agent in &cluster.agents {
+        match agent.status().await {
+            Ok(status) => statuses.push(status),
+            Err(error) => return drop(events.send(failed(&error.into()))),
+        }
+    }
+    let mut report = Report {
+        rig: cluster.workdir.name().to_owned(),
+        as_expected: probes.iter().all(Finding::as_expected),
+        parties: parties(cluster),
+        probes,
+        rules: report::rules(&statuses),
+        drops: report::drops(&statuses),
+        samples,
+        elapsed_ms,
+        export: None,
+    };
+    if !report.as_expected {
+        match export::export(cluster, &report, &statuses).await {
+            Ok(folder) => report.export = Some(folder),
+            Err(error) => {
+                let note = format!("the export cannot be written: {error}");
+                let _ = events.send(Event::Note(note));
+            }
+        }
+    }
+    let _ = events.send(Event::Report(Box::new(report)));
+}
+
+fn parties(cluster: &Cluster) -> std::collections::BTreeMap<Party, PartyReport> {
+    let of = |party: &Party| match party {
+        Party::Pod(pod) => (
+            cluster.plan.pods.get(pod).map(|pod| pod.node.clone()),
+            cluster.attached.get(pod).map(|attached| attached.device),
+        ),
+        Party::Node(_) | Party::Outside => (None, None),
+    };
+    let entries = cluster.addresses.iter().map(|(party, addresses)| {
+        let (node, device) = of(party);
+        (party.clone(), PartyReport { addresses: addresses.clone(), node, device })
+    });
+    entries.collect()
+}

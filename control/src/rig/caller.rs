@@ -1,0 +1,159 @@
+//! The caller's side: starts a rig, asks it, and relays what it tells.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use super::event::{Event, Fault, Request};
+use super::report::Report;
+use super::supervisor::{Bounds, KEEP, SELF};
+use super::workdir::{Held, Workdir};
+
+/// How long a rig may take to be gone.
+const GONE: Duration = Duration::from_secs(5);
+
+/// Why a rig does not do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// It says so itself.
+    #[error("{message}")]
+    Failed {
+        /// Whose fault.
+        fault: Fault,
+        /// In words.
+        message: String,
+    },
+    /// It has ended, or was ended.
+    #[error("the rig has ended before its work was done{0}")]
+    Ended(String),
+    /// It cannot be reached.
+    #[error("the rig cannot be reached: {0}")]
+    Unreachable(#[from] io::Error),
+    /// It does not end.
+    #[error("the rig {0} does not end")]
+    Lives(String),
+}
+
+/// Hears what a rig tells on the way.
+pub trait Listener {
+    /// How far a step is.
+    fn progress(&mut self, step: &str, done: usize, total: usize);
+    /// A line for the reader.
+    fn note(&mut self, line: &str);
+}
+
+/// A rig that goes when this is dropped, unless it is left running.
+#[derive(Debug)]
+pub struct Running {
+    workdir: Workdir,
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Running {
+    /// Starts a rig whose folder is filled, and waits until it is built.
+    pub fn start(
+        workdir: &Workdir,
+        held: Held,
+        bounds: Bounds,
+        listener: &mut dyn Listener,
+    ) -> Result<Self, CallError> {
+        let log = std::fs::File::options().create(true).append(true).open(workdir.log())?;
+        // The supervisor takes the lock over; nobody can have the name in between but by the same command at the same
+        // moment, and then one of the two supervisors refuses.
+        drop(held);
+        let mut child = Command::new(SELF)
+            .args(["internal", "rig-supervisor", "--work"])
+            .arg(workdir.path())
+            .args(["--timeout", &bounds.timeout.as_secs().to_string()])
+            .args(["--ttl", &bounds.ttl.as_secs().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let running = Self { workdir: workdir.clone(), child, stdin };
+        let log = workdir.log();
+        let Some(stdout) = stdout else { return Err(CallError::Ended(String::new())) };
+        for line in BufReader::new(stdout).lines() {
+            match serde_json::from_str(&line?).map_err(io::Error::from)? {
+                Event::Ready => return Ok(running),
+                Event::Failed { fault, message } => {
+                    return Err(CallError::Failed { fault, message });
+                }
+                event => relay(event, listener),
+            }
+        }
+        let said = std::fs::read_to_string(log).unwrap_or_default();
+        let said = if said.is_empty() { said } else { format!("; it said:\n{}", said.trim_end()) };
+        Err(CallError::Ended(said))
+    }
+
+    /// Leaves the rig running when the caller ends.
+    pub fn keep(mut self) -> io::Result<()> {
+        match self.stdin.take() {
+            Some(mut stdin) => stdin.write_all(KEEP),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Closing its stdin ends it, unless it was told to stay. A rig that was told so is not waited for.
+        if self.stdin.take().is_some() {
+            let _ = self.child.wait();
+            // The supervisor removes the folder itself; this is for one that was killed.
+            let _ = self.workdir.is_running();
+        }
+    }
+}
+
+fn relay(event: Event, listener: &mut dyn Listener) {
+    match event {
+        Event::Progress { step, done, total } => listener.progress(&step, done, total),
+        Event::Note(line) => listener.note(&line),
+        Event::Ready | Event::Report(_) | Event::Failed { .. } => {}
+    }
+}
+
+/// Asks a running rig to probe, and waits for its report.
+pub fn ask(
+    workdir: &Workdir,
+    request: &Request,
+    listener: &mut dyn Listener,
+) -> Result<Report, CallError> {
+    let mut stream = UnixStream::connect(workdir.socket())?;
+    let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    for line in BufReader::new(stream).lines() {
+        match serde_json::from_str(&line?).map_err(io::Error::from)? {
+            Event::Report(report) => return Ok(*report),
+            Event::Failed { fault, message } => return Err(CallError::Failed { fault, message }),
+            event => relay(event, listener),
+        }
+    }
+    Err(CallError::Ended(String::new()))
+}
+
+/// Ends a running rig and waits until it is gone.
+pub fn down(workdir: &Workdir) -> Result<(), CallError> {
+    let pid = std::fs::read_to_string(workdir.pid())?;
+    let pid = pid.trim().parse().map_err(io::Error::other)?;
+    match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM)
+    {
+        Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+        Err(errno) => return Err(CallError::Unreachable(errno.into())),
+    }
+    let start = std::time::Instant::now();
+    while start.elapsed() < GONE {
+        match workdir.is_running() {
+            Ok(true) => std::thread::sleep(Duration::from_millis(10)),
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(CallError::Unreachable(io::Error::other(error))),
+        }
+    }
+    Err(CallError::Lives(workdir.name().to_owned()))
+}

@@ -1,0 +1,244 @@
+//! Sends every probe and says what became of it.
+//!
+//! Silence alone proves nothing: a probe counts as denied only if an agent recorded the denial of exactly that packet.
+//! What is not as expected is tried again, from another source port and with more patience.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::agent::Agent;
+use super::matrix::{Cell, Outcome};
+use super::order::{Answer, Done, Probe, Seen, Task};
+use super::party::{Party, Process};
+use crate::api::Denial;
+
+/// Probes in flight at once.
+const IN_FLIGHT: usize = 128;
+/// How often a probe is sent before it counts as a deviation.
+const TRIES: usize = 3;
+/// How long an answer may take, by try.
+const PATIENCE: [Duration; TRIES] =
+    [Duration::from_millis(1000), Duration::from_millis(1500), Duration::from_millis(2500)];
+/// The same for the first try of a probe that should be denied: the agent's record, not the silence, is the proof.
+const SHORT: Duration = Duration::from_millis(200);
+/// How often the agents are asked for their denials, whose buffers are bounded.
+const ASK: Duration = Duration::from_millis(150);
+/// How often they are asked again after a round before a silence counts as a loss.
+const LAST_ASKS: usize = 4;
+
+/// What became of a probe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Observed {
+    /// One of the three that can be expected.
+    Clear(Outcome),
+    /// Silence, and no agent says that it dropped it.
+    Lost,
+    /// Somebody else answered.
+    Wrong(String),
+    /// The kernel's words for another end.
+    Error(String),
+}
+
+impl std::fmt::Display for Observed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Clear(outcome) => f.write_str(outcome.name()),
+            Self::Lost => f.write_str("lost (silence, and no agent recorded a denial)"),
+            Self::Wrong(by) => write!(f, "answered by {by}"),
+            Self::Error(words) => write!(f, "failed: {words}"),
+        }
+    }
+}
+
+/// A cell and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The cell.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// What became of it at the last try.
+    pub observed: Observed,
+    /// The source of the last try.
+    pub from: Option<SocketAddr>,
+    /// What the agent says denied it.
+    pub denied_by: Option<String>,
+    /// How often it was sent.
+    pub tries: usize,
+}
+
+impl Finding {
+    /// Whether it is as the oracle expects.
+    pub fn as_expected(&self) -> bool {
+        self.observed == Observed::Clear(self.cell.expected)
+    }
+}
+
+/// A denial's packet: source, destination, protocol, ports.
+type Packet = (IpAddr, IpAddr, u8, u16, u16);
+
+/// The denials that the agents recorded since a moment, and what denied.
+#[derive(Debug, Default)]
+struct Book {
+    since_ms: u64,
+    denials: Mutex<HashMap<Packet, String>>,
+}
+
+impl Book {
+    fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { since_ms: since.as_millis() as u64, denials: Mutex::default() }
+    }
+
+    async fn refresh(&self, agents: &[Arc<Agent>]) {
+        for agent in agents {
+            // An agent that does not answer records nothing; the probes will say so.
+            let Ok(denials) = agent.denials().await else { continue };
+            let mut book = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+            for denial in denials.into_iter().filter(|denial| denial.at_ms >= self.since_ms) {
+                if denial.reason.starts_with("policy-") {
+                    book.insert(packet(&denial), format!("{}: {}", agent.node(), denial.rule));
+                }
+            }
+        }
+    }
+
+    fn what_denied(&self, cell: &Cell, from: SocketAddr) -> Option<String> {
+        let transport = cell.service.transport(cell.address.is_ipv4());
+        let port = transport.port.unwrap_or(0);
+        let packet = (from.ip(), cell.address, transport.protocol, from.port(), port);
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner).get(&packet).cloned()
+    }
+}
+
+fn packet(denial: &Denial) -> Packet {
+    let echo = matches!(denial.protocol, 1 | 58);
+    let ports = if echo { (0, 0) } else { (denial.source_port, denial.destination_port) };
+    (denial.source, denial.destination, denial.protocol, ports.0, ports.1)
+}
+
+/// Sends all probes. `progress` is told how many are settled.
+pub async fn check(
+    cells: Vec<Cell>,
+    parties: &BTreeMap<Party, Arc<Process>>,
+    agents: &[Arc<Agent>],
+    mut progress: impl FnMut(usize),
+) -> Vec<Finding> {
+    let book = Arc::new(Book::now());
+    let asking = tokio::spawn({
+        let (book, agents) = (book.clone(), agents.to_vec());
+        async move {
+            loop {
+                tokio::time::sleep(ASK).await;
+                book.refresh(&agents).await;
+            }
+        }
+    });
+    let mut findings: Vec<Finding> = cells.into_iter().map(unsent).collect();
+    let total = findings.len();
+    for (round, patience) in PATIENCE.into_iter().enumerate() {
+        let open: Vec<usize> = (0..total).filter(|i| !findings[*i].as_expected()).collect();
+        if open.is_empty() {
+            break;
+        }
+        let settled = total - open.len();
+        let mut done = 0;
+        let seen = send(&findings, &open, parties, |finding| {
+            let short = round == 0 && finding.cell.expected == Outcome::Denied;
+            if short { SHORT } else { patience }
+        });
+        let mut seen = seen;
+        while let Some(result) = seen.join_next().await {
+            let Ok((index, result)) = result else { continue };
+            done += 1;
+            progress(settled + done);
+            note(&mut findings[index], result);
+        }
+        for ask in 0..=LAST_ASKS {
+            book.refresh(agents).await;
+            let mut silent = false;
+            for finding in open.iter().map(|index| *index) {
+                silent |= !confirm(&mut findings[finding], &book);
+            }
+            if !silent || ask == LAST_ASKS {
+                break;
+            }
+            tokio::time::sleep(ASK / 2).await;
+        }
+    }
+    asking.abort();
+    findings
+}
+
+fn unsent(cell: Cell) -> Finding {
+    Finding { cell, observed: Observed::Lost, from: None, denied_by: None, tries: 0 }
+}
+
+/// Starts the probes of `open`, so many at once as the bound allows.
+fn send(
+    findings: &[Finding],
+    open: &[usize],
+    parties: &BTreeMap<Party, Arc<Process>>,
+    patience: impl Fn(&Finding) -> Duration,
+) -> JoinSet<(usize, Done)> {
+    let bound = Arc::new(Semaphore::new(IN_FLIGHT));
+    let mut sent = JoinSet::new();
+    for index in open {
+        let finding = &findings[*index];
+        let probe = Probe {
+            to: finding.cell.address,
+            service: finding.cell.service,
+            timeout_ms: patience(finding).as_millis() as u64,
+        };
+        let (bound, process, index) =
+            (bound.clone(), parties.get(&finding.cell.source).cloned(), *index);
+        sent.spawn(async move {
+            let _place = bound.acquire_owned().await;
+            match process {
+                Some(process) => (index, process.carry_out(Task::Probe(probe)).await),
+                None => (index, Done::Failed("nobody is there".to_owned())),
+            }
+        });
+    }
+    sent
+}
+
+fn note(finding: &mut Finding, result: Done) {
+    finding.tries += 1;
+    finding.denied_by = None;
+    let Seen { from, answer } = match result {
+        Done::Probed(seen) => seen,
+        Done::Failed(words) => Seen { from: None, answer: Answer::Error(words) },
+        Done::Streamed { .. } | Done::PingPonged { .. } => {
+            Seen { from: None, answer: Answer::Error("another task's answer".to_owned()) }
+        }
+    };
+    finding.from = from;
+    let meant = finding.cell.destination.to_string();
+    finding.observed = match answer {
+        Answer::From(None) => Observed::Clear(Outcome::Allowed),
+        Answer::From(Some(name)) if name == meant => Observed::Clear(Outcome::Allowed),
+        Answer::From(Some(name)) => Observed::Wrong(name),
+        Answer::Refused => Observed::Clear(Outcome::Refused),
+        Answer::Silence => Observed::Lost,
+        Answer::Error(words) => Observed::Error(words),
+    };
+}
+
+/// Makes a silence a denial if an agent recorded it. Returns whether nothing is left to ask for.
+fn confirm(finding: &mut Finding, book: &Book) -> bool {
+    if finding.observed != Observed::Lost {
+        return true;
+    }
+    finding.denied_by = finding.from.and_then(|from| book.what_denied(&finding.cell, from));
+    if finding.denied_by.is_some() {
+        finding.observed = Observed::Clear(Outcome::Denied);
+    }
+    finding.denied_by.is_some()
+}

@@ -1,0 +1,239 @@
+//! Every probe of a rig, and what the oracle expects of it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use manx_policy_compiler::model::Protocol;
+use serde::{Deserialize, Serialize};
+
+use super::party::{HOST_PORTS, Party};
+use super::plan::{Plan, Port};
+use super::service::Service;
+use crate::oracle::{self, Oracle};
+
+/// What should become of a probe, or became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It is answered by whom it was meant for.
+    Allowed,
+    /// It is dropped by policy, and an agent says so.
+    Denied,
+    /// It gets there and nobody listens.
+    Refused,
+}
+
+impl Outcome {
+    /// The word in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// One cell of the truth table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Who asks.
+    pub source: Party,
+    /// Who is asked.
+    pub destination: Party,
+    /// At which address.
+    pub address: IpAddr,
+    /// For what.
+    pub service: Service,
+    /// Whether somebody listens there.
+    pub listening: bool,
+    /// What the oracle expects.
+    pub expected: Outcome,
+    /// Why.
+    pub because: String,
+}
+
+/// The addresses of everybody in the rig.
+pub type Addresses = BTreeMap<Party, Vec<IpAddr>>;
+
+/// Everybody's addresses: those of the plan, and those that the pods were given.
+pub fn addresses(plan: &Plan, pods: &BTreeMap<crate::api::PodName, Vec<IpAddr>>) -> Addresses {
+    let hosts = plan.nodes.iter().map(|(name, host)| (Party::Node(name.clone()), host));
+    hosts
+        .chain([(Party::Outside, &plan.outside)])
+        .map(|(party, host)| (party, host.addresses.iter().map(ipnet::IpNet::addr).collect()))
+        .chain(pods.iter().map(|(pod, ips)| (Party::Pod(pod.clone()), ips.clone())))
+        .collect()
+}
+
+/// All cells: each pod from every other pod, from its own node and from outside; its own node and the outside from each
+/// pod. On every port of the destination, on one closed port of each protocol that it has (TCP always), and by echo; in
+/// every family that both have. Not a pod from itself: that never leaves its namespace.
+pub fn cells(plan: &Plan, addresses: &Addresses, oracle: &Oracle) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (source, destination, ports) in pairs(plan) {
+        for (from, to) in families(addresses, &source, &destination) {
+            for (service, listening) in services(&ports) {
+                let transport = service.transport(to.is_ipv4());
+                let judgement = oracle.judge(
+                    &judged(&source, from),
+                    &judged(&destination, to),
+                    transport.protocol,
+                    transport.port,
+                );
+                let expected = match (judgement.allowed(), listening) {
+                    (true, true) => Outcome::Allowed,
+                    (true, false) => Outcome::Refused,
+                    (false, _) => Outcome::Denied,
+                };
+                cells.push(Cell {
+                    source: source.clone(),
+                    destination: destination.clone(),
+                    address: to,
+                    service,
+                    listening,
+                    expected,
+                    because: format!(
+                        "egress: {}; ingress: {}",
+                        judgement.egress, judgement.ingress
+                    ),
+                });
+            }
+        }
+    }
+    cells
+}
+
+fn pairs(plan: &Plan) -> Vec<(Party, Party, BTreeSet<Port>)> {
+    let mut pairs = Vec::new();
+    for (name, pod) in &plan.pods {
+        let here = Party::Pod(name.clone());
+        let node = Party::Node(pod.node.clone());
+        let others = plan.pods.keys().filter(|other| *other != name).cloned().map(Party::Pod);
+        for source in others.chain([node.clone(), Party::Outside]) {
+            pairs.push((source, here.clone(), pod.ports.clone()));
+        }
+        for host in [node, Party::Outside] {
+            pairs.push((here.clone(), host, HOST_PORTS.into()));
+        }
+    }
+    pairs
+}
+
+/// The addresses of both in each family that both have.
+fn families<'a>(
+    addresses: &'a Addresses,
+    source: &Party,
+    destination: &Party,
+) -> impl Iterator<Item = (IpAddr, IpAddr)> + 'a {
+    let of = |party| addresses.get(party).map(Vec::as_slice).unwrap_or_default();
+    let (from, to) = (of(source), of(destination));
+    to.iter().filter_map(move |to| {
+        from.iter().find(|from| from.is_ipv4() == to.is_ipv4()).map(|from| (*from, *to))
+    })
+}
+
+/// What a party with these ports is asked for, and whether it will answer.
+fn services(ports: &BTreeSet<Port>) -> Vec<(Service, bool)> {
+    let has = |protocol| ports.iter().any(|port| port.protocol == protocol);
+    let closed: Vec<Port> = Protocol::ALL
+        .into_iter()
+        .filter(|protocol| *protocol == Protocol::Tcp || has(*protocol))
+        .filter_map(|protocol| closed_port(ports, protocol))
+        .collect();
+    let mut services: Vec<(Service, bool)> = ports
+        .iter()
+        .map(|port| (Service::Port(*port), true))
+        .chain(closed.into_iter().map(|port| (Service::Port(port), false)))
+        .collect();
+    services.push((Service::Echo, true));
+    services
+}
+
+/// A port of the protocol on which nobody listens: 9 (discard), or the next one.
+fn closed_port(ports: &BTreeSet<Port>, protocol: Protocol) -> Option<Port> {
+    (9..u16::MAX).map(|number| Port { protocol, number }).find(|port| !ports.contains(port))
+}
+
+fn judged(party: &Party, address: IpAddr) -> oracle::Party {
+    match party {
+        Party::Pod(pod) => {
+            oracle::Party::Pod { namespace: pod.namespace.clone(), name: pod.name.clone(), address }
+        }
+        Party::Node(name) => oracle::Party::Node { name: name.clone(), address },
+        Party::Outside => oracle::Party::Address(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::PodName;
+    use crate::rig::plan::{NodeSpec, PodSpec, plan};
+    use crate::rig::settings::Settings;
+    use crate::store::Contents;
+
+    fn pod(name: &str) -> PodName {
+        PodName { namespace: "default".to_owned(), name: name.to_owned() }
+    }
+
+    fn port(protocol: Protocol, number: u16) -> Port {
+        Port { protocol, number }
+    }
+
+    fn two_pods() -> (Plan, Addresses) {
+        let node = NodeSpec {
+            addresses: vec!["172.18.0.2/24".parse().unwrap()],
+            pod_cidrs: vec!["10.1.1.0/24".parse().unwrap()],
+        };
+        let web =
+            PodSpec { node: None, ports: [port(Protocol::Tcp, 9), port(Protocol::Udp, 53)].into() };
+        let pods = [(pod("a"), PodSpec::default()), (pod("web"), web)].into();
+        let plan = plan(&[("n1".to_owned(), node)].into(), &pods, &Settings::default()).unwrap();
+        let given = [
+            (pod("a"), vec!["10.1.1.2".parse().unwrap(), "fd00::2".parse().unwrap()]),
+            (pod("web"), vec!["10.1.1.3".parse().unwrap()]),
+        ];
+        let addresses = addresses(&plan, &given.into());
+        (plan, addresses)
+    }
+
+    const OBJECTS: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.3}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: dns-only}
+spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
+";
+
+    #[test]
+    fn every_pair_is_asked_for_every_port_a_closed_one_and_an_echo() {
+        let (plan, addresses) = two_pods();
+        let oracle = Oracle::new(&Contents::of_texts([("objects", OBJECTS)]).objects);
+        let cells = cells(&plan, &addresses, &oracle);
+        let lines: Vec<String> = cells
+            .iter()
+            .map(|cell| {
+                format!(
+                    "{} -> {} {}{}: {}",
+                    cell.source,
+                    cell.destination,
+                    cell.service,
+                    if cell.listening { "" } else { " (closed)" },
+                    cell.expected.name()
+                )
+            })
+            .collect();
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[test]
+    fn the_closed_port_is_one_that_nobody_has() {
+        let ports = [port(Protocol::Tcp, 9), port(Protocol::Tcp, 10)].into();
+        assert_eq!(closed_port(&ports, Protocol::Tcp), Some(port(Protocol::Tcp, 11)));
+        assert_eq!(closed_port(&ports, Protocol::Udp), Some(port(Protocol::Udp, 9)));
+    }
+}

@@ -1,0 +1,103 @@
+//! A party's process: lives in the party's network namespace, serves its ports, and does what it is told
+//! ([`Order`] lines), many things at once; says what came of it ([`Word`] lines). Both go over its stdin, a socket, and it
+//! ends with that.
+
+mod echo;
+mod probe;
+mod raw;
+mod sample;
+mod sctp;
+mod serve;
+mod wire;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use manx_policy_compiler::model::Protocol;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use self::wire::Wire;
+use super::order::{Done, Order, Task, Word};
+use super::plan::Port;
+use crate::netns;
+
+/// Why a party's process cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum PodError {
+    /// Its namespace.
+    #[error(transparent)]
+    Namespace(#[from] netns::Error),
+    /// A server.
+    #[error("{0} cannot be served: {1}")]
+    Serve(Port, io::Error),
+    /// Sockets, pipes, the runtime.
+    #[error("{0}: {1}")]
+    System(&'static str, io::Error),
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> PodError {
+    move |error| PodError::System(what, error)
+}
+
+/// The process's whole life. It must have one thread still.
+pub fn run(netns: &Path, name: &str, ports: &[Port]) -> Result<(), PodError> {
+    netns::enter(netns::open(netns)?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("runtime"))?;
+    runtime.block_on(attend(name, ports))
+}
+
+async fn attend(name: &str, ports: &[Port]) -> Result<(), PodError> {
+    let name: Arc<str> = name.into();
+    let sctp = |port: &&Port| port.protocol == Protocol::Sctp;
+    let listening = ports.iter().filter(sctp).map(|port| port.number).collect();
+    let wire = Wire::open(listening, &name).map_err(system("raw socket"))?;
+    for port in ports {
+        serve::serve(*port, &name).map_err(|error| PodError::Serve(*port, error))?;
+    }
+    let (words, mut said) = mpsc::unbounded_channel();
+    let (heard, mut speak) = channel().map_err(system("stdin"))?.into_split();
+    let writer = tokio::spawn(async move {
+        while let Some(word) = said.recv().await {
+            let mut line = serde_json::to_vec(&word).map_err(io::Error::from)?;
+            line.push(b'\n');
+            speak.write_all(&line).await?;
+        }
+        Ok::<(), io::Error>(())
+    });
+    let _ = words.send(Word::Ready);
+    let mut orders = BufReader::new(heard).lines();
+    while let Some(line) = orders.next_line().await.map_err(system("stdin"))? {
+        let Order { id, task } =
+            serde_json::from_str(&line).map_err(|error| PodError::System("order", error.into()))?;
+        let (wire, words) = (wire.clone(), words.clone());
+        tokio::spawn(async move {
+            let result = carry_out(&wire, &task).await;
+            // Nobody listens any more when the rig ends.
+            let _ = words.send(Word::Done { id, result });
+        });
+    }
+    writer.abort();
+    Ok(())
+}
+
+/// The socket that stdin is.
+fn channel() -> io::Result<UnixStream> {
+    let socket = std::os::unix::net::UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    socket.set_nonblocking(true)?;
+    UnixStream::from_std(socket)
+}
+
+async fn carry_out(wire: &Wire, task: &Task) -> Done {
+    match task {
+        Task::Probe(order) => Done::Probed(probe::probe(wire, order).await),
+        Task::Stream(sample) => sample::stream(sample).await,
+        Task::PingPong(sample) => sample::ping_pong(sample).await,
+    }
+}
