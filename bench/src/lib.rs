@@ -1,1 +1,21 @@
-//! Manx.
+//! Measures Manx beside the kernel, in turn in one run.
+//!
+//! - [`world`]: a user, mount and network namespace of our own, so that nothing here needs root or touches the machine;
+//! - [`path`]: two ends that can reach each other, and what lies between them;
+//! - [`kernel`] and [`agents`]: the ways to make one: kernel routing, a kernel VXLAN device, and real node agents;
+//! - [`traffic`]: what is sent over one, and what arrived: a TCP stream, a flood of small UDP packets, a UDP ping-pong;
+//! - [`statistics`]: medians, spread, and the ratio of each pair;
+//! - [`comparison`]: which pairs are measured, and what is hoped for.
+//!
+//! Nothing is judged by a time here: the programs print figures, they do not fail by them.
+
+pub mod agents;
+pub mod comparison;
+pub mod cores;
+pub mod error;
+pub mod kernel;
+pub mod path;
+pub mod statistics;
+pub mod sys;
+pub mod traffic;
+pub mod world;

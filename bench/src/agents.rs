@@ -1,0 +1,357 @@
+//! Paths through Manx: the real node agent in a process of its own for each node, pods attached through its socket.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path as FilePath, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use manx::api::{Attach, PodName, Status};
+use manx::cli::node::{self, Node};
+use manx::client::Client;
+use manx::netns::{self, sysctl};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::cores::Cores;
+use crate::error::{Error, errno, io};
+use crate::kernel;
+use crate::path::{Between, End, Path};
+use crate::traffic::PORT;
+
+/// The word by which a program of this crate starts itself as an agent.
+pub const AGENT: &str = "agent";
+/// How long an agent may take to come up, and to enforce what it was given.
+const PATIENCE: Duration = Duration::from_secs(20);
+const NAMESPACE: &str = "bench";
+
+/// An agent's own command line: `manx node`'s, and the namespace of its node.
+#[derive(Debug, Parser)]
+#[command(name = AGENT)]
+struct Arguments {
+    /// The node's network namespace
+    #[arg(long)]
+    netns: PathBuf,
+    #[command(flatten)]
+    node: Node,
+}
+
+/// Runs as an agent, with the arguments that [`Cluster`] gave; returns when it ends. Call before any thread exists.
+pub fn run_agent(arguments: impl Iterator<Item = String>) -> Result<(), String> {
+    let arguments = Arguments::parse_from(arguments);
+    // A measurement that is interrupted leaves no agent behind.
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| error.to_string())?;
+    let netns = netns::open(&arguments.netns).map_err(|error| error.to_string())?;
+    netns::enter(&netns).map_err(|error| error.to_string())?;
+    node::run(&arguments.node).map_err(|error| error.to_string())
+}
+
+/// What a cluster is like.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Whether the two pods are on two nodes, with IPIP between them, or on one without any tunnel.
+    pub across: bool,
+    /// How many rules the policies hold besides the one that allows the traffic.
+    pub rules: usize,
+    /// Where the workers run.
+    pub cores: Cores,
+}
+
+/// Agents, and the folder of their sockets, manifests and logs. They end when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: TempDir,
+    agents: Vec<Agent>,
+}
+
+#[derive(Debug)]
+struct Agent {
+    child: Child,
+    socket: PathBuf,
+    log: PathBuf,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A path from one pod to another, policy on.
+pub fn path(shape: Shape) -> Result<Path, Error> {
+    let folder = tempfile::tempdir().map_err(io("no temporary folder"))?;
+    let datastore = folder.path().join("manifests");
+    fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
+    write(&datastore, "cluster.yaml", &cluster_manifest(shape))?;
+    let nodes = [named(&folder, "node-1")?, named(&folder, "node-2")?];
+    kernel::veth(&nodes[0], "eth0", &nodes[1], "eth0")?;
+    for (netns, host) in nodes.iter().zip([2, 3]) {
+        kernel::address(netns, "eth0", kernel::net(172, 18, 0, host, 24))?;
+        netns::run_in(netns, || sysctl::set("ipv4/ip_forward", "1"))??;
+    }
+    let names: &[&str] = if shape.across { &["node-1", "node-2"] } else { &["node-1"] };
+    let agents = names
+        .iter()
+        .map(|name| Agent::start(&folder, name, shape.cores))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut cluster = Cluster { folder, agents };
+    let (from, to) = cluster.attach_both()?;
+    Ok(Path { from, to, between: Between::Manx(Box::new(cluster)) })
+}
+
+fn named(folder: &TempDir, name: &str) -> Result<OwnedFd, Error> {
+    let netns = netns::create_named(&folder.path().join(name))?;
+    kernel::loopback(&netns)?;
+    Ok(netns)
+}
+
+/// Writes a manifest as the directory store asks for: whole, by a rename.
+fn write(folder: &FilePath, name: &str, text: &str) -> Result<(), Error> {
+    let hidden = folder.join(format!(".{name}.tmp"));
+    fs::write(&hidden, text)
+        .and_then(|()| fs::rename(&hidden, folder.join(name)))
+        .map_err(io(format!("the manifest {name} cannot be written")))
+}
+
+impl Agent {
+    fn start(folder: &TempDir, name: &str, cores: Cores) -> Result<Self, Error> {
+        let socket = folder.path().join(format!("{name}.sock"));
+        let log = folder.path().join(format!("{name}.log"));
+        let out = File::create(&log).map_err(io("no log for the agent"))?;
+        let error = out.try_clone().map_err(io("no log for the agent"))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(AGENT).arg("--netns").arg(folder.path().join(name));
+        command.args(["--name", name, "--uplink", "eth0"]);
+        command.arg("--datastore").arg(folder.path().join("manifests"));
+        command.arg("--socket").arg(&socket);
+        if let Some(core) = cores.agent {
+            command.args(["--pin", &core.to_string()]);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(error)
+            .spawn()
+            .map_err(io("no agent can be started"))?;
+        let mut agent = Self { child, socket, log };
+        agent.wait_until("its datastore is read", |status| status.in_sync)?;
+        Ok(agent)
+    }
+
+    fn status(&self) -> Result<Status, Error> {
+        Ok(Client::connect(&self.socket)?.status()?)
+    }
+
+    fn wait_until(&mut self, what: &str, ready: impl Fn(&Status) -> bool) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            if self.status().is_ok_and(|status| ready(&status)) {
+                return Ok(());
+            }
+            let ended = self.child.try_wait().map_err(io("the agent cannot be waited for"))?;
+            if ended.is_some() || start.elapsed() > PATIENCE {
+                return Err(Error::Agent {
+                    what: match ended {
+                        Some(status) => format!("the agent ended before {what}: {status}"),
+                        None => format!("an agent does not come so far that {what}"),
+                    },
+                    log: tail(&self.log),
+                });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn tail(log: &FilePath) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+impl Cluster {
+    fn attach_both(&mut self) -> Result<(End, End), Error> {
+        let last = self.agents.len() - 1;
+        let from = self.attach("left", 0)?;
+        let to = self.attach("right", last)?;
+        let ends = [("left", 0, from.address), ("right", last, to.address)];
+        write(&self.folder.path().join("manifests"), "pods.yaml", &pods_manifest(&ends))?;
+        for (index, agent) in self.agents.iter_mut().enumerate() {
+            let own = ends.iter().filter(|(_, node, _)| *node == index).count();
+            agent.wait_until("it knows both pods and enforces its own", |status| {
+                status.known_endpoints == ends.len()
+                    && status.endpoints.len() == own
+                    && status.endpoints.iter().all(|endpoint| endpoint.enforced)
+            })?;
+        }
+        Ok((from, to))
+    }
+
+    fn attach(&self, pod: &str, agent: usize) -> Result<End, Error> {
+        let netns = named(&self.folder, pod)?;
+        let attached = Client::connect(&self.agents[agent].socket)?.attach(Attach {
+            pod: PodName { namespace: NAMESPACE.to_owned(), name: pod.to_owned() },
+            netns: self.folder.path().join(pod),
+            interface: "eth0".to_owned(),
+        })?;
+        match attached.addresses.first() {
+            Some(address) => Ok(End { netns, address: *address }),
+            None => Err(Error::Nothing(format!("no address for the pod {pod}"))),
+        }
+    }
+
+    /// What every agent says of itself.
+    pub fn statuses(&self) -> Result<Vec<Status>, Error> {
+        self.agents.iter().map(Agent::status).collect()
+    }
+
+    /// The share of a core that each agent uses over `length`, and its resident memory in MiB.
+    pub fn usage(&self, length: Duration) -> Result<Vec<(f64, f64)>, Error> {
+        let before = self.agents.iter().map(cpu_seconds).collect::<Result<Vec<_>, _>>()?;
+        let start = Instant::now();
+        thread::sleep(length);
+        let elapsed = start.elapsed().as_secs_f64();
+        self.agents
+            .iter()
+            .zip(before)
+            .map(|(agent, before)| {
+                Ok(((cpu_seconds(agent)? - before) / elapsed, resident_mib(agent)?))
+            })
+            .collect()
+    }
+}
+
+/// User and system time of the process (`proc(5)`, stat: fields 14 and 15, in ticks).
+fn cpu_seconds(agent: &Agent) -> Result<f64, Error> {
+    let text = proc_file(agent, "stat")?;
+    // The name in parentheses may hold spaces; fields are counted after it, from 3.
+    let fields: Vec<&str> =
+        text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<f64>().ok());
+    let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)
+        .map_err(errno("the length of a tick is unknown"))?
+        .unwrap_or(100);
+    Ok((ticks(14).unwrap_or(0.0) + ticks(15).unwrap_or(0.0)) / hertz as f64)
+}
+
+fn resident_mib(agent: &Agent) -> Result<f64, Error> {
+    let text = proc_file(agent, "status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(kib.unwrap_or(0.0) / 1024.0)
+}
+
+fn proc_file(agent: &Agent, name: &str) -> Result<String, Error> {
+    let path = format!("/proc/{}/{name}", agent.child.id());
+    fs::read_to_string(&path).map_err(io(path.clone()))
+}
+
+fn cluster_manifest(shape: Shape) -> String {
+    let mut text = String::new();
+    for node in [1, 2] {
+        let _ = write!(
+            text,
+            "apiVersion: v1\nkind: Node\nmetadata: {{ name: node-{node} }}\n\
+             spec: {{ podCIDR: 10.244.{node}.0/24, podCIDRs: [10.244.{node}.0/24] }}\n\
+             status: {{ addresses: [{{ type: InternalIP, address: 172.18.0.{} }}] }}\n---\n",
+            node + 1
+        );
+    }
+    let mode = if shape.across { "Always" } else { "Never" };
+    let _ = write!(
+        text,
+        "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{ name: pool }}\n\
+         spec: {{ cidr: 10.244.0.0/16, ipipMode: {mode} }}\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {NAMESPACE} }}\n---\n\
+         apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+         metadata: {{ name: default-deny, namespace: {NAMESPACE} }}\n\
+         spec: {{ podSelector: {{}}, policyTypes: [Ingress, Egress] }}\n---\n"
+    );
+    // Both ends of the traffic: out of left, into right.
+    for (name, pod, policy_type, rules, peers) in
+        [("out", "left", "Egress", "egress", "to"), ("into", "right", "Ingress", "ingress", "from")]
+    {
+        let _ = write!(
+            text,
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+             metadata: {{ name: {name}, namespace: {NAMESPACE} }}\n\
+             spec:\n  podSelector: {{ matchLabels: {{ side: {pod} }} }}\n  policyTypes: [{policy_type}]\n  {rules}:\n"
+        );
+        for rule in 0..shape.rules {
+            let _ = writeln!(
+                text,
+                "    - {{ {peers}: [{{ ipBlock: {{ cidr: 203.{}.{}.0/24 }} }}], ports: [{{ port: {} }}] }}",
+                rule / 256 % 256,
+                rule % 256,
+                1024 + rule % 1000
+            );
+        }
+        let other = if pod == "left" { "right" } else { "left" };
+        let _ = write!(
+            text,
+            "    - {peers}: [{{ podSelector: {{ matchLabels: {{ side: {other} }} }} }}]\n      \
+             ports: [{{ protocol: TCP, port: {PORT} }}, {{ protocol: UDP, port: {PORT} }}]\n---\n"
+        );
+    }
+    text
+}
+
+fn pods_manifest(ends: &[(&str, usize, IpAddr)]) -> String {
+    let mut text = String::new();
+    for (name, node, address) in ends {
+        let _ = write!(
+            text,
+            "apiVersion: v1\nkind: Pod\n\
+             metadata: {{ name: {name}, namespace: {NAMESPACE}, labels: {{ side: {name} }} }}\n\
+             spec: {{ nodeName: node-{}, containers: [{{ name: bench }}] }}\n\
+             status: {{ phase: Running, podIPs: [{{ ip: {address} }}] }}\n---\n",
+            node + 1
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use manx::import;
+    use manx::store::Store;
+
+    #[test]
+    fn the_manifests_are_without_a_fault_and_hold_the_rules_asked_for() {
+        for across in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let shape = Shape { across, rules: 300, cores: Cores::of_this_machine() };
+            write(folder.path(), "cluster.yaml", &cluster_manifest(shape)).unwrap();
+            let ends = [
+                ("left", 0, "10.244.1.2".parse().unwrap()),
+                ("right", usize::from(across), "10.244.2.2".parse().unwrap()),
+            ];
+            write(folder.path(), "pods.yaml", &pods_manifest(&ends)).unwrap();
+            let cluster = import::import(&Store::load(folder.path()));
+            let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();
+            assert!(problems.is_empty(), "{}", problems.join("\n"));
+            assert_eq!(cluster.model.endpoints.len(), 2);
+            let rules: usize = cluster
+                .model
+                .policies
+                .values()
+                .map(|state| match state {
+                    manx_policy_compiler::model::PolicyState::Valid(policy) => {
+                        policy.ingress.as_ref().map_or(0, Vec::len)
+                            + policy.egress.as_ref().map_or(0, Vec::len)
+                    }
+                    manx_policy_compiler::model::PolicyState::Invalid(_) => 0,
+                })
+                .sum();
+            assert_eq!(rules, 2 * 301);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Manx and the kernel, measured in turn in one run: throughput, small packets, latency, and what an idle agent costs.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use comfy_table::{Table, presets::ASCII_MARKDOWN};
+use manx_bench::agents::{self, AGENT};
+use manx_bench::comparison::{Comparison, Ground, Paths};
+use manx_bench::cores::Cores;
+use manx_bench::error::Error;
+use manx_bench::path::Between;
+use manx_bench::statistics::{Pair, Summary};
+use manx_bench::world;
+
+/// Measure Manx beside the kernel, in turn in one run.
+#[derive(Debug, Parser)]
+#[command(name = "side-by-side", version)]
+struct Arguments {
+    /// How long one measurement takes
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// How many pairs of measurements are made of each comparison
+    #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Only these
+    #[arg(long, value_name = "COMPARISON", value_delimiter = ',')]
+    only: Vec<Comparison>,
+    /// Rules in each of the two policies besides the one that allows the traffic
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    rules: usize,
+    /// Core of each agent's worker; the third that this process may use, if there is one, else where the scheduler puts it
+    #[arg(long, value_name = "CORE")]
+    agent_core: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let result = if arguments.next().as_deref() == Some(AGENT) {
+        agents::run_agent(std::env::args().skip(1))
+    } else {
+        run(&Arguments::parse()).map_err(|error| error.to_string())
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("side-by-side: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Error> {
+    let mut cores = Cores::of_this_machine();
+    cores.agent = arguments.agent_core.or(cores.agent);
+    world::enter()?;
+    describe(arguments, cores);
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN);
+    table.set_header(["median (lowest-highest)", "kernel", "Manx", "Manx / kernel", "goal"]);
+    let mut remarks = Vec::new();
+    for ground in [Ground::SameNode, Ground::AcrossNodes] {
+        let chosen: Vec<Comparison> = <Comparison as clap::ValueEnum>::value_variants()
+            .iter()
+            .copied()
+            .filter(|comparison| comparison.ground() == ground)
+            .filter(|comparison| arguments.only.is_empty() || arguments.only.contains(comparison))
+            .collect();
+        if chosen.is_empty() {
+            continue;
+        }
+        let paths = Paths::build(ground, arguments.rules, cores)?;
+        remarks.extend(idle(&paths)?);
+        for comparison in chosen {
+            table.add_row(measure(comparison, &paths, arguments, cores)?);
+        }
+        remarks.extend(paths.accounts()?);
+    }
+    println!("{table}\n");
+    for remark in remarks {
+        println!("- {remark}");
+    }
+    Ok(())
+}
+
+fn describe(arguments: &Arguments, cores: Cores) {
+    let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processors = machine.lines().filter(|line| line.starts_with("processor")).count();
+    let model = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("a processor of unknown model", |(_, model)| model.trim());
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    println!("{processors} x {model}, Linux {}", kernel.trim());
+    println!(
+        "{} pairs (kernel, Manx, kernel, Manx, ...) of {} s each",
+        arguments.rounds, arguments.seconds
+    );
+    println!("{}", cores.describe());
+    println!(
+        "Manx: default deny both ways, {} rules in each of two policies, one flow",
+        arguments.rules + 1
+    );
+    println!(
+        "same node: MTU 1500, offloads as the devices have them by default; kernel: veth, routing, veth, no rules\n\
+         across nodes: one veth pair of MTU 1500; kernel: VXLAN devices on the nodes themselves (MTU 1450), tunnel\n\
+         segmentation off; Manx: IPIP between pods (MTU 1480)\n"
+    );
+    if cfg!(debug_assertions) {
+        println!("THIS IS A DEBUG BUILD: the figures of Manx mean nothing; use --release\n");
+    }
+}
+
+fn measure(
+    comparison: Comparison,
+    paths: &Paths,
+    arguments: &Arguments,
+    cores: Cores,
+) -> Result<Vec<String>, Error> {
+    let length = Duration::from_secs_f64(arguments.seconds.clamp(0.1, 3600.0));
+    let pairs = (0..arguments.rounds)
+        .map(|round| {
+            let pair = comparison.pair(paths, length, cores)?;
+            eprintln!(
+                "{} {}/{}: kernel {:.2}, Manx {:.2}",
+                comparison.describe(),
+                round + 1,
+                arguments.rounds,
+                pair.kernel,
+                pair.manx
+            );
+            Ok(pair)
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
+    let column = |value: fn(&Pair) -> f64| {
+        let values: Vec<f64> = pairs.iter().map(value).collect();
+        Summary::of(&values).map_or_else(String::new, |summary| summary.show(2))
+    };
+    Ok(vec![
+        comparison.describe().to_owned(),
+        column(|pair| pair.kernel),
+        column(|pair| pair.manx),
+        column(Pair::ratio),
+        comparison.goal().map_or_else(String::new, |goal| format!(">= {goal}")),
+    ])
+}
+
+/// What the agents cost before any traffic.
+fn idle(paths: &Paths) -> Result<Vec<String>, Error> {
+    let Between::Manx(cluster) = &paths.manx.between else { return Ok(Vec::new()) };
+    let settled = Duration::from_secs(1);
+    std::thread::sleep(settled);
+    let usage = cluster.usage(Duration::from_secs(5))?;
+    Ok(usage
+        .iter()
+        .map(|(core, mib)| {
+            format!(
+                "idle agent: {:.1} % of a core (goal < 2), {mib:.0} MiB resident (goal < 64)",
+                core * 100.0
+            )
+        })
+        .collect())
+}

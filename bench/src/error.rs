@@ -1,0 +1,53 @@
+//! What keeps a measurement from being made.
+
+use std::io;
+
+use manx::{client, netlink, netns};
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A network namespace.
+    #[error(transparent)]
+    Namespace(#[from] netns::Error),
+    /// An interface, address or route.
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
+    /// A setting under `/proc/sys/net`.
+    #[error(transparent)]
+    Sysctl(#[from] netns::sysctl::Error),
+    /// An agent's answer.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// A system call or file.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// An agent that is not ready in time, with the end of its log.
+    #[error("{what}\n{log}")]
+    Agent {
+        /// What was waited for.
+        what: String,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// Nothing arrived: the path does not carry this traffic, and a figure would be a lie.
+    #[error("nothing arrived: {0}")]
+    Nothing(String),
+}
+
+/// `map_err` for the system's errors.
+pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}
+
+/// `map_err` for errors that carry an `errno` only.
+pub fn errno(what: impl Into<String>) -> impl FnOnce(nix::errno::Errno) -> Error {
+    let what = what.into();
+    move |errno| Error::Io { what, source: errno.into() }
+}

@@ -1,0 +1,70 @@
+//! Medians, spread and ratios.
+
+/// What a row of measurements says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// The lowest.
+    pub lowest: f64,
+    /// The middle one, or the mean of the two in the middle.
+    pub median: f64,
+    /// The highest.
+    pub highest: f64,
+}
+
+impl Summary {
+    /// Of these values; `None` of none.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (lowest, highest) = (*sorted.first()?, *sorted.last()?);
+        let half = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 {
+            sorted[half]
+        } else {
+            f64::midpoint(sorted[half - 1], sorted[half])
+        };
+        Some(Self { lowest, median, highest })
+    }
+
+    /// `median (lowest-highest)`.
+    pub fn show(&self, decimals: usize) -> String {
+        format!(
+            "{:.decimals$} ({:.decimals$}-{:.decimals$})",
+            self.median, self.lowest, self.highest
+        )
+    }
+}
+
+/// One measurement of each side, taken right after each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pair {
+    /// The kernel's.
+    pub kernel: f64,
+    /// Manx's.
+    pub manx: f64,
+}
+
+impl Pair {
+    /// Manx's over the kernel's. The machine's mood of the moment is in both and falls out.
+    pub fn ratio(&self) -> f64 {
+        self.manx / self.kernel
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_in_the_middle_whatever_the_order() {
+        let summary = Summary::of(&[9.0, 1.0, 5.0]).unwrap();
+        assert_eq!(summary, Summary { lowest: 1.0, median: 5.0, highest: 9.0 });
+        assert_eq!(Summary::of(&[4.0, 2.0, 8.0, 1.0]).unwrap().median.to_bits(), 3f64.to_bits());
+        assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn a_ratio_is_of_one_pair() {
+        assert!((Pair { kernel: 8.0, manx: 6.0 }.ratio() - 0.75).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,202 @@
+//! What is sent over a path. Figures count what arrived.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use manx::netns;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce};
+
+use crate::cores::{self, Cores};
+use crate::error::{Error, errno, io as io_error};
+use crate::path::Path;
+use crate::statistics::Summary;
+use crate::sys::Batch;
+
+/// The port that everything goes to, TCP and UDP; policies of a path must allow it.
+pub const PORT: u16 = 5201;
+/// A small packet's bytes of payload: 64 bytes with its IPv4 and UDP headers.
+pub const SMALL: usize = 64 - 20 - 8;
+/// Before a figure is taken the traffic runs this long.
+const WARM_UP: Duration = Duration::from_millis(400);
+/// How long a socket waits before it looks whether the measurement is over.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(5);
+/// What a receiver of datagrams asks the kernel to keep for it, in bytes.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// How much a stream's writer hands over at once, in bytes.
+const CHUNK: usize = 128 << 10;
+
+/// One TCP stream for `length`; returns gigabits per second of payload that the receiver read.
+pub fn stream(path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> {
+    let target = SocketAddr::new(path.to.address, PORT);
+    let listener = netns::run_in(&path.to.netns, || TcpListener::bind(target))?
+        .map_err(io_error("the receiver cannot listen"))?;
+    let sending = netns::run_in(&path.from.netns, || TcpStream::connect_timeout(&target, CONNECT))?
+        .map_err(io_error(format!("no connection to {target}")))?;
+    let (receiving, _) = listener.accept().map_err(io_error("no connection came"))?;
+    receiving.set_read_timeout(Some(PATIENCE)).map_err(io_error("no timeout can be set"))?;
+    sending.set_write_timeout(Some(PATIENCE)).map_err(io_error("no timeout can be set"))?;
+    let bytes = run(length, |over, arrived| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                cores::pin(cores.sender);
+                write_all_the_time(&sending, over);
+            });
+            cores::pin(cores.receiver);
+            read_all(&receiving, over, arrived);
+            // Ends a writer that still waits.
+            let _ = receiving.shutdown(Shutdown::Both);
+        });
+    })?;
+    if bytes == 0.0 {
+        return Err(Error::Nothing(format!("a TCP stream to {target}")));
+    }
+    Ok(bytes * 8.0 / 1e9)
+}
+
+fn write_all_the_time(mut to: &TcpStream, over: &AtomicBool) {
+    let chunk = vec![0x5a; CHUNK];
+    while !over.load(Ordering::Relaxed) {
+        match to.write(&chunk) {
+            Ok(_) => {}
+            Err(error) if would_block(&error) => {}
+            // The receiver counts what arrived; a stream that broke shows there.
+            Err(_) => return,
+        }
+    }
+}
+
+fn read_all(mut from: &TcpStream, over: &AtomicBool, arrived: &AtomicU64) {
+    let mut buffer = vec![0; 2 * CHUNK];
+    while !over.load(Ordering::Relaxed) {
+        match from.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => {
+                arrived.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            Err(error) if would_block(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// A flood of small UDP packets, one way, for `length`; returns millions of packets per second that arrived.
+pub fn flood(path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> {
+    let (sending, receiving) = udp_pair(path)?;
+    let packets = run(length, |over, arrived| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                cores::pin(cores.sender);
+                let mut batch = Batch::new(SMALL);
+                while !over.load(Ordering::Relaxed) {
+                    // A full queue is what a flood is for; what arrives is counted.
+                    let _ = batch.send(&sending);
+                }
+            });
+            cores::pin(cores.receiver);
+            let mut batch = Batch::new(SMALL);
+            while !over.load(Ordering::Relaxed) {
+                if let Ok(n) = batch.receive(&receiving) {
+                    arrived.fetch_add(n as u64, Ordering::Relaxed);
+                }
+            }
+        });
+    })?;
+    if packets == 0.0 {
+        return Err(Error::Nothing(format!("UDP packets to {}:{PORT}", path.to.address)));
+    }
+    Ok(packets / 1e6)
+}
+
+/// UDP ping-pong, one packet in flight, for `length`; returns the median round trip in microseconds.
+pub fn ping_pong(path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> {
+    let (asking, answering) = udp_pair(path)?;
+    let over = AtomicBool::new(false);
+    let trips = thread::scope(|scope| {
+        scope.spawn(|| {
+            cores::pin(cores.receiver);
+            let mut buffer = [0; SMALL];
+            while !over.load(Ordering::Relaxed) {
+                if let Ok((n, from)) = answering.recv_from(&mut buffer) {
+                    // One lost is one trip less.
+                    let _ = answering.send_to(&buffer[..n], from);
+                }
+            }
+        });
+        let trips = scope
+            .spawn(|| {
+                cores::pin(cores.sender);
+                let end = Instant::now() + WARM_UP + length;
+                let mut trips = Vec::new();
+                let mut buffer = [0; SMALL];
+                while Instant::now() < end {
+                    let start = Instant::now();
+                    if asking.send(&buffer).is_ok() && asking.recv(&mut buffer).is_ok() {
+                        trips.push(start.elapsed().as_secs_f64() * 1e6);
+                    }
+                }
+                trips
+            })
+            .join();
+        over.store(true, Ordering::Relaxed);
+        trips.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    match Summary::of(&trips) {
+        Some(summary) => Ok(summary.median),
+        None => Err(Error::Nothing(format!("a UDP answer from {}:{PORT}", path.to.address))),
+    }
+}
+
+fn udp_pair(path: &Path) -> Result<(UdpSocket, UdpSocket), Error> {
+    let target = SocketAddr::new(path.to.address, PORT);
+    let receiving = netns::run_in(&path.to.netns, || UdpSocket::bind(target))?
+        .map_err(io_error("the receiver cannot bind"))?;
+    let sending = netns::run_in(&path.from.netns, || {
+        let socket = UdpSocket::bind(SocketAddr::new(path.from.address, 0))?;
+        socket.connect(target)?;
+        io::Result::Ok(socket)
+    })?
+    .map_err(io_error("the sender cannot bind"))?;
+    // A receiver that is off its core for a moment should not lose what already arrived. Only root may ask for more than
+    // net.core.rmem_max; both sides of a comparison get the same.
+    if setsockopt(&receiving, RcvBufForce, &RECEIVE_BUFFER).is_err() {
+        setsockopt(&receiving, RcvBuf, &RECEIVE_BUFFER)
+            .map_err(errno("no larger receive buffer"))?;
+    }
+    for socket in [&sending, &receiving] {
+        socket.set_read_timeout(Some(PATIENCE)).map_err(io_error("no timeout can be set"))?;
+    }
+    Ok((sending, receiving))
+}
+
+/// Runs `traffic` in a thread until it is over and returns how much arrived a second, the warm-up not counted.
+fn run(
+    length: Duration,
+    traffic: impl FnOnce(&AtomicBool, &AtomicU64) + Send,
+) -> Result<f64, Error> {
+    let (over, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let running = scope.spawn(|| traffic(&over, &arrived));
+        thread::sleep(WARM_UP);
+        let (start, before) = (Instant::now(), arrived.load(Ordering::Relaxed));
+        thread::sleep(length);
+        let (elapsed, after) = (start.elapsed(), arrived.load(Ordering::Relaxed));
+        over.store(true, Ordering::Relaxed);
+        match running.join() {
+            Ok(()) => Ok((after - before) as f64 / elapsed.as_secs_f64()),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn would_block(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}

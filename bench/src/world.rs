@@ -1,0 +1,38 @@
+//! Namespaces of our own, so that an ordinary user can measure and nothing is left behind.
+
+use std::fs;
+use std::io;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Uid};
+
+use crate::error::{Error, errno, io as io_error};
+
+/// Moves the process, which must have a single thread, into namespaces of its own. All that is made in them goes with
+/// the process and its children.
+///
+/// Root gets a network and a mount namespace; anybody else first a user namespace in which he is root
+/// (`user_namespaces(7)`: the groups are given up before the group map may be written).
+pub fn enter() -> Result<(), Error> {
+    let (uid, gid) = (Uid::effective(), Gid::effective());
+    let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+    if !uid.is_root() {
+        flags |= CloneFlags::CLONE_NEWUSER;
+    }
+    unshare(flags).map_err(errno(
+        "no namespaces can be made here: `manx doctor` tells what is missing and how to get it",
+    ))?;
+    if !uid.is_root() {
+        let write = |file: &str, text: String| -> io::Result<()> {
+            fs::write(format!("/proc/self/{file}"), text)
+        };
+        write("setgroups", "deny".to_owned())
+            .and_then(|()| write("uid_map", format!("0 {uid} 1")))
+            .and_then(|()| write("gid_map", format!("0 {gid} 1")))
+            .map_err(io_error("the user namespace's maps cannot be written"))?;
+    }
+    // Mounts made below must not show up outside.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .map_err(errno("the mount namespace cannot be made private"))
+}

@@ -1,0 +1,39 @@
+//! The kernel's paths carry every kind of traffic.
+//!
+//! Without the test harness: a user namespace can only be entered by a process with a single thread.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use manx_bench::cores::Cores;
+use manx_bench::error::Error;
+use manx_bench::{kernel, traffic, world};
+
+fn main() -> ExitCode {
+    if let Err(error) = world::enter() {
+        if std::env::var_os("MANX_REQUIRE_NETNS").is_some_and(|value| value == "1") {
+            eprintln!("kernel_paths may not be skipped (MANX_REQUIRE_NETNS=1): {error}");
+            return ExitCode::FAILURE;
+        }
+        eprintln!("SKIPPED kernel_paths: {error}");
+        return ExitCode::SUCCESS;
+    }
+    match every_traffic_arrives() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kernel_paths: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A path that carries nothing is an error of the traffic's.
+fn every_traffic_arrives() -> Result<(), Error> {
+    let (length, cores) = (Duration::from_millis(100), Cores::of_this_machine());
+    for (name, path) in [("routing", kernel::routing()?), ("vxlan", kernel::vxlan()?)] {
+        println!("{name}, stream: {:.2} Gbit/s", traffic::stream(&path, length, cores)?);
+        println!("{name}, flood: {:.3} Mpps", traffic::flood(&path, length, cores)?);
+        println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(&path, length, cores)?);
+    }
+    Ok(())
+}
