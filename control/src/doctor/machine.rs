@@ -75,7 +75,7 @@ fn judge_io_uring(answer: io::Result<()>, setting: Option<u64>) -> Check {
 }
 
 /// Whether the kernel takes IPIP packets apart itself.
-pub(super) fn no_ipip_module() -> Check {
+pub fn no_ipip_module() -> Check {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
     let loaded = modules.lines().any(|line| line.starts_with("ipip "));
     judge_ipip(loaded || fs::exists("/sys/module/ipip").unwrap_or(false))
