@@ -92,7 +92,7 @@ pub fn examine() -> io::Result<Report> {
     })?;
     found.extend([
         (Capability::Kernel, machine::kernel()),
-        (Capability::NoIpipModule, machine::no_ipip_module()),
+        (Capability::NoIpipModule, no_ipip_module()),
         (Capability::IoUring, machine::io_uring()),
         (Capability::Cores, machine::cores()),
     ]);
