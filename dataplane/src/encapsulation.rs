@@ -1,1 +1,314 @@
-//! IPIP (RFC 2003): encapsulation and decapsulation.
+//! IPIP (RFC 2003): encapsulation and decapsulation, with congestion marks carried over as RFC 6040 says.
+
+use std::net::Ipv4Addr;
+
+use crate::checksum;
+use crate::fate::DropReason;
+use crate::packet::{Checksum, Packet};
+use crate::wire::ipv4::{self, field};
+use crate::wire::{Ecn, Malformed, ethernet, protocol, put};
+
+/// Outer packets start with their own count of hops (RFC 2003, section 3.1).
+const TTL: u8 = 64;
+/// Where the outer IPv4 header begins, whether or not an Ethernet header is in front.
+const IP: usize = ethernet::HEADER_LEN;
+const OUTER_MAX: usize = IP + ipv4::HEADER_LEN;
+
+/// The ends of the link over which encapsulated packets leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkAddresses {
+    /// Our hardware address.
+    pub source: [u8; 6],
+    /// The next hop's.
+    pub destination: [u8; 6],
+}
+
+/// A tunnel's outer header, built once and patched for each packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outer {
+    bytes: [u8; OUTER_MAX],
+    link_len: u8,
+    /// Sum of the IPv4 header with nothing in the words that differ between packets.
+    sum: u32,
+}
+
+impl Outer {
+    /// The header of packets from `local` to `remote`, behind an Ethernet header if `link` is given.
+    pub fn new(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
+        let mut bytes = [0; OUTER_MAX];
+        if let Some(link) = link {
+            bytes[..6].copy_from_slice(&link.destination);
+            bytes[6..12].copy_from_slice(&link.source);
+            bytes[12..IP].copy_from_slice(&ethernet::ethertype::IPV4.to_be_bytes());
+        }
+        let ip = &mut bytes[IP..];
+        ip[field::VERSION_IHL] = 0x45;
+        ip[field::TTL] = TTL;
+        ip[field::PROTOCOL] = protocol::IPIP;
+        put(ip, field::SOURCE, &local.octets());
+        put(ip, field::DESTINATION, &remote.octets());
+        let sum = checksum::sum(ip);
+        let link_len = if link.is_some() { ethernet::HEADER_LEN as u8 } else { 0 };
+        Self { bytes, link_len, sum }
+    }
+
+    /// Length of the Ethernet header in front, 0 without one.
+    #[inline]
+    pub const fn link_len(&self) -> usize {
+        self.link_len as usize
+    }
+}
+
+/// Puts the outer header in front of an IPv4 packet and takes the link's padding off its end.
+///
+/// The outer packet has DF and ECN of the inner one (RFC 2003, section 3.1; RFC 6040, section 4.1, normal mode), DSCP 0
+/// and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along. False,
+/// and the packet as it was but for its padding: not a plain IPv4 packet, too long with the header, or no headroom.
+#[inline]
+#[must_use]
+pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
+    if packet.offload.segmentation.is_some() {
+        return false;
+    }
+    let Ok(inner) = ipv4::View::new_checked(packet.bytes()) else { return false };
+    let inner_len = inner.total_len();
+    let Some(total_len) = inner_len.checked_add(ipv4::HEADER_LEN as u16) else { return false };
+    let ecn = inner.ecn();
+    let dont_fragment = inner.flags_offset() & ipv4::DONT_FRAGMENT;
+
+    let mut header = outer.bytes;
+    let ip = &mut header[IP..];
+    ip[field::DSCP_ECN] = ecn as u8;
+    put(ip, field::TOTAL_LEN, &total_len.to_be_bytes());
+    put(ip, field::ID, &id.to_be_bytes());
+    put(ip, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
+    // RFC 1624's equation where every old word is zero: the new words are added to the sum.
+    let words = [ecn as u16, total_len, id, dont_fragment];
+    let sum = words.into_iter().fold(outer.sum, |sum, word| sum + u32::from(word));
+    put(ip, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
+
+    packet.set_len(usize::from(inner_len));
+    packet.push_front(&header[IP - outer.link_len()..])
+}
+
+/// The outer header of a packet that came through a tunnel: enough to know the peer before anything is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnelled {
+    /// The peer that sent it.
+    pub source: Ipv4Addr,
+    /// The end that it was sent to.
+    pub destination: Ipv4Addr,
+    /// Congestion on the way.
+    pub ecn: Ecn,
+    header_len: u16,
+    total_len: u16,
+}
+
+/// Reads the outer header, from the IPv4 header on.
+///
+/// Malformed: what is not protocol 4, a wrong header checksum, and fragments, which nobody between nodes makes while the
+/// tunnel's MTU is right.
+#[inline]
+pub fn tunnelled(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
+    let ip = ipv4::View::new_checked(bytes)?;
+    let fragment = ip.more_fragments() || ip.fragment_offset() > 0;
+    if ip.protocol() != protocol::IPIP || fragment || !ip.checksum_is_right() {
+        return Err(Malformed);
+    }
+    Ok(Tunnelled {
+        source: ip.source().into(),
+        destination: ip.destination().into(),
+        ecn: ip.ecn(),
+        header_len: ip.header_len() as u16,
+        total_len: ip.total_len(),
+    })
+}
+
+/// Takes the outer header off, which [`tunnelled`] read from this same packet, and tells the inner one of congestion.
+///
+/// Errors: [`DropReason::Malformed`] if there is no IPv4 packet inside, or the device's unfinished checksum lies outside
+/// it; [`DropReason::EcnInconsistent`] as [`combine`] says. A packet in error is to be dropped.
+#[inline]
+pub fn decapsulate(packet: &mut Packet, tunnelled: &Tunnelled) -> Result<(), DropReason> {
+    let header_len = usize::from(tunnelled.header_len);
+    if let Checksum::Partial { start, .. } = packet.offload.checksum
+        && usize::from(start) < header_len + ipv4::HEADER_LEN
+    {
+        return Err(DropReason::Malformed);
+    }
+    packet.set_len(usize::from(tunnelled.total_len));
+    packet.pull_front(header_len);
+    let mut inner = ipv4::View::new_checked(packet.bytes_mut())?;
+    let ecn = inner.ecn();
+    match combine(tunnelled.ecn, ecn) {
+        None => return Err(DropReason::EcnInconsistent),
+        Some(combined) if combined != ecn => inner.set_ecn(combined),
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// What leaves a tunnel, by the outer and the inner mark (RFC 6040, figure 4); `None`: drop it, for congestion was met by
+/// a sender that cannot be told otherwise.
+#[inline]
+pub const fn combine(outer: Ecn, inner: Ecn) -> Option<Ecn> {
+    match (inner, outer) {
+        (Ecn::NotEct, Ecn::Ce) => None,
+        (Ecn::NotEct, Ecn::NotEct | Ecn::Ect0 | Ecn::Ect1) => Some(Ecn::NotEct),
+        (Ecn::Ect0 | Ecn::Ect1, Ecn::Ce) | (Ecn::Ce, _) => Some(Ecn::Ce),
+        (Ecn::Ect0, Ecn::Ect1) => Some(Ecn::Ect1),
+        (Ecn::Ect0 | Ecn::Ect1, _) => Some(inner),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::Ipv4Slice;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::Pool;
+    use crate::parse::parse;
+    use crate::wire::arbitrary;
+
+    const LOCAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+    const ECNS: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
+
+    fn packet(bytes: &[u8]) -> Packet {
+        Pool::new(1).take_filled(bytes).unwrap()
+    }
+
+    /// The packet, encapsulated, with `outer` as the outer mark.
+    fn through_tunnel(bytes: &[u8], outer: Ecn) -> Packet {
+        let mut packet = packet(bytes);
+        assert!(encapsulate(&mut packet, &Outer::new(LOCAL, REMOTE, None), 1));
+        ipv4::View::new_checked(packet.bytes_mut()).unwrap().set_ecn(outer);
+        packet
+    }
+
+    proptest! {
+        #[test]
+        fn the_outer_header_is_what_etherparse_would_write(bytes in arbitrary::packet4(), id: u16, padding in 0usize..8) {
+            let mut packet = packet(&[&bytes[..], &vec![0; padding]].concat());
+            let before = ipv4::View::new_checked(&bytes).unwrap();
+            prop_assert!(encapsulate(&mut packet, &Outer::new(LOCAL, REMOTE, None), id));
+            let sliced = Ipv4Slice::from_slice(packet.bytes()).unwrap();
+            let outer = sliced.header().to_header();
+            prop_assert_eq!(outer.header_checksum, outer.calc_header_checksum());
+            prop_assert_eq!((outer.source, outer.destination), (LOCAL.octets(), REMOTE.octets()));
+            prop_assert_eq!((outer.protocol.0, outer.time_to_live, outer.identification), (4, 64, id));
+            prop_assert_eq!((outer.dscp.value(), outer.ecn.value()), (0, before.ecn() as u8));
+            prop_assert_eq!(outer.dont_fragment, before.dont_fragment());
+            prop_assert_eq!(sliced.payload().payload, &bytes[..]);
+            prop_assert_eq!(packet.len(), bytes.len() + 20);
+        }
+
+        #[test]
+        fn out_of_the_tunnel_comes_what_went_in(bytes in arbitrary::packet4()) {
+            let ecn = ipv4::View::new_checked(&bytes).unwrap().ecn();
+            let mut packet = through_tunnel(&bytes, ecn);
+            packet.offload.checksum = Checksum::Partial { start: 40, offset: 6 };
+            let outer = tunnelled(packet.bytes()).unwrap();
+            prop_assert_eq!((outer.source, outer.destination, outer.ecn), (LOCAL, REMOTE, ecn));
+            prop_assert_eq!(decapsulate(&mut packet, &outer), Ok(()));
+            prop_assert_eq!(packet.bytes(), bytes);
+            prop_assert_eq!(packet.offload.checksum, Checksum::Partial { start: 20, offset: 6 });
+        }
+
+        #[test]
+        fn a_mark_on_the_way_reaches_the_inner_header_or_the_packet_dies(
+            bytes in arbitrary::packet4(), mark in prop::sample::select(&ECNS[..]),
+        ) {
+            let mut packet = through_tunnel(&bytes, mark);
+            let outer = tunnelled(packet.bytes()).unwrap();
+            let inner = ipv4::View::new_checked(&bytes).unwrap().ecn();
+            match combine(mark, inner) {
+                None => prop_assert_eq!(decapsulate(&mut packet, &outer), Err(DropReason::EcnInconsistent)),
+                Some(expected) => {
+                    prop_assert_eq!(decapsulate(&mut packet, &outer), Ok(()));
+                    prop_assert_eq!(parse(packet.bytes()).unwrap().ecn, expected);
+                }
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(mut bytes: Vec<u8>, mend: bool) {
+            if mend && bytes.len() > 20 {
+                bytes[0] = 0x45;
+                bytes[6..10].copy_from_slice(&[0, 0, 1, 4]);
+                let len = bytes.len() as u16;
+                bytes[2..4].copy_from_slice(&len.to_be_bytes());
+                ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+            }
+            if let Ok(outer) = tunnelled(&bytes) {
+                let _ = decapsulate(&mut packet(&bytes), &outer);
+            }
+            let _ = encapsulate(&mut packet(&bytes), &Outer::new(LOCAL, REMOTE, None), 0);
+        }
+    }
+
+    #[test]
+    fn marks_combine_as_figure_4_of_rfc_6040_says() {
+        use Ecn::{Ce, Ect0, Ect1, NotEct};
+        // Outer marks in the figure's order; a row for each inner mark.
+        let outers = [NotEct, Ect0, Ect1, Ce];
+        let rows = [
+            (NotEct, [Some(NotEct), Some(NotEct), Some(NotEct), None]),
+            (Ect0, [Some(Ect0), Some(Ect0), Some(Ect1), Some(Ce)]),
+            (Ect1, [Some(Ect1), Some(Ect1), Some(Ect1), Some(Ce)]),
+            (Ce, [Some(Ce); 4]),
+        ];
+        for (inner, row) in rows {
+            assert_eq!(outers.map(|outer| combine(outer, inner)), row, "inner {inner:?}");
+        }
+    }
+
+    #[test]
+    fn an_ethernet_header_goes_in_front() {
+        let link = LinkAddresses { source: [2; 6], destination: [4; 6] };
+        let outer = Outer::new(LOCAL, REMOTE, Some(link));
+        assert_eq!(outer.link_len(), 14);
+        let mut inner = [0; 20];
+        (inner[0], inner[3]) = (0x45, 20);
+        let mut packet = packet(&inner);
+        assert!(encapsulate(&mut packet, &outer, 0));
+        let frame = ethernet::View::new_checked(packet.bytes()).unwrap();
+        assert_eq!((frame.source(), frame.destination()), ([2; 6], [4; 6]));
+        assert_eq!(frame.ethertype(), ethernet::ethertype::IPV4);
+        assert_eq!(tunnelled(frame.payload()).unwrap().source, LOCAL);
+    }
+
+    #[test]
+    fn what_is_no_whole_ipip_packet_is_refused() {
+        let mut bytes = [0; 40];
+        (bytes[0], bytes[3], bytes[9], bytes[20], bytes[23]) = (0x45, 40, 4, 0x45, 20);
+        let tell = |bytes: &mut [u8; 40]| {
+            ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+            tunnelled(&bytes[..])
+        };
+        assert!(tell(&mut bytes).is_ok());
+        bytes[10] ^= 1;
+        assert_eq!(tunnelled(&bytes), Err(Malformed), "checksum");
+        for (at, value) in [(9, 41), (6, 0x20), (7, 1)] {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            assert_eq!(tell(&mut bytes), Err(Malformed), "byte {at}");
+        }
+        bytes[20] = 0x60;
+        let outer = tell(&mut bytes).unwrap();
+        assert_eq!(
+            decapsulate(&mut packet(&bytes), &outer),
+            Err(DropReason::Malformed),
+            "IPv6 inside"
+        );
+        bytes[20] = 0x45;
+        let mut packet = packet(&bytes);
+        packet.offload.checksum = Checksum::Partial { start: 30, offset: 6 };
+        assert_eq!(
+            decapsulate(&mut packet, &outer),
+            Err(DropReason::Malformed),
+            "checksum in a header"
+        );
+    }
+}

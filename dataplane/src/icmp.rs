@@ -1,1 +1,257 @@
-//! ICMP errors that this node originates, and the inner headers of those that pass.
+//! ICMP errors: those that this node originates, and the inner headers of those that pass.
+
+use std::time::Duration;
+
+use crate::checksum;
+use crate::packet::{Packet, Pool};
+use crate::parse::{Fragment, Parsed};
+use crate::wire::address::Address;
+use crate::wire::{extension, icmpv4, icmpv6, ipv4, ipv6, protocol};
+
+/// The longest error over IPv4 (RFC 1812, section 4.3.2.3).
+const MAX_V4: usize = 576;
+/// The longest error over IPv6: the least MTU (RFC 4443, section 2.4 (c)).
+const MAX_V6: usize = 1280;
+const TTL: u8 = 64;
+/// Precedence of internetwork control, in the place of DSCP (RFC 1812, section 4.3.2.5).
+const CONTROL: u8 = 0xc0;
+
+/// What a sender is told; the family chooses the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Larger than the next link takes: fragmentation needed (RFC 1191), packet too big (RFC 4443, section 3.2).
+    TooBig {
+        /// The largest that it takes, in bytes.
+        mtu: u32,
+    },
+    /// The hop limit ran out.
+    TimeExceeded,
+    /// Nobody has the address.
+    HostUnreachable,
+}
+
+/// The error about `offending`, from our address; `None` if there is to be none, or no buffer for it.
+///
+/// No error is sent (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)) about an ICMP error or redirect, about a fragment
+/// but the first, to a source that is no single node's, or about a packet to many, except that an IPv6 multicast packet
+/// may be too big. It quotes as much of the packet as fits in 576 bytes (IPv6: 1280).
+pub fn answer(
+    offending: &[u8],
+    parsed: &Parsed,
+    error: ErrorKind,
+    ours: Address,
+    pool: &mut Pool,
+) -> Option<Packet> {
+    if !may_answer(parsed, error) || ours.is_v4() != parsed.is_v4() {
+        return None;
+    }
+    let whole = offending.get(..usize::from(parsed.total_len))?;
+    match (ours.to_v4(), parsed.source.to_v4()) {
+        (Some(from), Some(to)) => answer_v4(whole, error, from.octets(), to.octets(), pool),
+        _ => answer_v6(whole, error, ours, parsed.source, pool),
+    }
+}
+
+fn may_answer(parsed: &Parsed, error: ErrorKind) -> bool {
+    let to_many = !parsed.is_v4() && parsed.destination.to_ip().is_multicast();
+    let redirect = !parsed.is_v4()
+        && parsed.protocol == protocol::ICMPV6
+        && parsed.icmp_type == icmpv6::kind::REDIRECT;
+    !parsed.is_icmp_error()
+        && !redirect
+        && !matches!(parsed.fragment, Fragment::Later { .. })
+        && parsed.source.is_forwardable()
+        && (parsed.destination.is_forwardable()
+            || to_many && matches!(error, ErrorKind::TooBig { .. }))
+}
+
+fn answer_v4(
+    whole: &[u8],
+    error: ErrorKind,
+    from: [u8; 4],
+    to: [u8; 4],
+    pool: &mut Pool,
+) -> Option<Packet> {
+    let (kind, code, mtu) = match error {
+        ErrorKind::TooBig { mtu } => (icmpv4::kind::UNREACHABLE, 4, mtu.min(0xffff) as u16),
+        ErrorKind::TimeExceeded => (icmpv4::kind::TIME_EXCEEDED, 0, 0),
+        ErrorKind::HostUnreachable => (icmpv4::kind::UNREACHABLE, 1, 0),
+    };
+    let quote = &whole[..whole.len().min(MAX_V4 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN)];
+    let [m1, m0] = mtu.to_be_bytes();
+    let [l1, l0] = ((ipv4::HEADER_LEN + icmpv4::HEADER_LEN + quote.len()) as u16).to_be_bytes();
+    // DF: it fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
+    let ip = [0x45, CONTROL, l1, l0, 0, 0, 0x40, 0, TTL, protocol::ICMPV4, 0, 0];
+    let icmp = [kind, code, 0, 0, 0, 0, m1, m0];
+    let mut packet = joined(pool, &[&ip, &from, &to, &icmp, quote])?;
+    let mut ip = ipv4::View::new_checked(packet.bytes_mut()).ok()?;
+    ip.fill_checksum();
+    let mut message = icmpv4::View::new_checked(ip.payload_mut()).ok()?;
+    let sum = checksum::sum(&icmp) + checksum::sum(message.payload());
+    message.set_checksum(checksum::finish(sum));
+    Some(packet)
+}
+
+fn answer_v6(
+    whole: &[u8],
+    error: ErrorKind,
+    from: Address,
+    to: Address,
+    pool: &mut Pool,
+) -> Option<Packet> {
+    let (kind, code, mtu) = match error {
+        ErrorKind::TooBig { mtu } => (icmpv6::kind::PACKET_TOO_BIG, 0, mtu),
+        ErrorKind::TimeExceeded => (icmpv6::kind::TIME_EXCEEDED, 0, 0),
+        ErrorKind::HostUnreachable => (icmpv6::kind::UNREACHABLE, 3, 0),
+    };
+    let quote = &whole[..whole.len().min(MAX_V6 - ipv6::HEADER_LEN - icmpv6::HEADER_LEN)];
+    let [m3, m2, m1, m0] = mtu.to_be_bytes();
+    let len = (icmpv6::HEADER_LEN + quote.len()) as u16;
+    let [l1, l0] = len.to_be_bytes();
+    let ip = [0x60, 0, 0, 0, l1, l0, protocol::ICMPV6, TTL];
+    let icmp = [kind, code, 0, 0, m3, m2, m1, m0];
+    let (source, destination) = (from.to_bits().to_be_bytes(), to.to_bits().to_be_bytes());
+    let mut packet = joined(pool, &[&ip, &source, &destination, &icmp, quote])?;
+    let mut ip = ipv6::View::new_checked(packet.bytes_mut()).ok()?;
+    let mut message = icmpv6::View::new_checked(ip.payload_mut()).ok()?;
+    let sum = checksum::pseudo(from, to, protocol::ICMPV6, u32::from(len))
+        + checksum::sum(&icmp)
+        + checksum::sum(message.payload());
+    message.set_checksum(checksum::finish(sum));
+    Some(packet)
+}
+
+/// A packet of these parts one behind the other.
+fn joined(pool: &mut Pool, parts: &[&[u8]]) -> Option<Packet> {
+    let mut packet = pool.take()?;
+    let mut end = 0;
+    for part in parts {
+        packet.room_mut()[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+    packet.set_len(end);
+    Some(packet)
+}
+
+/// The packet that an ICMP error is about, as its sender sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quoted {
+    /// Where it came from: whom the error tells.
+    pub source: Address,
+    /// Where it went to.
+    pub destination: Address,
+    /// The upper layer.
+    pub protocol: u8,
+    /// As in [`Parsed::source_port`].
+    pub source_port: u16,
+    /// As in [`Parsed::destination_port`].
+    pub destination_port: u16,
+}
+
+/// What the ICMP error quotes (IPv4 types 3, 4, 11, 12; IPv6 types 1 to 4), or `None`: it is no such error, it quotes
+/// nothing by which a flow could be found, something that no error may be about, or something that its receiver never
+/// sent.
+pub fn quoted(bytes: &[u8], parsed: &Parsed) -> Option<Quoted> {
+    let redirect = parsed.is_v4() && parsed.icmp_type == icmpv4::kind::REDIRECT;
+    let past = !parsed.is_v4() && parsed.icmp_type > icmpv6::kind::PARAMETER_PROBLEM;
+    if !parsed.is_icmp_error() || redirect || past {
+        return None;
+    }
+    let quote = bytes.get(usize::from(parsed.header_len)..usize::from(parsed.total_len))?;
+    let quoted = if parsed.is_v4() { quoted_v4(quote)? } else { quoted_v6(quote)? };
+    (quoted.source == parsed.destination).then_some(quoted)
+}
+
+fn quoted_v4(quote: &[u8]) -> Option<Quoted> {
+    let ip = ipv4::View::new_quoted(quote).ok()?;
+    if ip.fragment_offset() > 0 {
+        return None;
+    }
+    let segment = &quote[ip.header_len()..];
+    let (source_port, destination_port) = match ip.protocol() {
+        protocol::ICMPV4 => {
+            let icmp = icmpv4::View::new_checked(segment).ok()?;
+            let id = if icmpv4::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
+            (!icmpv4::kind::is_error(icmp.kind())).then_some((id, id))?
+        }
+        protocol => ports(protocol, segment)?,
+    };
+    Some(Quoted {
+        source: Address::v4(ip.source()),
+        destination: Address::v4(ip.destination()),
+        protocol: ip.protocol(),
+        source_port,
+        destination_port,
+    })
+}
+
+fn quoted_v6(quote: &[u8]) -> Option<Quoted> {
+    let ip = ipv6::View::new_quoted(quote).ok()?;
+    let walked = extension::walk(ip.next_header(), ip.payload()).ok()?;
+    if walked.fragment.is_some_and(|(fragment, _)| fragment.offset > 0) {
+        return None;
+    }
+    let segment = &ip.payload()[walked.offset..];
+    let (source_port, destination_port) = match walked.protocol {
+        protocol::ICMPV6 => {
+            let icmp = icmpv6::View::new_checked(segment).ok()?;
+            let id = if icmpv6::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
+            (!icmpv6::kind::is_error(icmp.kind())).then_some((id, id))?
+        }
+        protocol => ports(protocol, segment)?,
+    };
+    Some(Quoted {
+        source: Address::v6(ip.source()),
+        destination: Address::v6(ip.destination()),
+        protocol: walked.protocol,
+        source_port,
+        destination_port,
+    })
+}
+
+/// The ports, which eight bytes behind the IP header are enough for (RFC 792).
+fn ports(protocol: u8, segment: &[u8]) -> Option<(u16, u16)> {
+    match protocol {
+        protocol::TCP | protocol::UDP | protocol::SCTP => {
+            let &[a, b, c, d] = segment.first_chunk()?;
+            Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+        }
+        _ => Some((0, 0)),
+    }
+}
+
+/// How many errors may be sent: a token bucket, described by the moment at which it will be full again.
+#[derive(Debug, Clone, Copy)]
+pub struct RateLimit {
+    interval: Duration,
+    depth: Duration,
+    full_at: Duration,
+}
+
+impl RateLimit {
+    /// `burst` at once, and `per_second` in the long run (0 counts as 1).
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { interval, depth: interval * burst, full_at: Duration::ZERO }
+    }
+
+    /// Whether one may be sent now, which takes a token; `now` counts from any fixed moment.
+    pub fn allow(&mut self, now: Duration) -> bool {
+        let full_at = self.full_at.max(now) + self.interval;
+        let allowed = full_at.saturating_sub(now) <= self.depth;
+        if allowed {
+            self.full_at = full_at;
+        }
+        allowed
+    }
+}
+
+impl Default for RateLimit {
+    /// 1,000 a second, 50 at once: what Linux allows itself (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
+    fn default() -> Self {
+        Self::new(1000, 50)
+    }
+}
+
+#[cfg(test)]
+mod tests;

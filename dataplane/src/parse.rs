@@ -78,6 +78,26 @@ impl Parsed {
         self.source.is_v4()
     }
 
+    /// Whether it may be cut to fit a link ([`crate::fragment::fragment`]).
+    #[inline]
+    pub fn may_fragment(&self) -> bool {
+        !self.dont_fragment
+    }
+
+    /// Takes a hop off the packet that this was parsed from, and adjusts its checksum. It had one left: at most
+    /// [`Parsed::ttl`] of 1 is for the caller to answer.
+    #[inline]
+    pub fn decrement_ttl(&self, bytes: &mut [u8]) {
+        let ttl = self.ttl.saturating_sub(1);
+        if self.is_v4() {
+            if let Ok(mut ip) = ipv4::View::new_checked(bytes) {
+                ip.set_ttl(ttl);
+            }
+        } else if let Ok(mut ip) = ipv6::View::new_checked(bytes) {
+            ip.set_hop_limit(ttl);
+        }
+    }
+
     /// Whether it is an ICMP message about another packet.
     #[inline]
     pub fn is_icmp_error(&self) -> bool {
@@ -199,7 +219,7 @@ fn part(
     if offset == 0 && !more {
         return Ok(Fragment::Whole);
     }
-    let uneven = more && len % FRAGMENT_UNIT != 0;
+    let uneven = more && !len.is_multiple_of(FRAGMENT_UNIT);
     if uneven || len == 0 || before as u32 + offset + len as u32 > MAX_REASSEMBLED {
         return Err(Malformed);
     }
@@ -407,6 +427,14 @@ mod tests {
                 }
                 (theirs, ours) => prop_assert!(false, "{theirs:?} is not {ours:?}"),
             }
+        }
+
+        #[test]
+        fn a_hop_changes_nothing_else((_, _, mut bytes) in arbitrary::described()) {
+            let parsed = parse(&bytes).unwrap();
+            prop_assume!(parsed.ttl > 1);
+            parsed.decrement_ttl(&mut bytes);
+            prop_assert_eq!(parse(&bytes), Ok(Parsed { ttl: parsed.ttl - 1, ..parsed }));
         }
 
         #[test]

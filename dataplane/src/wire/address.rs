@@ -51,6 +51,24 @@ impl Address {
         }
     }
 
+    /// Whether a router forwards packets from or to it: not this network or the unspecified address, not loopback,
+    /// link-local, multicast, reserved or broadcast (RFC 1812, section 5.3.7; RFC 6890; RFC 4291, section 2.5 and 2.7).
+    #[inline]
+    pub const fn is_forwardable(self) -> bool {
+        match self.to_ip() {
+            IpAddr::V4(v4) => {
+                let first = v4.octets()[0];
+                !(first == 0 || v4.is_loopback() || v4.is_link_local() || first >= 224)
+            }
+            IpAddr::V6(v6) => {
+                !(v6.is_unspecified()
+                    || v6.is_loopback()
+                    || v6.is_unicast_link_local()
+                    || v6.is_multicast())
+            }
+        }
+    }
+
     /// The sixteen bytes as one number, the first byte on top.
     #[inline]
     pub const fn to_bits(self) -> u128 {
@@ -105,8 +123,36 @@ mod tests {
         }
 
         #[test]
+        fn only_unicast_addresses_beyond_the_link_are_forwarded(v4: [u8; 4]) {
+            let ip = Ipv4Addr::from(v4);
+            let never = v4[0] == 0
+                || v4[0] >= 240
+                || ip.is_loopback()
+                || ip.is_link_local()
+                || ip.is_multicast()
+                || ip.is_broadcast();
+            prop_assert_eq!(Address::v4(v4).is_forwardable(), !never);
+        }
+
+        #[test]
         fn ordered_as_its_bytes(a: [u8; 16], b: [u8; 16]) {
             prop_assert_eq!(Address::v6(a).cmp(&Address::v6(b)), a.cmp(&b));
+        }
+    }
+
+    #[test]
+    fn ipv6_addresses_of_the_link_are_not_forwarded() {
+        for (text, forwarded) in [
+            ("::", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("ff02::1", false),
+            ("ff0e::1", false),
+            ("fd00::1", true),
+            ("2001:db8::1", true),
+        ] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(Address::from(ip).is_forwardable(), forwarded, "{text}");
         }
     }
 }

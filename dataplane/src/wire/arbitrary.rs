@@ -84,19 +84,16 @@ fn headers4() -> impl Strategy<Value = IpHeaders> {
 
 fn extensions6() -> impl Strategy<Value = Ipv6Extensions> {
     let raw = || Ipv6RawExtHeader::new_raw(IpNumber::UDP, &[0; 14]).unwrap();
-    any::<[bool; 5]>().prop_map(move |with| {
-        let mut extensions = Ipv6Extensions::default();
-        extensions.hop_by_hop_options = with[0].then(raw);
-        extensions.destination_options = with[1].then(raw);
-        extensions.routing = with[2].then(|| Ipv6RoutingExtensions {
+    any::<[bool; 5]>().prop_map(move |with| Ipv6Extensions {
+        hop_by_hop_options: with[0].then(raw),
+        destination_options: with[1].then(raw),
+        routing: with[2].then(|| Ipv6RoutingExtensions {
             routing: raw(),
             final_destination_options: with[1].then(raw),
-        });
-        extensions.fragment =
-            with[3].then(|| Ipv6FragmentHeader::new(IpNumber::UDP, IpFragOffset::ZERO, false, 7));
-        extensions.auth =
-            with[4].then(|| IpAuthHeader::new(IpNumber::UDP, 1, 2, &[0; 12]).unwrap());
-        extensions
+        }),
+        fragment: with[3]
+            .then(|| Ipv6FragmentHeader::new(IpNumber::UDP, IpFragOffset::ZERO, false, 7)),
+        auth: with[4].then(|| IpAuthHeader::new(IpNumber::UDP, 1, 2, &[0; 12]).unwrap()),
     })
 }
 

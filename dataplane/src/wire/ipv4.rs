@@ -3,19 +3,19 @@
 use super::{Ecn, Malformed, array_at, put, u16_at};
 use crate::checksum;
 
-mod field {
+pub(crate) mod field {
     use std::ops::Range;
 
-    pub(super) const VERSION_IHL: usize = 0;
-    pub(super) const DSCP_ECN: usize = 1;
-    pub(super) const TOTAL_LEN: Range<usize> = 2..4;
-    pub(super) const ID: Range<usize> = 4..6;
-    pub(super) const FLAGS_OFFSET: Range<usize> = 6..8;
-    pub(super) const TTL: usize = 8;
-    pub(super) const PROTOCOL: usize = 9;
-    pub(super) const CHECKSUM: Range<usize> = 10..12;
-    pub(super) const SOURCE: Range<usize> = 12..16;
-    pub(super) const DESTINATION: Range<usize> = 16..20;
+    pub(crate) const VERSION_IHL: usize = 0;
+    pub(crate) const DSCP_ECN: usize = 1;
+    pub(crate) const TOTAL_LEN: Range<usize> = 2..4;
+    pub(crate) const ID: Range<usize> = 4..6;
+    pub(crate) const FLAGS_OFFSET: Range<usize> = 6..8;
+    pub(crate) const TTL: usize = 8;
+    pub(crate) const PROTOCOL: usize = 9;
+    pub(crate) const CHECKSUM: Range<usize> = 10..12;
+    pub(crate) const SOURCE: Range<usize> = 12..16;
+    pub(crate) const DESTINATION: Range<usize> = 16..20;
 }
 
 /// Length of a header without options.

@@ -96,6 +96,6 @@ fn u32_at(bytes: &[u8], field: Range<usize>) -> u32 {
 }
 
 #[inline]
-fn put(bytes: &mut [u8], field: Range<usize>, value: &[u8]) {
+pub(crate) fn put(bytes: &mut [u8], field: Range<usize>, value: &[u8]) {
     bytes[field].copy_from_slice(value);
 }

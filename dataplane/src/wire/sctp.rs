@@ -1,4 +1,4 @@
-//! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC32c that covers no address: nothing that a
+//! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C that covers no address: nothing that a
 //! forwarder changes touches it.
 
 use super::{Malformed, u16_at, u32_at};
@@ -47,7 +47,7 @@ impl<T: AsRef<[u8]>> View<T> {
         u32_at(self.0.as_ref(), field::VERIFICATION_TAG)
     }
 
-    /// The CRC32c, as it stands there.
+    /// The CRC-32C, as it stands there.
     #[inline]
     pub fn checksum(&self) -> u32 {
         u32_at(self.0.as_ref(), field::CHECKSUM)

@@ -1,1 +1,0 @@
-//! Fragments: the first decides for the later ones; packets too big are cut.

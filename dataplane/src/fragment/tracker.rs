@@ -1,0 +1,198 @@
+//! What was decided of first fragments, for the later ones that carry no ports.
+
+use ahash::RandomState;
+
+use crate::parse::{Fragment, Parsed};
+use crate::wire::address::Address;
+
+/// Seconds for which a first fragment's decision stands: as long as Linux keeps fragments (`ipfrag_time`), the lower end
+/// of what RFC 1122, section 3.3.2 asks of a receiver.
+const TIMEOUT: u32 = 30;
+/// Places in which a key may stand.
+const WAYS: usize = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    source: Address,
+    destination: Address,
+    id: u32,
+    /// 0 in IPv6, where fragments of one packet may name different protocols (RFC 8200, section 4.5).
+    protocol: u8,
+    /// Where the packet entered: nobody's fragments join another's.
+    origin: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry<T> {
+    key: Key,
+    /// `None`: two first fragments were decided differently.
+    decision: Option<T>,
+    expires: u32,
+}
+
+/// A bounded table of decisions on first fragments, by source, destination, id, protocol and the packet's origin.
+///
+/// When first fragments of one key are decided differently while the first decision stands, the key has none until 30
+/// seconds after the last of them: which of them a receiver will join the later fragments to, nobody here can know. (Two
+/// packets may come to the same id within the time, RFC 4963: rather both die than one is judged by the other.) A full
+/// bucket forgets what would expire first, and its later fragments are dropped. Time is in seconds from any fixed moment.
+#[derive(Debug)]
+pub struct FragmentTracker<T> {
+    hasher: RandomState,
+    buckets: Vec<[Option<Entry<T>>; WAYS]>,
+}
+
+impl<T: Copy + PartialEq> FragmentTracker<T> {
+    /// Room for at least `capacity` packets in fragments, never more than twice as many.
+    pub fn new(capacity: usize) -> Self {
+        let buckets = capacity.div_ceil(WAYS).next_power_of_two();
+        Self { hasher: RandomState::new(), buckets: vec![[None; WAYS]; buckets] }
+    }
+
+    /// Remembers what was decided of a first fragment. Anything else is left alone.
+    pub fn remember(&mut self, parsed: &Parsed, origin: u32, decision: T, now: u32) {
+        let Fragment::First { id } = parsed.fragment else { return };
+        let key = Key::new(parsed, id, origin);
+        let bucket = self.bucket(&key);
+        let expires = now.saturating_add(TIMEOUT);
+        if let Some(entry) = bucket.iter_mut().flatten().find(|e| e.stands(&key, now)) {
+            entry.decision = entry.decision.filter(|&earlier| earlier == decision);
+            entry.expires = expires;
+            return;
+        }
+        let worth = |place: &Option<Entry<T>>| place.map_or(0, |entry| entry.expires);
+        if let Some(place) = bucket.iter_mut().min_by_key(|place| worth(place)) {
+            *place = Some(Entry { key, decision: Some(decision), expires });
+        }
+    }
+
+    /// What was decided of a later fragment's first one; `None`: nothing that stands, or it is no later fragment.
+    pub fn find(&mut self, parsed: &Parsed, origin: u32, now: u32) -> Option<T> {
+        let Fragment::Later { id, .. } = parsed.fragment else { return None };
+        let key = Key::new(parsed, id, origin);
+        self.bucket(&key).iter().flatten().find(|entry| entry.stands(&key, now))?.decision
+    }
+
+    fn bucket(&mut self, key: &Key) -> &mut [Option<Entry<T>>; WAYS] {
+        let at = self.hasher.hash_one(key) as usize & (self.buckets.len() - 1);
+        &mut self.buckets[at]
+    }
+}
+
+impl Key {
+    fn new(parsed: &Parsed, id: u32, origin: u32) -> Self {
+        let protocol = if parsed.is_v4() { parsed.protocol } else { 0 };
+        Self { source: parsed.source, destination: parsed.destination, id, protocol, origin }
+    }
+}
+
+impl<T> Entry<T> {
+    fn stands(&self, key: &Key, now: u32) -> bool {
+        self.key == *key && now < self.expires
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::parse::parse;
+    use crate::wire::ipv4;
+
+    /// An IPv4 UDP fragment at this offset in units of eight bytes, from a source told by one number.
+    fn part(source: u8, id: u16, units: u16) -> Parsed {
+        let mut bytes = [0; 36];
+        (bytes[0], bytes[3], bytes[8], bytes[9], bytes[15], bytes[19]) =
+            (0x45, 36, 64, 17, source, 1);
+        bytes[4..6].copy_from_slice(&id.to_be_bytes());
+        bytes[6..8].copy_from_slice(&(ipv4::MORE_FRAGMENTS | units).to_be_bytes());
+        ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+        parse(&bytes).unwrap()
+    }
+
+    /// An IPv6 fragment whose fragment header names this protocol.
+    fn part6(protocol: u8, units: u16) -> Parsed {
+        let mut bytes = [0; 72];
+        (bytes[0], bytes[5], bytes[6], bytes[8], bytes[24], bytes[40]) =
+            (0x60, 32, 44, 0xfd, 0xfd, protocol);
+        (bytes[48], bytes[56]) = (17, 17);
+        bytes[42..44].copy_from_slice(&(units << 3 | 1).to_be_bytes());
+        parse(&bytes).unwrap()
+    }
+
+    #[test]
+    fn later_fragments_get_the_firsts_decision_until_it_expires() {
+        let mut tracker = FragmentTracker::new(16);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 100), None, "none came");
+        tracker.remember(&part(1, 7, 0), 0, 'a', 100);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 100), Some('a'));
+        assert_eq!(tracker.find(&part(1, 7, 4), 0, 129), Some('a'));
+        assert_eq!(tracker.find(&part(1, 7, 4), 0, 130), None);
+        tracker.remember(&part(1, 7, 0), 0, 'b', 130);
+        assert_eq!(
+            tracker.find(&part(1, 7, 4), 0, 131),
+            Some('b'),
+            "what expired is no contradiction"
+        );
+    }
+
+    #[test]
+    fn other_packets_fragments_get_nothing() {
+        let mut tracker = FragmentTracker::new(16);
+        tracker.remember(&part(1, 7, 0), 5, 'a', 0);
+        assert_eq!(tracker.find(&part(1, 8, 2), 5, 0), None, "another id");
+        assert_eq!(tracker.find(&part(2, 7, 2), 5, 0), None, "another source");
+        assert_eq!(tracker.find(&part(1, 7, 2), 6, 0), None, "another origin");
+        assert_eq!(
+            tracker.find(&Parsed { protocol: 6, ..part(1, 7, 3) }, 5, 0),
+            None,
+            "another protocol"
+        );
+        assert_eq!(tracker.find(&part(1, 7, 0), 5, 0), None, "a first one is judged itself");
+        tracker.remember(&part(1, 9, 2), 5, 'b', 0);
+        assert_eq!(tracker.find(&part(1, 9, 2), 5, 0), None, "a later one decides nothing");
+    }
+
+    #[test]
+    fn ipv6_fragments_belong_together_whatever_protocol_they_name() {
+        let mut tracker = FragmentTracker::new(16);
+        let first = part6(60, 0);
+        assert_eq!(first.protocol, 17, "behind destination options");
+        tracker.remember(&first, 0, 'a', 0);
+        assert_eq!(tracker.find(&part6(60, 4), 0, 0), Some('a'));
+    }
+
+    #[test]
+    fn contradicting_first_fragments_leave_no_decision() {
+        let mut tracker = FragmentTracker::new(16);
+        tracker.remember(&part(1, 7, 0), 0, 'a', 0);
+        tracker.remember(&part(1, 7, 0), 0, 'a', 1);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 2), Some('a'), "a duplicate changes nothing");
+        tracker.remember(&part(1, 7, 0), 0, 'b', 10);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 10), None);
+        tracker.remember(&part(1, 7, 0), 0, 'b', 20);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 49), None, "saying it again does not help");
+        tracker.remember(&part(1, 7, 0), 0, 'b', 50);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 50), Some('b'));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_was_decided_of_that_packet_and_memory_is_bounded(
+            steps in prop::collection::vec((any::<u8>(), 0u16..50, any::<bool>()), 0..400),
+        ) {
+            let mut tracker = FragmentTracker::new(32);
+            for (now, (source, id, first)) in steps.into_iter().enumerate() {
+                let now = now as u32 / 8;
+                if first {
+                    tracker.remember(&part(source, id, 0), 0, (source, id), now);
+                    prop_assert_eq!(tracker.find(&part(source, id, 2), 0, now), Some((source, id)), "the newest is kept");
+                } else if let Some(found) = tracker.find(&part(source, id, 2), 0, now) {
+                    prop_assert_eq!(found, (source, id));
+                }
+            }
+            prop_assert_eq!(tracker.buckets.len() * WAYS, 32);
+        }
+    }
+}
