@@ -1,6 +1,7 @@
 //! One file: its last good state, what is wrong with it now, and whether it needs to be read again.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -49,7 +50,9 @@ impl Stamp {
 pub(super) struct File {
     /// Of the text that was read last, if it cannot have changed unnoticed since.
     stamp: Option<Stamp>,
-    text: Option<String>,
+    digest: Option<u64>,
+    /// Keyed by chance, so that nobody can write two texts with one digest.
+    hashing: RandomState,
     good: Option<Manifest>,
     fault: Option<Problem>,
 }
@@ -57,7 +60,7 @@ pub(super) struct File {
 impl File {
     pub(super) fn of_text(name: &str, text: &str) -> Self {
         let mut file = Self::default();
-        file.take(name, text.to_owned());
+        file.take(name, text);
         file
     }
 
@@ -79,14 +82,14 @@ impl File {
             Ok(None) => false,
             Ok(Some((stamp, text))) => {
                 self.stamp = stamp.settled(now).then_some(stamp);
-                if self.text.as_ref() == Some(&text) && !self.unreadable() {
+                if self.digest == Some(self.hashing.hash_one(text.as_str())) && !self.unreadable() {
                     return false;
                 }
-                self.take(name, text);
+                self.take(name, &text);
                 true
             }
-            // It went between the directory's listing and now; the next refresh forgets it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            // That it is not there, too: a link to nowhere, or gone since the directory was listed, and then the next
+            // refresh forgets it.
             Err(error) => {
                 self.stamp = None;
                 let cause = Cause::Unreadable(error.to_string());
@@ -102,15 +105,15 @@ impl File {
         self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
     }
 
-    fn take(&mut self, name: &str, text: String) {
-        match manifest::read(name, &text) {
+    fn take(&mut self, name: &str, text: &str) {
+        match manifest::read(name, text) {
             Ok(manifest) => {
                 self.good = Some(manifest);
                 self.fault = None;
             }
             Err(fault) => self.fault = Some(*fault),
         }
-        self.text = Some(text);
+        self.digest = Some(self.hashing.hash_one(text));
     }
 }
 

@@ -197,6 +197,21 @@ fn nothing_changed_means_nothing_to_do_and_a_change_within_a_clock_tick_is_seen(
 }
 
 #[test]
+fn a_link_to_nowhere_is_reported_and_keeps_the_store_out_of_sync() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.yaml");
+    std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+    let mut store = Store::new(directory.path());
+    assert!(store.refresh());
+    let contents = store.contents();
+    assert!(!contents.in_sync);
+    assert_eq!(contents.problems.len(), 1);
+    fs::remove_file(path).unwrap();
+    assert!(store.refresh());
+    assert!(store.contents().in_sync);
+}
+
+#[test]
 fn a_watcher_tells_of_a_change_soon_and_looks_again_when_nothing_is_told() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let directory = tempfile::tempdir().unwrap();

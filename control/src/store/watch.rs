@@ -67,8 +67,14 @@ impl Watcher {
             tokio::time::sleep(RESCAN).await;
             return Change::Rescan;
         }
-        if !matches!(tokio::time::timeout(RESCAN, self.changes.recv()).await, Ok(Some(()))) {
-            return Change::Rescan;
+        match tokio::time::timeout(RESCAN, self.changes.recv()).await {
+            Ok(Some(())) => {}
+            Err(_) => return Change::Rescan,
+            // The watch has ended by itself: from now on as if there had been none.
+            Ok(None) => {
+                self.watch = None;
+                return Change::Rescan;
+            }
         }
         let quiet = async {
             while let Ok(Some(())) = tokio::time::timeout(DEBOUNCE, self.changes.recv()).await {}
