@@ -97,7 +97,7 @@ async fn answer(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> 
             }
             Request::Apply(objects) => {
                 let mut cluster = cluster.lock().await;
-                match cluster.apply(Objects::of(objects)).await {
+                match cluster.apply(Objects::of(&objects)).await {
                     Ok(()) => probe(&cluster, &events).await,
                     Err(error) => drop(events.send(failed(&error))),
                 }

@@ -24,7 +24,7 @@ const IN_FLIGHT: usize = 128;
 const TRIES: usize = 3;
 /// How long an answer may take, by try.
 const PATIENCE: [Duration; TRIES] =
-    [Duration::from_millis(1000), Duration::from_millis(1500), Duration::from_millis(2500)];
+    [Duration::from_secs(1), Duration::from_millis(1500), Duration::from_millis(2500)];
 /// The same for the first try of a probe that should be denied: the agent's record, not the silence, is the proof.
 const SHORT: Duration = Duration::from_millis(200);
 /// How often the agents are asked for their denials, whose buffers are bounded.
@@ -163,8 +163,8 @@ pub async fn check(
         for ask in 0..=LAST_ASKS {
             book.refresh(agents).await;
             let mut silent = false;
-            for finding in open.iter().map(|index| *index) {
-                silent |= !confirm(&mut findings[finding], &book);
+            for index in &open {
+                silent |= !confirm(&mut findings[*index], &book);
             }
             if !silent || ask == LAST_ASKS {
                 break;
@@ -241,4 +241,89 @@ fn confirm(finding: &mut Finding, book: &Book) -> bool {
         finding.observed = Observed::Clear(Outcome::Denied);
     }
     finding.denied_by.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::PodName;
+    use crate::rig::plan::Port;
+    use crate::rig::service::Service;
+    use manx_policy_compiler::model::Protocol;
+
+    fn finding(service: Service) -> Finding {
+        let pod =
+            |name: &str| Party::Pod(PodName { namespace: "d".to_owned(), name: name.to_owned() });
+        unsent(Cell {
+            source: pod("a"),
+            destination: pod("b"),
+            address: "10.1.1.3".parse().unwrap(),
+            service,
+            listening: true,
+            expected: Outcome::Denied,
+            because: String::new(),
+        })
+    }
+
+    fn tcp() -> Service {
+        Service::Port(Port { protocol: Protocol::Tcp, number: 80 })
+    }
+
+    fn denial(protocol: u8, source_port: u16, destination_port: u16) -> Denial {
+        Denial {
+            at_ms: 100,
+            source: "10.1.1.2".parse().unwrap(),
+            destination: "10.1.1.3".parse().unwrap(),
+            protocol,
+            source_port,
+            destination_port,
+            reason: "policy-ingress".to_owned(),
+            rule: "d/p".to_owned(),
+        }
+    }
+
+    fn book(denial: &Denial) -> Book {
+        let book = Book { since_ms: 0, denials: Mutex::default() };
+        book.denials.lock().unwrap().insert(packet(denial), "n: d/p".to_owned());
+        book
+    }
+
+    fn see(finding: &mut Finding, answer: Answer) {
+        let from = Some("10.1.1.2:40000".parse().unwrap());
+        note(finding, Done::Probed(Seen { from, answer }));
+    }
+
+    #[test]
+    fn silence_is_a_loss_until_an_agent_says_that_it_denied_that_very_packet() {
+        let mut finding = finding(tcp());
+        see(&mut finding, Answer::Silence);
+        assert_eq!(finding.observed, Observed::Lost);
+        for other in [denial(6, 40_001, 80), denial(17, 40_000, 80), denial(6, 40_000, 81)] {
+            assert!(!confirm(&mut finding, &book(&other)));
+            assert!(!finding.as_expected());
+        }
+        assert!(confirm(&mut finding, &book(&denial(6, 40_000, 80))));
+        assert!(finding.as_expected());
+        assert_eq!(finding.denied_by.as_deref(), Some("n: d/p"));
+    }
+
+    #[test]
+    fn an_echo_has_no_ports_whatever_the_denial_says() {
+        let mut finding = finding(Service::Echo);
+        let from = Some("10.1.1.2:0".parse().unwrap());
+        note(&mut finding, Done::Probed(Seen { from, answer: Answer::Silence }));
+        assert!(confirm(&mut finding, &book(&denial(1, 77, 0))));
+    }
+
+    #[test]
+    fn an_answer_counts_only_from_whom_it_was_asked() {
+        let mut finding = finding(tcp());
+        see(&mut finding, Answer::From(Some("d/b".to_owned())));
+        assert_eq!(finding.observed, Observed::Clear(Outcome::Allowed));
+        see(&mut finding, Answer::From(Some("d/c".to_owned())));
+        assert_eq!(finding.observed, Observed::Wrong("d/c".to_owned()));
+        see(&mut finding, Answer::Refused);
+        assert_eq!(finding.observed, Observed::Clear(Outcome::Refused));
+        assert_eq!(finding.tries, 3);
+    }
 }

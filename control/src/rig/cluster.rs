@@ -356,7 +356,7 @@ fn valid(contents: &Contents) -> impl Iterator<Item = (&object::ObjectKey, &Obje
     })
 }
 
-/// The InternalIPs with their subnets: of the address that Calico's annotation repeats, the annotation's; else /24 and /64,
+/// The `InternalIP`s with their subnets: of the address that Calico's annotation repeats, the annotation's; else /24 and /64,
 /// as on most node networks.
 fn node_addresses(node: &object::Node) -> Vec<IpNet> {
     let annotated = node.calico_address.filter(|net| net.prefix_len() < net.max_prefix_len());

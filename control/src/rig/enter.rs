@@ -2,7 +2,7 @@
 //!
 //! Whoever owns a rig may enter it: the owner of a user namespace has every capability in it (`user_namespaces(7)`).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -52,7 +52,7 @@ pub fn become_in(netns: &Path, host_name: Option<&str>, command: &[OsString]) ->
     }
     let (program, arguments) = split(command);
     let source = Command::new(program).args(arguments).exec();
-    EnterError::Program { program: program.clone(), source }
+    EnterError::Program { program: program.to_owned(), source }
 }
 
 /// Runs `command` in a rig, in one of its network namespaces, with the caller's own stdin, stdout and stderr.
@@ -93,10 +93,9 @@ pub fn run_in_rig(
     }
     run.args(arguments)
         .status()
-        .map_err(|source| EnterError::Program { program: program.clone(), source })
+        .map_err(|source| EnterError::Program { program: program.to_owned(), source })
 }
 
-fn split(command: &[OsString]) -> (&OsString, &[OsString]) {
-    static NOTHING: OsString = OsString::new();
-    command.split_first().unwrap_or((&NOTHING, &[]))
+fn split(command: &[OsString]) -> (&OsStr, &[OsString]) {
+    command.split_first().map_or((OsStr::new(""), &[]), |(program, rest)| (program, rest))
 }

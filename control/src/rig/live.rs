@@ -127,9 +127,11 @@ pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputErro
 
 impl Objects {
     /// Objects as they came over a socket.
-    pub fn of(objects: Vec<Json>) -> Self {
+    pub fn of(objects: &[Json]) -> Self {
         let mut all = Self::default();
-        objects.iter().for_each(|object| all.collect(object, None));
+        for object in objects {
+            all.collect(object, None);
+        }
         all
     }
 

@@ -1,6 +1,6 @@
 //! The plan: what a rig consists of, from the objects. Pure: nothing is built here.
 //!
-//! Nodes whose InternalIPs share a subnet hang on one segment (a bridge). Where there are several segments, a router
+//! Nodes whose `InternalIP`s share a subnet hang on one segment (a bridge). Where there are several segments, a router
 //! stands between them. An outside host, which is no part of the cluster, sits on the first segment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use crate::api::PodName;
 /// A Node object, as far as the plan needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
-    /// Its InternalIPs, at most one of a family, each with the length of its subnet's prefix.
+    /// Its `InternalIP`s, at most one of a family, each with the length of its subnet's prefix.
     pub addresses: Vec<IpNet>,
     /// Where its pods' addresses come from.
     pub pod_cidrs: Vec<IpNet>,

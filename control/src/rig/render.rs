@@ -71,7 +71,7 @@ fn truth(out: &mut String, report: &Report, style: Style) {
         let both =
             findings.iter().map(|finding| family(finding)).collect::<BTreeSet<_>>().len() > 1;
         let mut table = table(style);
-        let heads = columns.iter().map(|column| TableCell::new(head(column, both)));
+        let heads = columns.iter().map(|column| TableCell::new(head(*column, both)));
         table.set_header([TableCell::new("from")].into_iter().chain(heads));
         for (sources, row) in rows(&findings, &columns) {
             let cells = row.into_iter().map(|finding| outcome(finding, style));
@@ -108,13 +108,13 @@ fn columns(findings: &[&Finding]) -> Vec<Column> {
     columns
 }
 
-fn head((v6, service, closed): &Column, both: bool) -> String {
+fn head((v6, service, closed): Column, both: bool) -> String {
     let family = match (both, v6) {
         (false, _) => "",
         (true, false) => " v4",
         (true, true) => " v6",
     };
-    let closed = if *closed { " closed" } else { "" };
+    let closed = if closed { " closed" } else { "" };
     let service = match service {
         Service::Echo => "echo".to_owned(),
         Service::Port(port) => port.to_string(),
@@ -122,17 +122,16 @@ fn head((v6, service, closed): &Column, both: bool) -> String {
     format!("{service}{family}{closed}")
 }
 
+/// Who, and what happened in each column.
+type Row<'a> = (Vec<String>, Vec<Option<&'a Finding>>);
+
 /// Rows: who, and what happened in each column. Those with the same outcomes are one row, in the order of the first.
-fn rows<'a>(
-    findings: &[&'a Finding],
-    columns: &[Column],
-) -> Vec<(Vec<String>, Vec<Option<&'a Finding>>)> {
+fn rows<'a>(findings: &[&'a Finding], columns: &[Column]) -> Vec<Row<'a>> {
     let mut by_source: BTreeMap<&Party, BTreeMap<Column, &'a Finding>> = BTreeMap::new();
     for finding in findings {
         let column = (family(finding), finding.cell.service, !finding.cell.listening);
         by_source.entry(&finding.cell.source).or_default().insert(column, finding);
     }
-    type Row<'a> = (Vec<String>, Vec<Option<&'a Finding>>);
     let mut rows: Vec<Row<'a>> = Vec::new();
     for (source, found) in by_source {
         let row: Vec<Option<&Finding>> =

@@ -75,10 +75,12 @@ fn wrong(node: &Node, expected: &str) -> SettingsError {
 }
 
 fn mtu(node: &Node) -> Result<u32, SettingsError> {
-    match node.value {
-        Value::Integer(mtu @ 1280..=9000) => Ok(mtu as u32),
-        _ => Err(wrong(node, "an MTU from 1280 to 9000 bytes")),
-    }
+    let mtu = match node.value {
+        Value::Integer(mtu) => u32::try_from(mtu).ok(),
+        _ => None,
+    };
+    let mtu = mtu.filter(|mtu| (1280..=9000).contains(mtu));
+    mtu.ok_or_else(|| wrong(node, "an MTU from 1280 to 9000 bytes"))
 }
 
 fn boolean(node: &Node) -> Result<bool, SettingsError> {

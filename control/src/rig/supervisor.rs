@@ -15,7 +15,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getegid, geteuid, setsid};
 
 use super::workdir::{Workdir, WorkdirError};
+use crate::doctor::{Lack, network_namespaces_refused, user_namespaces_refused};
 
 /// This program, even if its file has been replaced meanwhile.
 pub const SELF: &str = "/proc/self/exe";
@@ -41,33 +42,8 @@ pub const KEEP: &[u8] = b"keep\n";
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// Namespaces are refused.
-    #[error(
-        "no user namespace with {what} in it can be made here ({errno}); `manx doctor` tells what is missing"
-    )]
-    Namespaces {
-        /// Which namespaces.
-        what: &'static str,
-        /// Why.
-        errno: Errno,
-    },
-    /// The user cannot be mapped.
-    #[error(
-        "this user cannot be made root of a user namespace: {path}: {source}; `manx doctor` tells what is missing"
-    )]
-    Map {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A mount is refused.
-    #[error("{path} cannot be mounted: {errno}")]
-    Mount {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        errno: Errno,
-    },
+    #[error("{0}")]
+    Refused(Lack),
     /// The folder.
     #[error(transparent)]
     Workdir(#[from] WorkdirError),
@@ -130,7 +106,7 @@ fn block_signals() -> Result<SignalFd, SuperviseError> {
 fn enter_user_namespace() -> Result<(), SuperviseError> {
     let (uid, gid) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
-        .map_err(|errno| SuperviseError::Namespaces { what: "a pid namespace", errno })?;
+        .map_err(|errno| SuperviseError::Refused(user_namespaces_refused("unshare", errno)))?;
     // Without CAP_SETGID in the parent namespace a group can be mapped only after setgroups is given up
     // (user_namespaces(7)).
     for (path, text) in [
@@ -138,8 +114,10 @@ fn enter_user_namespace() -> Result<(), SuperviseError> {
         ("/proc/self/uid_map", format!("0 {uid} 1")),
         ("/proc/self/gid_map", format!("0 {gid} 1")),
     ] {
-        fs::write(path, text)
-            .map_err(|source| SuperviseError::Map { path: path.into(), source })?;
+        fs::write(path, text).map_err(|error| {
+            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+            SuperviseError::Refused(user_namespaces_refused(&format!("writing {path}"), errno))
+        })?;
     }
     Ok(())
 }
@@ -216,7 +194,7 @@ pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
             | CloneFlags::CLONE_NEWUTS
             | CloneFlags::CLONE_NEWIPC,
     )
-    .map_err(|errno| SuperviseError::Namespaces { what: "mount and network namespaces", errno })?;
+    .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("unshare", errno)))?;
     mount_all(workdir)?;
     let cluster = start_next("rig-cluster", workdir)?;
     let cluster = Pid::from_raw(cluster.id().cast_signed());
@@ -233,10 +211,10 @@ pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
 fn mount_all(workdir: &Workdir) -> Result<(), SuperviseError> {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
-        .map_err(|errno| SuperviseError::Mount { path: "/".into(), errno })?;
+        .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("mount", errno)))?;
     let names = workdir.names();
     mount(Some("manx"), &names, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none)
-        .map_err(|errno| SuperviseError::Mount { path: names, errno })?;
+        .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("mount", errno)))?;
     // So that commands in the rig see the rig's processes. In a container whose /proc is partly covered the kernel refuses
     // a fresh one; nothing in the rig itself needs it.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

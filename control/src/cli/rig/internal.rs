@@ -104,10 +104,7 @@ fn ended(result: Result<bool, SuperviseError>) -> Result<(), Error> {
             let message = error.to_string();
             let fault = match &error {
                 SuperviseError::Workdir(_) => Fault::Own,
-                SuperviseError::Namespaces { .. }
-                | SuperviseError::Map { .. }
-                | SuperviseError::Mount { .. }
-                | SuperviseError::System { .. } => Fault::Environment,
+                SuperviseError::Refused(_) | SuperviseError::System { .. } => Fault::Environment,
             };
             attend::tell(&Event::Failed { fault, message: message.clone() });
             Err(Error::Environment(message))

@@ -8,11 +8,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode};
+use super::output::Output;
 use crate::api::PodName;
 use crate::rig::caller::{self, CallError};
 use crate::rig::event::Fault;
@@ -85,15 +86,6 @@ pub struct Run {
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub output: Output,
-}
-
-/// Form of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Tables for people
-    Text,
-    /// One JSON document
-    Json,
 }
 
 /// The settings of `manx rig exec`.

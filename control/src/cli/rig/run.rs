@@ -1,12 +1,15 @@
 //! `manx rig run`, `apply` and `exec`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use clap::ValueEnum;
 
 use super::screen::Screen;
-use super::{Apply, Error, Exec, Output, Run, chosen};
+use super::{Apply, Error, Exec, Run, chosen};
 use crate::api::Device;
+use crate::cli::node::PodDevice;
+use crate::cli::output::{Output, is_coloured, print, print_json};
+use crate::doctor;
 use crate::rig::caller::{self, Listener, Running};
 use crate::rig::cluster;
 use crate::rig::enter;
@@ -69,13 +72,12 @@ fn build_and_check(
     Ok(report)
 }
 
-/// Says once that pods hang on veth pairs, and what would give them TUN devices.
+/// Says once that pods hang on veth pairs, why, and what would give them TUN devices.
 fn tell_of_veth(settings: &Run, screen: &mut Screen) {
-    if settings.pod_device == super::PodDevice::Auto {
-        screen.note(
-            "this user may not open /dev/net/tun, so the pods are attached by veth pairs that the agent took over; \
-             `sudo chmod 0666 /dev/net/tun` allows TUN",
-        );
+    if settings.pod_device == PodDevice::Auto
+        && let Err(lack) = doctor::tun()
+    {
+        screen.note(&lack.to_string());
     }
 }
 
@@ -147,23 +149,12 @@ pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
 
 /// Prints a report; a deviation is the command's failure.
 fn finish(report: &Report, output: Output) -> Result<(), Error> {
-    let mut stdout = std::io::stdout().lock();
-    let text = match output {
-        Output::Json => serde_json::to_string_pretty(report)
-            .map(|text| text + "\n")
-            .map_err(|error| Error::Failed(error.to_string()))?,
+    match output {
+        Output::Json => print_json(report)?,
         Output::Text => {
-            let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
             let width = console_width().unwrap_or(PIPED_WIDTH);
-            render::text(report, Style { colour, width })
+            print(&render::text(report, Style { colour: is_coloured(), width }))?;
         }
-    };
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Who reads with `head` has read enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            return Err(Error::Failed(error.to_string()));
-        }
-        _ => {}
     }
     if report.as_expected { Ok(()) } else { Err(Error::Deviation) }
 }

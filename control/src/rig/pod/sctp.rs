@@ -108,7 +108,7 @@ impl Packet {
     }
 }
 
-/// CRC32c (RFC 9260, appendix A), bit by bit: a probe has a few dozen bytes.
+/// `CRC32c` (RFC 9260, appendix A), bit by bit: a probe has a few dozen bytes.
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
