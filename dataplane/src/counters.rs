@@ -1,1 +1,126 @@
-//! Counters: written by one worker, read by anybody.
+//! Counters: written by one worker, read by anybody at any time.
+//!
+//! A counter has one writer, so adding is a plain load and store, never a locked instruction. Readers may see a value
+//! that is a batch old; they never see one go back.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::fate::DropReason;
+
+/// One counter with a single writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; only the owning worker calls this.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Sets a gauge; only the owning worker calls this.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    /// Reads.
+    #[inline]
+    pub fn read(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// One port's traffic. Super-packets count in segments: what a wire would have carried.
+#[derive(Debug, Default)]
+pub struct PortCounters {
+    /// Packets received.
+    pub received_packets: Counter,
+    /// Bytes received, from the IP header on.
+    pub received_bytes: Counter,
+    /// Packets sent.
+    pub sent_packets: Counter,
+    /// Bytes sent, from the (outer) IP header on.
+    pub sent_bytes: Counter,
+    drops: [Counter; DropReason::ALL.len()],
+}
+
+impl PortCounters {
+    /// Packets that came in by this port and died for `reason`.
+    #[inline]
+    pub fn dropped(&self, reason: DropReason) -> &Counter {
+        &self.drops[reason as usize]
+    }
+}
+
+/// One worker's own figures.
+#[derive(Debug, Default)]
+pub struct WorkerCounters {
+    /// Turns that found packets.
+    pub busy_turns: Counter,
+    /// Times it slept in epoll.
+    pub parks: Counter,
+    /// Packets handled, super-packets as one.
+    pub packets: Counter,
+    /// Time-stamp counter cycles spent in turns that found packets.
+    pub busy_cycles: Counter,
+    /// Flows in the table now.
+    pub flows: Counter,
+    /// Flows evicted to make room.
+    pub evictions: Counter,
+    /// Denied flows that were not reported because the reader was behind.
+    pub reports_lost: Counter,
+    /// Packets by the slot of what decided them.
+    pub rules: SlotCounters,
+}
+
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 4096;
+
+/// A counter for every slot (a rule, or the lack of one) that a classifier image names. Slots are never reused for
+/// another rule, so a counter survives every recompilation. Memory comes in chunks as slots are first counted.
+#[derive(Debug)]
+pub struct SlotCounters(Box<[OnceLock<Box<[Counter]>>]>);
+
+impl Default for SlotCounters {
+    fn default() -> Self {
+        Self((0..CHUNKS).map(|_| OnceLock::new()).collect())
+    }
+}
+
+impl SlotCounters {
+    /// Adds `n` to a slot. Slots past the last chunk (four million) are not counted.
+    #[inline]
+    pub fn add(&self, slot: u32, n: u64) {
+        if let Some(chunk) = self.0.get(slot as usize / CHUNK) {
+            let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| Counter::default()).collect());
+            chunk[slot as usize % CHUNK].add(n);
+        }
+    }
+
+    /// Reads a slot.
+    pub fn read(&self, slot: u32) -> u64 {
+        let chunk = self.0.get(slot as usize / CHUNK).and_then(OnceLock::get);
+        chunk.map_or(0, |chunk| chunk[slot as usize % CHUNK].read())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_keeps_its_count_and_others_stay_zero() {
+        let counters = SlotCounters::default();
+        counters.add(5, 2);
+        counters.add(5, 3);
+        counters.add(CHUNK as u32 * 7 + 1, 9);
+        counters.add(u32::MAX, 1);
+        assert_eq!(
+            (counters.read(5), counters.read(6), counters.read(CHUNK as u32 * 7 + 1)),
+            (5, 0, 9)
+        );
+        assert_eq!(counters.read(u32::MAX), 0);
+    }
+}

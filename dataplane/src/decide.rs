@@ -1,1 +1,466 @@
-//! The decision for one packet.
+//! The decision for one packet: where it came from, whether its flow is known, what policy says, where it goes.
+//!
+//! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`].
+
+use std::net::IpAddr;
+
+use manx_policy_compiler::model::{Protocol, Transport};
+
+use crate::fate::{DropReason, Fate};
+use crate::flow::{
+    Admission, FlowDirection, FlowEntry, FlowKey, FlowTable, Orientation, Path, RuleCounters,
+    TcpFlags, Verdict,
+};
+use crate::fragment::FragmentTracker;
+use crate::icmp::{self, ErrorKind};
+use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT};
+use crate::parse::{Fragment, Parsed};
+use crate::tables::{Tables, Via};
+use crate::wire::address::Address;
+use crate::wire::{icmpv4, icmpv6, protocol};
+
+/// IANA's port of VXLAN (RFC 7348), which pods may not speak: a tunnel packet that the underlay believes is a way round
+/// every source check.
+const VXLAN_PORT: u16 = 4789;
+
+/// Where a packet entered: by a port's role, or out of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entrance {
+    /// An endpoint's port.
+    Endpoint(u32),
+    /// The host port.
+    Host,
+    /// A known peer's tunnel.
+    Tunnel(u32),
+}
+
+impl Entrance {
+    /// Whether packets from an address that is reached by `via` may enter here: the strict reverse path (RFC 3704, 2.2).
+    #[inline]
+    fn admits(self, via: Via) -> bool {
+        match self {
+            Self::Endpoint(index) => via == Via::Endpoint(index),
+            Self::Host => matches!(via, Via::Node | Via::Host),
+            Self::Tunnel(index) => via == Via::Tunnel(index),
+        }
+    }
+
+    /// What a source is refused with that may not enter here.
+    fn refusal(self) -> DropReason {
+        match self {
+            Self::Endpoint(_) | Self::Host => DropReason::SourceSpoofed,
+            Self::Tunnel(_) => DropReason::TunnelSourceMismatch,
+        }
+    }
+}
+
+/// One packet, as the decision sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// The packet's bytes: the inner header of an ICMP error is read from them.
+    pub bytes: &'a [u8],
+    /// Its headers.
+    pub parsed: &'a Parsed,
+    /// Where it entered.
+    pub entrance: Entrance,
+    /// Length on a wire: of the packet, or of a super-packet's largest segment.
+    pub unit: usize,
+    /// How many packets it stands for.
+    pub segments: u64,
+}
+
+impl Subject<'_> {
+    fn flags(&self) -> TcpFlags {
+        TcpFlags(self.parsed.tcp_flags)
+    }
+
+    fn transport(&self) -> Transport {
+        let port = self.parsed.has_ports.then_some(self.parsed.destination_port);
+        Transport { protocol: self.parsed.protocol, port }
+    }
+}
+
+/// The key of a packet's flow.
+#[inline]
+pub fn flow_key(parsed: &Parsed) -> (FlowKey, Orientation) {
+    let is_request = match (parsed.protocol, parsed.icmp_type) {
+        (protocol::ICMPV4, icmpv4::kind::ECHO_REQUEST)
+        | (protocol::ICMPV6, icmpv6::kind::ECHO_REQUEST) => Some(true),
+        (protocol::ICMPV4, icmpv4::kind::ECHO_REPLY)
+        | (protocol::ICMPV6, icmpv6::kind::ECHO_REPLY) => Some(false),
+        _ => None,
+    };
+    key(
+        parsed.source,
+        parsed.destination,
+        [parsed.source_port, parsed.destination_port],
+        parsed.protocol,
+        is_request,
+    )
+}
+
+/// Asking and answering are different ends of an echo's flow: a request never passes as the reply to another one.
+fn key(
+    source: Address,
+    destination: Address,
+    ports: [u16; 2],
+    upper: u8,
+    is_request: Option<bool>,
+) -> (FlowKey, Orientation) {
+    match is_request {
+        Some(is_request) => FlowKey::echo(source, destination, ports[0], is_request, upper),
+        None => FlowKey::new(source, destination, ports[0], ports[1], upper),
+    }
+}
+
+/// A decision: the fate, and the counter slots of what gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Decision {
+    /// What becomes of the packet.
+    pub fate: Fate,
+    /// What decided at the source's egress and at the destination's ingress ([`NO_SLOT`]: nothing was asked).
+    pub rules: RuleCounters,
+}
+
+/// Whom a packet's flow goes to, or why not; a packet's later fragments follow its first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    verdict: Result<Way, DropReason>,
+    rules: RuleCounters,
+}
+
+/// Where from and where to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Way {
+    from: Via,
+    to: Via,
+}
+
+impl Settled {
+    const fn refused(reason: DropReason) -> Self {
+        Self { verdict: Err(reason), rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
+    }
+}
+
+/// What a worker remembers between packets.
+pub struct Memory {
+    /// Flows.
+    pub flows: FlowTable,
+    /// First fragments, and what was decided of them.
+    pub fragments: FragmentTracker<Settled>,
+}
+
+/// Decides one packet. `hash` is the flow table's hash of the packet's [`flow_key`]; `now` is in seconds.
+pub fn decide(
+    tables: &Tables,
+    memory: &mut Memory,
+    subject: &Subject<'_>,
+    hash: u64,
+    now: u32,
+) -> Decision {
+    let settled = match refusal(subject) {
+        Some(reason) => Settled::refused(reason),
+        None => settle(tables, memory, subject, hash, now),
+    };
+    let fate = match settled.verdict {
+        Ok(way) => depart(tables, subject, way),
+        Err(reason) => Fate::Drop(reason),
+    };
+    Decision { fate, rules: settled.rules }
+}
+
+/// What is refused whatever the tables say.
+fn refusal(subject: &Subject<'_>) -> Option<DropReason> {
+    let parsed = subject.parsed;
+    if !is_forwardable(parsed.source.to_ip()) || !is_forwardable(parsed.destination.to_ip()) {
+        return Some(DropReason::NotForwardable);
+    }
+    let tunnel = parsed.protocol == protocol::IPIP
+        || (parsed.protocol == protocol::UDP && parsed.destination_port == VXLAN_PORT);
+    (tunnel && matches!(subject.entrance, Entrance::Endpoint(_)))
+        .then_some(DropReason::TunnelFromPod)
+}
+
+/// What never leaves its link or its host (RFC 1122, 3.2.1.3; RFC 1812, 5.3.7; RFC 4291, 2.5 and 2.7). IPv4's link-local
+/// addresses pass, as they do with Calico: metadata services and node-local DNS live there.
+fn is_forwardable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            !(v4.is_multicast() || v4.is_broadcast() || v4.is_loopback() || v4.octets()[0] == 0)
+        }
+        IpAddr::V6(v6) => {
+            !(v6.is_multicast()
+                || v6.is_loopback()
+                || v6.is_unspecified()
+                || v6.is_unicast_link_local())
+        }
+    }
+}
+
+fn settle(
+    tables: &Tables,
+    memory: &mut Memory,
+    subject: &Subject<'_>,
+    hash: u64,
+    now: u32,
+) -> Settled {
+    match subject.parsed.fragment {
+        Fragment::Whole if subject.parsed.is_icmp_error() => {
+            related(tables, &mut memory.flows, subject, now)
+        }
+        Fragment::Whole => flow(tables, &mut memory.flows, subject, hash, now),
+        Fragment::First { .. } => {
+            let settled = flow(tables, &mut memory.flows, subject, hash, now);
+            memory.fragments.remember(
+                subject.parsed,
+                entrance_code(subject.entrance),
+                settled,
+                now,
+            );
+            settled
+        }
+        // The first fragment's decision holds its source check: the key names the entrance too.
+        Fragment::Later { .. } => memory
+            .fragments
+            .find(subject.parsed, entrance_code(subject.entrance), now)
+            .unwrap_or(Settled::refused(DropReason::FragmentWithoutFirst)),
+    }
+}
+
+fn entrance_code(entrance: Entrance) -> u32 {
+    match entrance {
+        Entrance::Endpoint(index) => Via::Endpoint(index).encode(),
+        Entrance::Host => Via::Host.encode(),
+        Entrance::Tunnel(index) => Via::Tunnel(index).encode(),
+    }
+}
+
+fn flow(
+    tables: &Tables,
+    flows: &mut FlowTable,
+    subject: &Subject<'_>,
+    hash: u64,
+    now: u32,
+) -> Settled {
+    let (key, orientation) = flow_key(subject.parsed);
+    let mut keep = true;
+    if let Some(entry) = flows.lookup(hash, &key, now) {
+        let direction = entry.direction(orientation);
+        match entry.admission(subject.flags(), direction) {
+            Admission::Cached => return follow(tables, entry, subject, direction, false, now),
+            Admission::Judge => return follow(tables, entry, subject, direction, true, now),
+            Admission::JudgeAlone => keep = false,
+            Admission::Recycle => {}
+        }
+    }
+    open(tables, flows, subject, hash, (key, orientation), keep, now)
+}
+
+/// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
+fn open(
+    tables: &Tables,
+    flows: &mut FlowTable,
+    subject: &Subject<'_>,
+    hash: u64,
+    (key, orientation): (FlowKey, Orientation),
+    keep: bool,
+    now: u32,
+) -> Settled {
+    let (source, destination) = (subject.parsed.source, subject.parsed.destination);
+    let ends = ends(tables, source, destination);
+    if !subject.entrance.admits(ends.from) {
+        return Settled::refused(subject.entrance.refusal());
+    }
+    if !connects(ends.from, ends.to) {
+        return Settled::refused(DropReason::NoRoute);
+    }
+    let grounds = judge::grounds(tables, &ends);
+    let judgement = judge::judge(tables, &ends, &grounds, subject.transport());
+    let settled = settled(&ends, &judgement);
+    if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
+        let mut entry = FlowEntry::open(key, orientation, subject.flags(), now);
+        stamp(&mut entry, tables, &ends, grounds, &judgement);
+        entry.pass(
+            FlowDirection::Original,
+            subject.flags(),
+            subject.segments,
+            subject.parsed.total_len as u64,
+            now,
+        );
+        flows.insert(hash, entry, now);
+    }
+    settled
+}
+
+/// A packet of a known flow: what was decided stands while all that it rests on does; otherwise the flow is judged again,
+/// in its original direction, whichever way this packet goes.
+fn follow(
+    tables: &Tables,
+    entry: &mut FlowEntry,
+    subject: &Subject<'_>,
+    direction: FlowDirection,
+    judge: bool,
+    now: u32,
+) -> Settled {
+    let (ends, judgement) = current(tables, entry, judge);
+    let (near, far) = match direction {
+        FlowDirection::Original => (ends.from, ends.to),
+        FlowDirection::Reply => (ends.to, ends.from),
+    };
+    if !subject.entrance.admits(near) {
+        return Settled::refused(subject.entrance.refusal());
+    }
+    let mut settled = settled(&ends, &judgement);
+    if settled.verdict.is_ok() {
+        settled.verdict = Ok(Way { from: near, to: far });
+        entry.pass(
+            direction,
+            subject.flags(),
+            subject.segments,
+            subject.parsed.total_len as u64,
+            now,
+        );
+    } else {
+        entry.refuse(now);
+    }
+    settled
+}
+
+/// Brings a flow up to date with the tables and tells where it goes and what is thought of it.
+fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgement) {
+    let (source, _) = entry.key().source(entry.original());
+    let (destination, port) = entry.key().destination(entry.original());
+    let moved = entry.path.route_generation != tables.route_generation;
+    let ends = if moved {
+        ends(tables, source, destination)
+    } else {
+        Ends {
+            source: source.to_ip(),
+            destination: destination.to_ip(),
+            from: Via::decode(entry.path.next_hop_reply),
+            to: Via::decode(entry.path.next_hop_original),
+        }
+    };
+    let grounds = judge::grounds(tables, &ends);
+    if !moved && !judge && grounds == entry.rests_on {
+        let rules = entry.counters;
+        let denied = match entry.verdict {
+            Verdict::Allow => None,
+            Verdict::DenyEgress => Some(DropReason::PolicyEgress),
+            Verdict::DenyIngress => Some(DropReason::PolicyIngress),
+        };
+        return (ends, Judgement { denied, rules });
+    }
+    let protocol = entry.key().protocol();
+    let port = Protocol::from_number(protocol).map(|_| port);
+    let mut judgement = judge::judge(tables, &ends, &grounds, Transport { protocol, port });
+    if !connects(ends.from, ends.to) {
+        judgement.denied = Some(DropReason::NoRoute);
+    }
+    stamp(entry, tables, &ends, grounds, &judgement);
+    (ends, judgement)
+}
+
+/// Writes into a flow what was decided and what it rests on.
+fn stamp(
+    entry: &mut FlowEntry,
+    tables: &Tables,
+    ends: &Ends,
+    grounds: Grounds,
+    judgement: &Judgement,
+) {
+    entry.verdict = match judgement.denied {
+        None => Verdict::Allow,
+        Some(DropReason::PolicyIngress) => Verdict::DenyIngress,
+        Some(_) => Verdict::DenyEgress,
+    };
+    entry.rests_on = grounds;
+    entry.counters = judgement.rules;
+    entry.path = Path {
+        route_generation: tables.route_generation,
+        next_hop_original: ends.to.encode(),
+        next_hop_reply: ends.from.encode(),
+        origin: ends.from.encode(),
+    };
+}
+
+/// An ICMP error: it passes with the flow that its quoted header names, towards the sender of what it quotes and from the
+/// side to which that was going.
+fn related(tables: &Tables, flows: &mut FlowTable, subject: &Subject<'_>, now: u32) -> Settled {
+    let unmatched = Settled::refused(DropReason::IcmpErrorUnmatched);
+    if !subject.entrance.admits(tables.route(subject.parsed.source.to_ip())) {
+        return Settled::refused(subject.entrance.refusal());
+    }
+    let Some(quoted) = icmp::quoted(subject.bytes, subject.parsed) else { return unmatched };
+    if quoted.source != subject.parsed.destination {
+        return unmatched;
+    }
+    // Hosts complain of what they were asked; nobody needs to know that an answer did not arrive.
+    let echo = matches!(quoted.protocol, protocol::ICMPV4 | protocol::ICMPV6).then_some(true);
+    let ports = [quoted.source_port, quoted.destination_port];
+    let (key, orientation) = key(quoted.source, quoted.destination, ports, quoted.protocol, echo);
+    let hash = flows.hash(&key);
+    let Some(entry) = flows.lookup(hash, &key, now) else { return unmatched };
+    let direction = entry.direction(orientation);
+    let (ends, judgement) = current(tables, entry, false);
+    let (back, forth) = match direction {
+        FlowDirection::Original => (ends.from, ends.to),
+        FlowDirection::Reply => (ends.to, ends.from),
+    };
+    if !subject.entrance.admits(forth) {
+        return unmatched;
+    }
+    let mut settled = settled(&ends, &judgement);
+    if settled.verdict.is_ok() {
+        settled.verdict = Ok(Way { from: forth, to: back });
+    }
+    settled
+}
+
+fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
+    let (source, destination) = (source.to_ip(), destination.to_ip());
+    Ends { source, destination, from: tables.route(source), to: tables.route(destination) }
+}
+
+fn settled(ends: &Ends, judgement: &Judgement) -> Settled {
+    let verdict = match judgement.denied {
+        None => Ok(Way { from: ends.from, to: ends.to }),
+        Some(reason) => Err(reason),
+    };
+    Settled { verdict, rules: judgement.rules }
+}
+
+/// Manx connects its endpoints with everything, and this node with other nodes' pods; it carries nobody's transit. A
+/// destination that is nowhere is let through to be answered.
+fn connects(from: Via, to: Via) -> bool {
+    match (from, to) {
+        (Via::Endpoint(_), _) | (_, Via::Endpoint(_) | Via::Unreachable | Via::NoRoute) => true,
+        (Via::Node, Via::Tunnel(_)) | (Via::Tunnel(_), Via::Node) => true,
+        (
+            Via::Node | Via::Host | Via::Tunnel(_) | Via::NoRoute | Via::Unreachable,
+            Via::Node | Via::Host | Via::Tunnel(_),
+        ) => false,
+    }
+}
+
+/// What is left of routing when the packet may go: its hop limit and its size.
+fn depart(tables: &Tables, subject: &Subject<'_>, way: Way) -> Fate {
+    let parsed = subject.parsed;
+    let answer = |reason, error| Fate::Answer { reason, error };
+    let Some((_, mtu)) = tables.link(way.to) else {
+        return match way.to {
+            Via::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
+            _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
+        };
+    };
+    // The node and Manx are one router: between them is no hop.
+    let hop = way.to != Via::Node && way.from != Via::Node;
+    if hop && parsed.ttl <= 1 {
+        return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
+    }
+    if subject.unit > mtu as usize && parsed.dont_fragment {
+        return answer(DropReason::TooBig, ErrorKind::TooBig { mtu });
+    }
+    Fate::Forward { via: way.to, hop }
+}

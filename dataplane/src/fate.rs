@@ -1,5 +1,30 @@
 //! What becomes of a packet, and every reason why one dies.
 
+use crate::icmp::ErrorKind;
+use crate::tables::Via;
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Fate {
+    /// It goes on.
+    Forward {
+        /// Where to.
+        via: Via,
+        /// This is a hop: the hop limit goes down by one.
+        hop: bool,
+    },
+    /// It dies silently.
+    Drop(DropReason),
+    /// It dies, and its sender is told.
+    Answer {
+        /// What it is counted as.
+        reason: DropReason,
+        /// What the sender is told.
+        error: ErrorKind,
+    },
+}
+
 /// Why a packet was dropped. The discriminant indexes the drop counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -1,1 +1,234 @@
 //! The tables that a worker judges by: one immutable value, published whole.
+//!
+//! A worker holds one `Arc<Tables>` and picks the next one up between batches, so no packet sees a mixed world. The value
+//! that exists before the first publication is [`Tables::closed`]: nothing is in it, and nothing passes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use manx_policy_compiler::image::{ChainId, Image};
+use manx_policy_compiler::prefix_map::PrefixMap;
+
+use crate::encapsulation::Outer;
+
+/// A port of the worker: stable from attach to detach, not used again while any published table names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u16);
+
+/// Where an address is reached, and so where packets from it must come from. Routes hold it as a `u32`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// Nowhere.
+    NoRoute,
+    /// In a block of this node, and no endpoint has it.
+    Unreachable,
+    /// This node itself: its own addresses, behind the host port.
+    Node,
+    /// The world behind the host port: other networks, and remote pods that need no encapsulation.
+    Host,
+    /// An endpoint of this node, an index into [`Tables::endpoints`].
+    Endpoint(u32),
+    /// Another node's pods, an index into [`Tables::tunnels`].
+    Tunnel(u32),
+}
+
+const KIND_SHIFT: u32 = 28;
+const INDEX: u32 = (1 << KIND_SHIFT) - 1;
+
+impl Via {
+    /// The value that a route holds.
+    pub const fn encode(self) -> u32 {
+        let (kind, index) = match self {
+            Self::NoRoute => (0, 0),
+            Self::Unreachable => (1, 0),
+            Self::Node => (2, 0),
+            Self::Host => (3, 0),
+            Self::Endpoint(index) => (4, index),
+            Self::Tunnel(index) => (5, index),
+        };
+        kind << KIND_SHIFT | (index & INDEX)
+    }
+
+    /// What a route's value means; a value that nobody encoded leads nowhere.
+    #[inline]
+    pub const fn decode(code: u32) -> Self {
+        match code >> KIND_SHIFT {
+            1 => Self::Unreachable,
+            2 => Self::Node,
+            3 => Self::Host,
+            4 => Self::Endpoint(code & INDEX),
+            5 => Self::Tunnel(code & INDEX),
+            _ => Self::NoRoute,
+        }
+    }
+}
+
+/// An endpoint of this node.
+#[derive(Debug, Clone, Copy)]
+pub struct Endpoint {
+    /// Its port.
+    pub port: PortId,
+    /// Largest packet it takes, in bytes.
+    pub mtu: u32,
+    /// What judges packets to it.
+    pub ingress: ChainId,
+    /// What judges packets from it.
+    pub egress: ChainId,
+    /// Counts the changes of either chain's meaning, from 1.
+    pub revision: u32,
+}
+
+/// A tunnel to another node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tunnel {
+    /// The other node's address: the only outer source from which this tunnel's packets are taken.
+    pub remote: Ipv4Addr,
+    /// The outer header, ready but for what differs between packets.
+    pub outer: Outer,
+    /// Where encapsulated packets leave.
+    pub port: PortId,
+    /// Largest inner packet: the underlay's MTU less the outer header.
+    pub mtu: u32,
+}
+
+/// The port behind which the node itself and everything beyond it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct HostPort {
+    /// The port.
+    pub port: PortId,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+}
+
+/// What comes in by a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Not in these tables: everything from it is dropped.
+    Closed,
+    /// Packets of one endpoint.
+    Endpoint(u32),
+    /// Packets of the node and from beyond it.
+    Host,
+    /// Encapsulated packets of other nodes.
+    Underlay,
+}
+
+/// Everything a decision reads.
+#[derive(Debug, Clone)]
+pub struct Tables {
+    /// Counts publications.
+    pub version: u64,
+    /// Changes when any route, tunnel or endpoint port changes: a flow that remembers another one is routed anew.
+    pub route_generation: u32,
+    /// The classifier.
+    pub image: Arc<Image>,
+    /// Address to [`Via`], longest prefix first.
+    pub routes: Arc<PrefixMap>,
+    /// By index; an endpoint keeps its index while it lives.
+    pub endpoints: Vec<Option<Endpoint>>,
+    /// By index; a peer keeps its index while it is known.
+    pub tunnels: Vec<Option<Tunnel>>,
+    /// Sorted by address: the index of each peer's tunnel.
+    pub peers: Vec<(Ipv4Addr, u32)>,
+    /// The address to which other nodes send tunnel packets.
+    pub underlay_address: Option<Ipv4Addr>,
+    /// Where the node is, if it is attached.
+    pub host: Option<HostPort>,
+    /// By port number.
+    pub roles: Vec<Role>,
+    /// The source of the ICMP errors that this node originates.
+    pub router_v4: Option<Ipv4Addr>,
+    /// The same for IPv6.
+    pub router_v6: Option<Ipv6Addr>,
+}
+
+impl Tables {
+    /// Nothing passes.
+    pub fn closed() -> Self {
+        Self {
+            version: 0,
+            route_generation: 0,
+            image: Arc::new(Image::default()),
+            routes: Arc::new(PrefixMap::new(Via::NoRoute.encode())),
+            endpoints: Vec::new(),
+            tunnels: Vec::new(),
+            peers: Vec::new(),
+            underlay_address: None,
+            host: None,
+            roles: Vec::new(),
+            router_v4: None,
+            router_v6: None,
+        }
+    }
+
+    /// What comes in by `port`.
+    #[inline]
+    pub fn role(&self, port: PortId) -> Role {
+        self.roles.get(port.0 as usize).copied().unwrap_or(Role::Closed)
+    }
+
+    /// Where `address` is reached.
+    #[inline]
+    pub fn route(&self, address: IpAddr) -> Via {
+        Via::decode(self.routes.lookup(address))
+    }
+
+    /// An endpoint that is there.
+    #[inline]
+    pub fn endpoint(&self, index: u32) -> Option<&Endpoint> {
+        self.endpoints.get(index as usize)?.as_ref()
+    }
+
+    /// A tunnel that is there.
+    #[inline]
+    pub fn tunnel(&self, index: u32) -> Option<&Tunnel> {
+        self.tunnels.get(index as usize)?.as_ref()
+    }
+
+    /// The tunnel whose other end is `address`.
+    #[inline]
+    pub fn peer(&self, address: Ipv4Addr) -> Option<u32> {
+        let at = self.peers.binary_search_by_key(&address, |(peer, _)| *peer).ok()?;
+        Some(self.peers[at].1)
+    }
+
+    /// The port and MTU by which `via` is reached.
+    #[inline]
+    pub fn link(&self, via: Via) -> Option<(PortId, u32)> {
+        match via {
+            Via::NoRoute | Via::Unreachable => None,
+            Via::Node | Via::Host => self.host.map(|host| (host.port, host.mtu)),
+            Via::Endpoint(index) => {
+                self.endpoint(index).map(|endpoint| (endpoint.port, endpoint.mtu))
+            }
+            Via::Tunnel(index) => self.tunnel(index).map(|tunnel| (tunnel.port, tunnel.mtu)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_value_means_what_was_encoded() {
+        for via in [
+            Via::NoRoute,
+            Via::Unreachable,
+            Via::Node,
+            Via::Host,
+            Via::Endpoint(7),
+            Via::Tunnel(INDEX),
+        ] {
+            assert_eq!(Via::decode(via.encode()), via);
+        }
+        assert_eq!(Via::decode(u32::MAX), Via::NoRoute, "what nobody encoded leads nowhere");
+    }
+
+    #[test]
+    fn before_the_first_publication_nothing_is_known() {
+        let tables = Tables::closed();
+        assert_eq!(tables.role(PortId(0)), Role::Closed);
+        assert_eq!(tables.route(IpAddr::V4(Ipv4Addr::LOCALHOST)), Via::NoRoute);
+    }
+}

@@ -1,1 +1,357 @@
-//! A worker: one core, its ports, its flows.
+//! A worker: one core, its ports, its flows. It shares nothing that it changes but its counters.
+//!
+//! A turn takes a batch from each hot port, decides every packet and sends what was queued; the tables are looked at once
+//! a batch, so a batch boundary is where new tables take effect. A worker that finds nothing for a while sleeps in epoll.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, Sender, TryRecvError};
+use mio::Waker;
+
+use crate::counters::{PortCounters, WorkerCounters};
+use crate::flow::FlowEntry;
+use crate::outbox::{Outbox, Ports};
+use crate::packet::{Packet, Pool};
+use crate::pipeline::{Arrival, Context, Pipeline, Sizes};
+use crate::poller::Poller;
+use crate::port::PacketIo;
+use crate::report::Report;
+use crate::sys;
+use crate::tables::{PortId, Tables};
+
+/// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
+const BATCH: usize = 32;
+/// How long an adaptive worker polls without finding anything before it sleeps.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// Longest sleep: flows age meanwhile.
+const SLEEP: Duration = Duration::from_secs(1);
+/// Turns between two questions to epoll while packets flow.
+const ASK_EVERY: u32 = 8;
+
+/// Whether an idle worker sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Polling {
+    /// Sleeps in epoll when nothing has come for a while.
+    #[default]
+    Adaptive,
+    /// Never sleeps.
+    Busy,
+}
+
+/// How a worker is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Its table and buffer sizes.
+    pub sizes: Sizes,
+    /// Whether it sleeps.
+    pub polling: Polling,
+    /// The core it is pinned to.
+    pub core: Option<usize>,
+}
+
+/// What control tells a worker.
+pub enum Command {
+    /// Judge by these tables from the next batch on.
+    Publish(Arc<Tables>),
+    /// Serve a port. What comes by it is dropped until tables name it.
+    Attach(PortId, Box<dyn PacketIo>, Arc<PortCounters>),
+    /// Let go of a port.
+    Detach(PortId),
+    /// Put something round a port, or take it off again.
+    Wrap(PortId, Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>),
+    /// Send a copy of up to this many flows.
+    Flows(usize, Sender<Vec<FlowEntry>>),
+    /// End.
+    Stop,
+}
+
+/// The way to tell a worker something; clones reach the same worker.
+#[derive(Clone)]
+pub struct Commands {
+    queue: Sender<Command>,
+    waker: Arc<Waker>,
+}
+
+impl Commands {
+    /// Tells it. False when the worker is gone.
+    pub fn tell(&self, command: Command) -> bool {
+        self.queue.send(command).is_ok() && self.waker.wake().is_ok()
+    }
+}
+
+/// A worker's thread, seen by control. Dropping it ends the worker.
+pub struct Handle {
+    commands: Commands,
+    counters: Arc<WorkerCounters>,
+    core: Option<usize>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Handle {
+    /// The way to tell the worker something.
+    pub fn commands(&self) -> &Commands {
+        &self.commands
+    }
+
+    /// Its figures.
+    pub fn counters(&self) -> &WorkerCounters {
+        &self.counters
+    }
+
+    /// The core it is pinned to.
+    pub fn core(&self) -> Option<usize> {
+        self.core
+    }
+
+    /// Whether its thread still runs.
+    pub fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.commands.tell(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // It can only have ended by panic, and then the process is on its way down.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Half a dataplane is worse than none: a worker that panics takes the process with it.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "manx: a worker died; the process ends with it, because half a dataplane fails open or blind"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+/// Starts a worker on a thread of its own.
+pub fn spawn(name: &str, settings: Settings, reports: Sender<Report>) -> io::Result<Handle> {
+    let (queue, receiver) = crossbeam::channel::unbounded();
+    let counters = Arc::new(WorkerCounters::default());
+    let mut worker = Worker::new(settings, receiver, reports, Arc::clone(&counters))?;
+    let commands = Commands { queue, waker: worker.poller.waker() };
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _guard = AbortOnPanic;
+        if let Some(id) = settings.core {
+            core_affinity::set_for_current(core_affinity::CoreId { id });
+        }
+        worker.run();
+    })?;
+    Ok(Handle { commands, counters, core: settings.core, thread: Some(thread) })
+}
+
+/// The worker itself; a thread runs it, or a test turns it by hand.
+pub struct Worker {
+    ports: Ports,
+    hot: Vec<PortId>,
+    tables: Arc<Tables>,
+    pipeline: Pipeline,
+    outbox: Outbox,
+    pool: Pool,
+    poller: Poller,
+    batch: Vec<Packet>,
+    lost: Vec<(PortId, io::Error)>,
+    polling: Polling,
+    commands: Receiver<Command>,
+    reports: Sender<Report>,
+    counters: Arc<WorkerCounters>,
+    turns: u32,
+}
+
+impl Worker {
+    /// A worker without ports that passes nothing.
+    pub fn new(
+        settings: Settings,
+        commands: Receiver<Command>,
+        reports: Sender<Report>,
+        counters: Arc<WorkerCounters>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            ports: Ports::default(),
+            hot: Vec::new(),
+            tables: Arc::new(Tables::closed()),
+            pipeline: Pipeline::new(settings.sizes, reports.clone(), Arc::clone(&counters))?,
+            outbox: Outbox::default(),
+            pool: Pool::new(settings.sizes.buffers),
+            poller: Poller::new()?,
+            batch: Vec::with_capacity(BATCH),
+            lost: Vec::new(),
+            polling: settings.polling,
+            commands,
+            reports,
+            counters,
+            turns: 0,
+        })
+    }
+
+    /// Turns until it is told to stop.
+    pub fn run(&mut self) {
+        let start = Instant::now();
+        let mut last_found = start;
+        loop {
+            let cycles = sys::clock::ticks();
+            let now = Instant::now();
+            let since_start = now - start;
+            if !self.obey() {
+                return;
+            }
+            if self.turn(since_start) > 0 {
+                last_found = now;
+                self.counters.busy_turns.add(1);
+                self.counters.busy_cycles.add(sys::clock::ticks().wrapping_sub(cycles));
+                continue;
+            }
+            self.pipeline.age(since_start);
+            let sleep = self.polling == Polling::Adaptive && now - last_found >= PATIENCE;
+            if sleep {
+                self.counters.parks.add(1);
+            }
+            self.ask(if sleep { SLEEP } else { Duration::ZERO });
+        }
+    }
+
+    /// Does what control has asked for. False: end.
+    pub fn obey(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) | Ok(Command::Stop) => return false,
+                Ok(Command::Publish(tables)) => {
+                    let old = std::mem::replace(&mut self.tables, tables);
+                    self.report(Report::Retired(old));
+                }
+                Ok(Command::Attach(id, io, counters)) => self.attach(id, io, counters),
+                Ok(Command::Detach(id)) => self.detach(id),
+                Ok(Command::Wrap(id, wrap)) => self.wrap(id, wrap),
+                Ok(Command::Flows(limit, reply)) => {
+                    let _ = reply.send(self.pipeline.flows().take(limit).copied().collect());
+                }
+            }
+        }
+    }
+
+    /// One turn: a batch from each hot port. Returns how many packets were found. `now` counts from the worker's start.
+    pub fn turn(&mut self, now: Duration) -> usize {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(ASK_EVERY) && !self.hot.is_empty() {
+            self.ask(Duration::ZERO);
+        }
+        let mut found = 0;
+        let mut at = 0;
+        while at < self.hot.len() {
+            let (packets, stays_hot) = self.serve(self.hot[at], now);
+            found += packets;
+            if stays_hot {
+                at += 1;
+            } else {
+                self.hot.swap_remove(at);
+            }
+        }
+        while let Some((id, error)) = self.lost.pop() {
+            self.detach(id);
+            self.report(Report::PortLost(id, error));
+        }
+        if found > 0 {
+            self.counters.packets.add(found as u64);
+        }
+        found
+    }
+
+    /// Serves one port: receive, decide, send. Returns how many packets came and whether there may be more.
+    fn serve(&mut self, id: PortId, now: Duration) -> (usize, bool) {
+        let Some(slot) = self.ports.slot(id) else { return (0, false) };
+        let received = match slot.io.receive(&mut self.pool, &mut self.batch, BATCH) {
+            Ok(received) => received,
+            Err(error) => {
+                slot.hot = false;
+                self.lost.push((id, error));
+                return (0, false);
+            }
+        };
+        let polled = slot.io.descriptor().is_none();
+        slot.hot = polled || !received.drained;
+        let stays_hot = slot.hot;
+        let counters = Arc::clone(&slot.counters);
+        if received.malformed > 0 {
+            counters.dropped(crate::fate::DropReason::Malformed).add(received.malformed as u64);
+        }
+        let packets = self.batch.len();
+        if packets > 0 {
+            let role = self.tables.role(id);
+            let arrival = Arrival { role, counters: &counters, now };
+            let mut context = Context {
+                tables: &self.tables,
+                ports: &mut self.ports,
+                outbox: &mut self.outbox,
+                pool: &mut self.pool,
+            };
+            self.pipeline.run(&mut context, &mut self.batch, &arrival);
+            self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
+        }
+        (packets, stays_hot)
+    }
+
+    fn ask(&mut self, timeout: Duration) {
+        let (ports, hot) = (&mut self.ports, &mut self.hot);
+        let asked = self.poller.wait(timeout, |id| {
+            if let Some(slot) = ports.slot(id)
+                && !slot.hot
+            {
+                slot.hot = true;
+                hot.push(id);
+            }
+        });
+        if let Err(error) = asked {
+            self.report(Report::PollFailed(error));
+        }
+    }
+
+    fn attach(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
+        if let Some(descriptor) = io.descriptor()
+            && let Err(error) = self.poller.watch(descriptor, id)
+        {
+            self.report(Report::PortLost(id, error));
+            return;
+        }
+        self.ports.attach(id, io, counters);
+        self.hot.push(id);
+    }
+
+    fn detach(&mut self, id: PortId) {
+        self.hot.retain(|hot| *hot != id);
+        if let Some(slot) = self.ports.detach(id, &mut self.pool)
+            && let Some(descriptor) = slot.io.descriptor()
+            && let Err(error) = self.poller.forget(descriptor)
+        {
+            self.report(Report::PollFailed(error));
+        }
+    }
+
+    fn wrap(
+        &mut self,
+        id: PortId,
+        wrap: Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>,
+    ) {
+        if let Some(slot) = self.ports.detach(id, &mut self.pool) {
+            self.hot.retain(|hot| *hot != id);
+            self.ports.attach(id, wrap(slot.io), slot.counters);
+            self.hot.push(id);
+        }
+    }
+
+    fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
+    }
+}

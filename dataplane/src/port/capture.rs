@@ -173,6 +173,10 @@ impl<C: FnMut() -> Duration + Send> PacketIo for Capture<C> {
     fn descriptor(&self) -> Option<RawFd> {
         self.port.descriptor()
     }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self.port
+    }
 }
 
 #[cfg(test)]

@@ -122,4 +122,8 @@ impl PacketIo for IpipRaw {
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.datagrams.raw_fd())
     }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
 }

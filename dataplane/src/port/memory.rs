@@ -161,6 +161,10 @@ impl PacketIo for MemoryPort {
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
 }
 
 #[cfg(test)]

@@ -95,4 +95,7 @@ pub trait PacketIo: Send {
     /// The descriptor whose readability means packets, for an idle worker to sleep on; `None` for ports that must be
     /// polled.
     fn descriptor(&self) -> Option<RawFd>;
+
+    /// The port inside a wrapper; a port that wraps nothing is itself.
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo>;
 }

@@ -95,6 +95,10 @@ impl PacketIo for PacketPort {
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.datagrams.raw_fd())
     }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
 }
 
 fn judge(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Judged {

@@ -193,6 +193,10 @@ impl PacketIo for Replay {
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
 }
 
 /// Writes a pcap file of link type raw IP, with nanoseconds.

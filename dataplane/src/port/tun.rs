@@ -169,6 +169,10 @@ impl PacketIo for Tun {
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.queue.as_raw_fd())
     }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
 }
 
 /// Calls again what a signal interrupted.

@@ -113,6 +113,10 @@ impl PacketIo for PacketUplink {
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.datagrams.raw_fd())
     }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
 }
 
 fn judge(head: &Head, packet: &mut Packet) -> Judged {

@@ -1,0 +1,43 @@
+//! Which denied flows have been reported lately, so that a flow is reported once and not with every packet.
+
+use std::time::Duration;
+
+const PLACES: usize = 4096;
+/// A denied flow that goes on is reported again after this long.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// A direct-mapped memory of flow hashes: it may report twice, it never keeps silent about a flow that is new.
+pub(crate) struct Recent(Box<[(u64, Duration)]>);
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self(vec![(0, Duration::ZERO); PLACES].into())
+    }
+}
+
+impl Recent {
+    /// Whether this flow is to be reported now; if so, it has been.
+    pub(crate) fn is_new(&mut self, hash: u64, now: Duration) -> bool {
+        let place = &mut self.0[hash as usize % PLACES];
+        if place.0 == hash && now.saturating_sub(place.1) < AGAIN {
+            return false;
+        }
+        *place = (hash, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_reported_once_and_again_after_a_while() {
+        let mut recent = Recent::default();
+        let second = Duration::from_secs;
+        assert!(recent.is_new(7, second(1)));
+        assert!(!recent.is_new(7, second(2)));
+        assert!(recent.is_new(8, second(2)));
+        assert!(recent.is_new(7, second(11)));
+    }
+}

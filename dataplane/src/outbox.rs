@@ -1,0 +1,168 @@
+//! The way out: what a packet must become before its port takes it, and the queues that are sent once a turn.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::counters::PortCounters;
+use crate::encapsulation::encapsulate;
+use crate::fate::DropReason;
+use crate::fragment::fragment;
+use crate::offload::segment::segment;
+use crate::packet::{Packet, Pool};
+use crate::port::{Capabilities, PacketIo};
+use crate::tables::{PortId, Tables, Tunnel, Via};
+
+/// A port that is attached to a worker.
+pub(crate) struct Slot {
+    pub(crate) io: Box<dyn PacketIo>,
+    pub(crate) counters: Arc<PortCounters>,
+    /// May hold packets: receive without asking epoll.
+    pub(crate) hot: bool,
+    capabilities: Capabilities,
+    queue: Vec<Packet>,
+}
+
+impl Slot {
+    fn push(&mut self, packet: Packet, segments: u64, framing: usize) {
+        self.counters.sent_packets.add(segments);
+        self.counters.sent_bytes.add((packet.len() - framing) as u64);
+        self.queue.push(packet);
+    }
+}
+
+/// A worker's ports by number.
+#[derive(Default)]
+pub(crate) struct Ports(Vec<Option<Slot>>);
+
+impl Ports {
+    pub(crate) fn attach(
+        &mut self,
+        id: PortId,
+        io: Box<dyn PacketIo>,
+        counters: Arc<PortCounters>,
+    ) {
+        let at = id.0 as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        let capabilities = io.capabilities();
+        self.0[at] = Some(Slot { io, counters, hot: true, capabilities, queue: Vec::new() });
+    }
+
+    /// Takes a port out; what was queued on it returns to the pool.
+    pub(crate) fn detach(&mut self, id: PortId, pool: &mut Pool) -> Option<Slot> {
+        let mut slot = self.0.get_mut(id.0 as usize)?.take()?;
+        slot.queue.drain(..).for_each(|packet| pool.put(packet));
+        Some(slot)
+    }
+
+    pub(crate) fn slot(&mut self, id: PortId) -> Option<&mut Slot> {
+        self.0.get_mut(id.0 as usize)?.as_mut()
+    }
+}
+
+/// Where packets wait for the end of the turn.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    waiting: Vec<PortId>,
+    pieces: Vec<Packet>,
+    next_id: u16,
+}
+
+impl Outbox {
+    /// Makes `packet` what the port behind `via` takes (segments, fragments, complete checksums, an outer header) and
+    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats.
+    pub(crate) fn post(
+        &mut self,
+        tables: &Tables,
+        ports: &mut Ports,
+        pool: &mut Pool,
+        packet: Packet,
+        header_len: usize,
+        via: Via,
+    ) -> Result<(), DropReason> {
+        let Some((port, mtu)) = tables.link(via) else {
+            pool.put(packet);
+            return Err(DropReason::NoRoute);
+        };
+        let Some(slot) = ports.slot(port) else {
+            pool.put(packet);
+            return Err(DropReason::TransmitRefused);
+        };
+        if slot.queue.is_empty() {
+            self.waiting.push(port);
+        }
+        let tunnel = match via {
+            Via::Tunnel(index) => tables.tunnel(index),
+            Via::NoRoute | Via::Unreachable | Via::Node | Via::Host | Via::Endpoint(_) => None,
+        };
+        let mtu = mtu as usize;
+        let as_it_is = packet.offload.segmentation.is_some() || packet.len() <= mtu;
+        if tunnel.is_none() && as_it_is && slot.capabilities.take(packet.offload) {
+            let segments = packet.segments(header_len);
+            slot.push(packet, segments, 0);
+            return Ok(());
+        }
+        self.split(packet, mtu, pool)?;
+        let mut outcome = Ok(());
+        for piece in self.pieces.drain(..) {
+            outcome = outcome.and(finish(slot, pool, piece, tunnel, &mut self.next_id));
+        }
+        outcome
+    }
+
+    /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, or its fragments.
+    fn split(&mut self, packet: Packet, mtu: usize, pool: &mut Pool) -> Result<(), DropReason> {
+        if packet.offload.segmentation.is_none() && packet.len() > mtu {
+            return fragment(packet, mtu, pool, &mut self.pieces);
+        }
+        segment(packet, mtu, pool, &mut self.pieces).map_err(|(packet, reason)| {
+            pool.put(packet);
+            reason
+        })
+    }
+
+    /// Sends every queue. Ports whose device failed are named in `lost`.
+    pub(crate) fn send(
+        &mut self,
+        ports: &mut Ports,
+        pool: &mut Pool,
+        lost: &mut Vec<(PortId, io::Error)>,
+    ) {
+        for port in self.waiting.drain(..) {
+            let Some(slot) = ports.slot(port) else { continue };
+            let queued = slot.queue.len();
+            let refused = match slot.io.transmit(pool, &mut slot.queue) {
+                Ok(done) => done.refused,
+                Err(error) => {
+                    lost.push((port, error));
+                    queued
+                }
+            };
+            if refused > 0 {
+                slot.counters.dropped(DropReason::TransmitRefused).add(refused as u64);
+            }
+        }
+    }
+}
+
+/// Puts the outer header on, if there is one, and queues.
+fn finish(
+    slot: &mut Slot,
+    pool: &mut Pool,
+    mut packet: Packet,
+    tunnel: Option<&Tunnel>,
+    next_id: &mut u16,
+) -> Result<(), DropReason> {
+    let mut framing = 0;
+    if let Some(tunnel) = tunnel {
+        *next_id = next_id.wrapping_add(1);
+        if !encapsulate(&mut packet, &tunnel.outer, *next_id) {
+            pool.put(packet);
+            return Err(DropReason::Malformed);
+        }
+        framing = tunnel.outer.link_len();
+    }
+    slot.push(packet, 1, framing);
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! One batch through the pipeline: unwrap, parse and hash everything, decide everything, act.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam::channel::Sender;
+
+use crate::counters::{PortCounters, WorkerCounters};
+use crate::decide::{self, Decision, Entrance, Memory, Subject};
+use crate::denials::Recent;
+use crate::encapsulation;
+use crate::fate::{DropReason, Fate};
+use crate::flow::{FlowEntry, FlowTable, HashSeed};
+use crate::fragment::FragmentTracker;
+use crate::icmp::{self, ErrorKind, RateLimit};
+use crate::judge::NO_SLOT;
+use crate::offload::coalesce::{Mergeable, coalesce};
+use crate::outbox::{Outbox, Ports};
+use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
+use crate::parse::{Fragment, Parsed, parse};
+use crate::report::{Denied, Report};
+use crate::tables::{Role, Tables, Via};
+use crate::wire::{ipv4, ipv6, protocol};
+
+/// How much a worker may remember.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Flows.
+    pub flows: usize,
+    /// Buffers: packets in flight at once.
+    pub buffers: usize,
+    /// First fragments that wait for their later ones.
+    pub fragments: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { flows: 1 << 18, buffers: 512, fragments: 1024 }
+    }
+}
+
+/// Where a batch came from, and when.
+pub(crate) struct Arrival<'a> {
+    pub(crate) role: Role,
+    pub(crate) counters: &'a PortCounters,
+    pub(crate) now: Duration,
+}
+
+/// The parts of a worker that a batch passes through.
+pub(crate) struct Context<'a> {
+    pub(crate) tables: &'a Tables,
+    pub(crate) ports: &'a mut Ports,
+    pub(crate) outbox: &'a mut Outbox,
+    pub(crate) pool: &'a mut Pool,
+}
+
+impl Context<'_> {
+    fn post(&mut self, packet: Packet, header_len: usize, via: Via) -> Result<(), DropReason> {
+        self.outbox.post(self.tables, self.ports, self.pool, packet, header_len, via)
+    }
+}
+
+/// A packet between parsing and its fate.
+pub(crate) struct Item {
+    pub(crate) packet: Packet,
+    pub(crate) parsed: Parsed,
+    pub(crate) entrance: Entrance,
+    hash: u64,
+}
+
+/// A worker's decisions and what they remember.
+pub(crate) struct Pipeline {
+    memory: Memory,
+    errors: RateLimit,
+    recent: Recent,
+    items: Vec<Item>,
+    counters: Arc<WorkerCounters>,
+    reports: Sender<Report>,
+}
+
+/// Denials that may wait for control; more are lost and counted.
+const REPORTS_WAITING: usize = 8192;
+/// ICMP errors that a worker originates (RFC 1812, 4.3.2.8), and how many of them at once.
+const ERRORS_PER_SECOND: u32 = 100;
+const ERRORS_BURST: u32 = 50;
+/// Where TCP's checksum stands in its header (RFC 9293, section 3.1).
+const TCP_CHECKSUM: u16 = 16;
+/// Buckets of the flow table looked at in an idle turn.
+const AGE_BUDGET: usize = 256;
+
+impl Pipeline {
+    pub(crate) fn new(
+        sizes: Sizes,
+        reports: Sender<Report>,
+        counters: Arc<WorkerCounters>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            memory: Memory {
+                flows: FlowTable::new(sizes.flows, HashSeed::random())?,
+                fragments: FragmentTracker::new(sizes.fragments),
+            },
+            errors: RateLimit::new(ERRORS_PER_SECOND, ERRORS_BURST),
+            recent: Recent::default(),
+            items: Vec::new(),
+            counters,
+            reports,
+        })
+    }
+
+    /// Copies of the flows, in no order.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = &FlowEntry> {
+        self.memory.flows.iter()
+    }
+
+    /// Forgets some of what has been silent for too long.
+    pub(crate) fn age(&mut self, now: Duration) {
+        self.memory.flows.age(AGE_BUDGET, now.as_secs() as u32);
+        self.counters.flows.set(self.memory.flows.len() as u64);
+    }
+
+    /// Takes a batch through.
+    pub(crate) fn run(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        arrival: &Arrival<'_>,
+    ) {
+        for packet in batch.drain(..) {
+            match admit(context.tables, packet, arrival.role) {
+                Ok(item) => self.items.push(item),
+                Err((packet, reason)) => {
+                    arrival.counters.dropped(reason).add(1);
+                    context.pool.put(packet);
+                }
+            }
+        }
+        if arrival.role == Role::Underlay {
+            coalesce(&mut self.items, context.pool);
+        }
+        for item in &mut self.items {
+            let (key, _) = decide::flow_key(&item.parsed);
+            item.hash = self.memory.flows.hash(&key);
+            self.memory.flows.prefetch(item.hash);
+        }
+        let mut items = std::mem::take(&mut self.items);
+        for item in items.drain(..) {
+            self.one(context, item, arrival);
+        }
+        self.items = items;
+    }
+
+    fn one(&mut self, context: &mut Context<'_>, item: Item, arrival: &Arrival<'_>) {
+        let Item { mut packet, parsed, entrance, hash } = item;
+        let segments = packet.segments(parsed.header_len as usize);
+        arrival.counters.received_packets.add(segments);
+        arrival.counters.received_bytes.add(packet.len() as u64);
+        let unit = packet.offload.segmentation.map_or(packet.len(), |s| {
+            packet.len().min(parsed.header_len as usize + s.size as usize)
+        });
+        let subject = Subject { bytes: packet.bytes(), parsed: &parsed, entrance, unit, segments };
+        let now = arrival.now.as_secs() as u32;
+        let Decision { fate, rules } =
+            decide::decide(context.tables, &mut self.memory, &subject, hash, now);
+        for slot in [rules.egress, rules.ingress] {
+            if slot != NO_SLOT {
+                self.counters.rules.add(slot, segments);
+            }
+        }
+        match fate {
+            Fate::Forward { via, hop } => {
+                if hop {
+                    spend_hop(&mut packet, &parsed);
+                }
+                let posted = context.post(packet, parsed.header_len as usize, via);
+                if let Err(reason) = posted {
+                    arrival.counters.dropped(reason).add(segments);
+                }
+            }
+            Fate::Drop(reason) => {
+                arrival.counters.dropped(reason).add(segments);
+                if matches!(reason, DropReason::PolicyEgress | DropReason::PolicyIngress) {
+                    let slot = if reason == DropReason::PolicyEgress {
+                        rules.egress
+                    } else {
+                        rules.ingress
+                    };
+                    self.report(&parsed, hash, reason, slot, arrival.now);
+                }
+                context.pool.put(packet);
+            }
+            Fate::Answer { reason, error } => {
+                arrival.counters.dropped(reason).add(segments);
+                self.answer(context, &packet, &parsed, entrance, error, arrival.now);
+                context.pool.put(packet);
+            }
+        }
+    }
+
+    /// Tells control of a denied flow, once in a while for the same one.
+    fn report(&mut self, parsed: &Parsed, hash: u64, reason: DropReason, slot: u32, now: Duration) {
+        if !self.recent.is_new(hash, now) {
+            return;
+        }
+        if self.reports.len() >= REPORTS_WAITING {
+            self.counters.reports_lost.add(1);
+            return;
+        }
+        let denied = Denied {
+            source: parsed.source.to_ip(),
+            destination: parsed.destination.to_ip(),
+            protocol: parsed.protocol,
+            source_port: parsed.source_port,
+            destination_port: parsed.destination_port,
+            reason,
+            slot,
+        };
+        // Control has gone: the process is ending.
+        let _ = self.reports.send(Report::Denied(denied));
+    }
+
+    /// Tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the rate limit leaves.
+    fn answer(
+        &mut self,
+        context: &mut Context<'_>,
+        packet: &Packet,
+        parsed: &Parsed,
+        entrance: Entrance,
+        error: ErrorKind,
+        now: Duration,
+    ) {
+        let router = if parsed.is_v4() {
+            context.tables.router_v4.map(IpAddr::V4)
+        } else {
+            context.tables.router_v6.map(IpAddr::V6)
+        };
+        let Some(router) = router else { return };
+        if !self.errors.allow(now) {
+            return;
+        }
+        let Some(answer) = icmp::answer(packet.bytes(), parsed, error, router.into(), context.pool)
+        else {
+            return;
+        };
+        let back = match entrance {
+            Entrance::Endpoint(index) => Via::Endpoint(index),
+            Entrance::Host => Via::Host,
+            Entrance::Tunnel(index) => Via::Tunnel(index),
+        };
+        // What cannot be told is not told.
+        let _ = context.post(answer, 0, back);
+    }
+}
+
+/// What a packet is and where it entered; tunnel packets are taken out of their tunnel.
+fn admit(tables: &Tables, packet: Packet, role: Role) -> Result<Item, (Packet, DropReason)> {
+    match role {
+        Role::Closed => Err((packet, DropReason::NoTables)),
+        Role::Endpoint(index) => item(packet, Entrance::Endpoint(index)),
+        Role::Host => item(packet, Entrance::Host),
+        Role::Underlay => unwrap(tables, packet),
+    }
+}
+
+/// A packet from a tunnel: its peer must be known, and the tunnel lead here.
+fn unwrap(tables: &Tables, mut packet: Packet) -> Result<Item, (Packet, DropReason)> {
+    let arrived = match encapsulation::tunnelled(packet.bytes()) {
+        Ok(arrived) => arrived,
+        Err(error) => return Err((packet, error.into())),
+    };
+    let peer = tables
+        .peer(arrived.source)
+        .filter(|_| tables.underlay_address == Some(arrived.destination));
+    let Some(peer) = peer else { return Err((packet, DropReason::UnknownTunnelPeer)) };
+    if let Err(reason) = encapsulation::decapsulate(&mut packet, &arrived) {
+        return Err((packet, reason));
+    }
+    let mut item = item(packet, Entrance::Tunnel(peer))?;
+    if let Some(tunnel) = tables.tunnel(peer) {
+        unveil(&mut item, tunnel.mtu as usize);
+    }
+    Ok(item)
+}
+
+/// A raw socket hands up what the kernel has coalesced without saying so: one TCP packet longer than the tunnel's MTU, its
+/// checksum only the pseudo-header's sum. What it must have been is put back: a super-packet in segments of that MTU. If it
+/// was anything else, the checksum is wrong and the receiver finds it.
+fn unveil(item: &mut Item, mtu: usize) {
+    let Item { packet, parsed, .. } = item;
+    let header_len = parsed.header_len as usize;
+    let veiled = packet.offload == Offload::default() && packet.len() > mtu && mtu > header_len;
+    if veiled
+        && parsed.protocol == protocol::TCP
+        && parsed.is_v4()
+        && parsed.fragment == Fragment::Whole
+    {
+        let size = (mtu - header_len) as u16;
+        packet.offload = Offload {
+            checksum: Checksum::Partial { start: parsed.transport_offset, offset: TCP_CHECKSUM },
+            segmentation: Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false }),
+        };
+    }
+}
+
+fn item(mut packet: Packet, entrance: Entrance) -> Result<Item, (Packet, DropReason)> {
+    match parse(packet.bytes()) {
+        Ok(parsed) => {
+            packet.set_len(parsed.total_len as usize);
+            Ok(Item { packet, parsed, entrance, hash: 0 })
+        }
+        Err(error) => Err((packet, error.into())),
+    }
+}
+
+/// One hop: the TTL goes down and IPv4's header checksum is adjusted (RFC 1624); IPv6's has none.
+fn spend_hop(packet: &mut Packet, parsed: &Parsed) {
+    let bytes = packet.bytes_mut();
+    let hops = parsed.ttl.saturating_sub(1);
+    if parsed.is_v4() {
+        if let Ok(mut ip) = ipv4::View::new_checked(bytes) {
+            ip.set_ttl(hops);
+        }
+    } else if let Ok(mut ip) = ipv6::View::new_checked(bytes) {
+        ip.set_hop_limit(hops);
+    }
+}
+
+impl Mergeable for Item {
+    fn packet(&self) -> &Packet {
+        &self.packet
+    }
+
+    fn packet_mut(&mut self) -> &mut Packet {
+        &mut self.packet
+    }
+
+    fn into_packet(self) -> Packet {
+        self.packet
+    }
+
+    fn same_origin(&self, other: &Self) -> bool {
+        self.entrance == other.entrance
+    }
+
+    /// Length and flags have changed; nothing else has.
+    fn merged(&mut self) {
+        if let Ok(parsed) = parse(self.packet.bytes()) {
+            self.parsed = parsed;
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Which ports to poll: the hot ones without asking, the rest when epoll says so, and sleep when nothing comes.
+//!
+//! Readiness is edge-triggered (mio), so a port that becomes ready stays hot until a receive has drained it: a turn costs
+//! what the talking ports cost, however many are attached.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::tables::PortId;
+
+const WAKE: Token = Token(usize::MAX);
+const EVENTS: usize = 256;
+
+/// An epoll instance over a worker's ports.
+pub struct Poller {
+    poll: Poll,
+    events: Events,
+    waker: Arc<Waker>,
+}
+
+impl Poller {
+    /// An instance without ports.
+    pub fn new() -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        Ok(Self { poll, events: Events::with_capacity(EVENTS), waker })
+    }
+
+    /// Ends a sleep from another thread.
+    pub fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    /// Watches a port's descriptor.
+    pub fn watch(&self, descriptor: RawFd, port: PortId) -> io::Result<()> {
+        self.poll.registry().register(
+            &mut SourceFd(&descriptor),
+            Token(port.0 as usize),
+            Interest::READABLE,
+        )
+    }
+
+    /// Watches it no longer.
+    pub fn forget(&self, descriptor: RawFd) -> io::Result<()> {
+        self.poll.registry().deregister(&mut SourceFd(&descriptor))
+    }
+
+    /// Waits up to `timeout` (zero: only asks) and calls `ready` for each port that has become readable.
+    pub fn wait(&mut self, timeout: Duration, mut ready: impl FnMut(PortId)) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, Some(timeout)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            other => other?,
+        }
+        for event in &self.events {
+            if event.token() != WAKE {
+                ready(PortId(event.token().0 as u16));
+            }
+        }
+        Ok(())
+    }
+}
