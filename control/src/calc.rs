@@ -1,1 +1,259 @@
-//! The calculation: model and node state to the dataplane's tables.
+//! The calculation: cluster, topology and this node's attachments to the dataplane's tables.
+//!
+//! It depends on the current state only, never on the way there, but for two things that must outlive a table: indexes of
+//! tunnels, and the route generation by which a flow tells that its way has changed.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use manx_dataplane::encapsulation::{LinkAddresses, Outer};
+use manx_dataplane::tables::{Endpoint, HostPort, PortId, Role, Tables, Tunnel, Via};
+use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::image::Image;
+use manx_policy_compiler::model::{Direction, ObjectName, Reason};
+use manx_policy_compiler::prefix_map::PrefixMap;
+
+use crate::import::Cluster;
+use crate::topology::{Leads, Topology};
+
+/// Bytes of the outer IPv4 header: what a tunnel's MTU is smaller by than the underlay's.
+pub const IPIP_OVERHEAD: u32 = 20;
+
+/// A pod that is attached to this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Local {
+    /// Its endpoint's index, kept from attach to detach.
+    pub index: u32,
+    /// Its port.
+    pub port: PortId,
+    /// The addresses it was given.
+    pub addresses: Vec<IpAddr>,
+    /// Its interface's MTU.
+    pub mtu: u32,
+}
+
+/// Where encapsulated packets leave and arrive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Underlay {
+    /// The MTU of the uplink.
+    pub mtu: u32,
+    /// The raw protocol-4 socket: the kernel finds the way.
+    pub raw: PortId,
+    /// The packet ring on the uplink and the uplink's own hardware address.
+    pub ring: Option<(PortId, [u8; 6])>,
+    /// Hardware address of the next hop to each peer that the ring can reach; others go by the raw socket.
+    pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
+}
+
+/// Everything a node's tables are made of.
+#[derive(Debug)]
+pub struct Inputs<'a> {
+    /// What the datastore says.
+    pub cluster: &'a Cluster,
+    /// Where prefixes lead.
+    pub topology: &'a Topology,
+    /// The attached pods.
+    pub locals: &'a BTreeMap<ObjectName, Local>,
+    /// The way to other nodes.
+    pub underlay: &'a Underlay,
+    /// The way to this node and beyond.
+    pub host: HostPort,
+}
+
+/// What survives from one table to the next.
+#[derive(Default)]
+pub struct Calculation {
+    compiler: Compiler,
+    tunnel_indexes: BTreeMap<Ipv4Addr, u32>,
+    version: u64,
+    route_generation: u32,
+    ways: Option<Ways>,
+    revisions: BTreeMap<ObjectName, Revision>,
+    reasons: BTreeMap<u32, Reason>,
+}
+
+/// An endpoint's policy: the image's hash of it, and how often that has changed. A flow remembers the count, in which,
+/// other than in a part of the hash, no two policies can coincide.
+struct Revision {
+    hash: u64,
+    count: u32,
+}
+
+/// What a flow's remembered way depends on.
+#[derive(PartialEq)]
+struct Ways {
+    routes: BTreeMap<IpNet, Via>,
+    endpoints: BTreeMap<u32, (PortId, u32)>,
+    tunnels: Vec<Option<Tunnel>>,
+    host: (PortId, u32),
+}
+
+impl Calculation {
+    /// Makes the next tables.
+    pub fn tables(&mut self, inputs: &Inputs<'_>) -> Tables {
+        let local_names = inputs.locals.keys().cloned().collect();
+        let image = Arc::new(self.compiler.compile(&inputs.cluster.model, &local_names));
+        self.reasons.extend(image.paths().iter().map(|path| (path.slot, path.reason.clone())));
+        let tunnels = self.tunnels(inputs);
+        let routes = self.routes(inputs);
+        let peers = inputs.topology.peers();
+        let peers = peers
+            .into_iter()
+            .filter_map(|peer| Some((peer, *self.tunnel_indexes.get(&peer)?)))
+            .collect();
+        let ways = Ways {
+            routes,
+            endpoints: inputs
+                .locals
+                .values()
+                .map(|local| (local.index, (local.port, local.mtu)))
+                .collect(),
+            tunnels: tunnels.clone(),
+            host: (inputs.host.port, inputs.host.mtu),
+        };
+        let map = PrefixMap::build(
+            Via::NoRoute.encode(),
+            ways.routes.iter().map(|(net, via)| (*net, via.encode())),
+        );
+        if self.ways.as_ref() != Some(&ways) {
+            self.route_generation = self.route_generation.wrapping_add(1);
+            self.ways = Some(ways);
+        }
+        self.version += 1;
+        Tables {
+            version: self.version,
+            route_generation: self.route_generation,
+            endpoints: self.endpoints(inputs, &image),
+            image,
+            routes: Arc::new(map),
+            tunnels,
+            peers,
+            underlay_address: inputs.topology.underlay,
+            host: Some(inputs.host),
+            roles: roles(inputs),
+            router_v4: router(inputs, |ip| match ip {
+                IpAddr::V4(v4) => Some(v4),
+                IpAddr::V6(_) => None,
+            }),
+            router_v6: router::<Ipv6Addr>(inputs, |ip| match ip {
+                IpAddr::V6(v6) => Some(v6),
+                IpAddr::V4(_) => None,
+            }),
+        }
+    }
+
+    fn tunnels(&mut self, inputs: &Inputs<'_>) -> Vec<Option<Tunnel>> {
+        let peers = inputs.topology.peers();
+        for peer in &peers {
+            let next = self.tunnel_indexes.len() as u32;
+            self.tunnel_indexes.entry(*peer).or_insert(next);
+        }
+        let Some(local) = inputs.topology.underlay else { return Vec::new() };
+        let mut tunnels = vec![None; self.tunnel_indexes.len()];
+        let underlay = inputs.underlay;
+        for peer in peers {
+            let (outer, port) = match (underlay.ring, underlay.next_hops.get(&peer)) {
+                (Some((ring, own)), Some(next_hop)) => (
+                    Outer::new(
+                        local,
+                        peer,
+                        Some(LinkAddresses { source: own, destination: *next_hop }),
+                    ),
+                    ring,
+                ),
+                _ => (Outer::new(local, peer, None), underlay.raw),
+            };
+            let mtu = underlay.mtu.saturating_sub(IPIP_OVERHEAD);
+            if let Some(index) = self.tunnel_indexes.get(&peer) {
+                tunnels[*index as usize] = Some(Tunnel { remote: peer, outer, port, mtu });
+            }
+        }
+        tunnels
+    }
+
+    fn routes(&self, inputs: &Inputs<'_>) -> BTreeMap<IpNet, Via> {
+        let via = |leads: &Leads| match leads {
+            Leads::Local => Via::Unreachable,
+            Leads::Node => Via::Node,
+            Leads::Direct(_) | Leads::World => Via::Host,
+            Leads::Tunnel(peer) => {
+                self.tunnel_indexes.get(peer).map_or(Via::NoRoute, |index| Via::Tunnel(*index))
+            }
+            Leads::Nowhere => Via::NoRoute,
+        };
+        let mut routes: BTreeMap<_, _> =
+            inputs.topology.prefixes.iter().map(|(net, leads)| (*net, via(leads))).collect();
+        for local in inputs.locals.values() {
+            routes.extend(
+                local.addresses.iter().map(|ip| (IpNet::from(*ip), Via::Endpoint(local.index))),
+            );
+        }
+        routes
+    }
+
+    /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged.
+    fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
+        let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
+        let mut endpoints = vec![None; len];
+        for (name, local) in inputs.locals {
+            let chains =
+                (image.chain(name, Direction::Ingress), image.chain(name, Direction::Egress));
+            if let (Some(ingress), Some(egress)) = chains {
+                let revision = self.revision(name, image.revision(name));
+                let Local { port, mtu, .. } = *local;
+                endpoints[local.index as usize] =
+                    Some(Endpoint { port, mtu, ingress, egress, revision });
+            }
+        }
+        endpoints
+    }
+
+    fn revision(&mut self, name: &ObjectName, hash: u64) -> u32 {
+        let revision = self.revisions.entry(name.clone()).or_insert(Revision { hash, count: 1 });
+        if revision.hash != hash {
+            *revision = Revision { hash, count: revision.count.wrapping_add(1).max(1) };
+        }
+        revision.count
+    }
+
+    /// The routes of the last tables.
+    pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, Via)> + '_ {
+        self.ways.iter().flat_map(|ways| ways.routes.iter().map(|(net, via)| (*net, *via)))
+    }
+
+    /// What a counter slot counts.
+    pub fn reason(&self, slot: u32) -> Option<&Reason> {
+        self.reasons.get(&slot)
+    }
+
+    /// Every counter slot that any table has had, and what it counts.
+    pub fn reasons(&self) -> impl Iterator<Item = (u32, &Reason)> {
+        self.reasons.iter().map(|(slot, reason)| (*slot, reason))
+    }
+}
+
+fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
+    let mut roles = Vec::new();
+    let mut set = |port: PortId, role| {
+        let at = port.0 as usize;
+        if roles.len() <= at {
+            roles.resize(at + 1, Role::Closed);
+        }
+        roles[at] = role;
+    };
+    set(inputs.host.port, Role::Host);
+    set(inputs.underlay.raw, Role::Underlay);
+    if let Some((ring, _)) = inputs.underlay.ring {
+        set(ring, Role::Underlay);
+    }
+    for local in inputs.locals.values() {
+        set(local.port, Role::Endpoint(local.index));
+    }
+    roles
+}
+
+fn router<A>(inputs: &Inputs<'_>, of_family: impl Fn(IpAddr) -> Option<A>) -> Option<A> {
+    inputs.topology.tunnel_addresses.iter().copied().find_map(of_family)
+}

@@ -13,3 +13,4 @@ pub mod netns;
 pub mod oracle;
 pub mod rig;
 pub mod store;
+pub mod topology;

@@ -1,6 +1,220 @@
-//! The node agent.
+//! The node agent: one control thread that owns the state, workers that own the packets, a socket to ask.
 
+mod capture;
+mod denials;
 pub mod device;
 pub mod host_device;
+mod node;
 pub mod pod_device;
 pub mod server;
+mod status;
+mod uplink;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::worker::{self, Polling};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use self::device::AgentNamespace;
+use self::host_device::HostDevice;
+use self::node::{Agent, Parts};
+use self::server::{Question, Server};
+use crate::api::ErrorKind;
+use crate::cli::node::PodDevice;
+use crate::import::import;
+use crate::netlink::{self, Netlink};
+use crate::store::{Store, Watcher};
+use crate::topology::{self, TopologyError};
+use crate::{ipam, netns};
+
+/// How often the worker's reports are read and its life is checked.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What an agent is told at its start.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The name of its Node.
+    pub name: String,
+    /// The directory of manifests.
+    pub datastore: PathBuf,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The interface to other nodes.
+    pub uplink: String,
+    /// Whether tunnel packets use a packet ring on the uplink, or only the raw socket.
+    pub ring: bool,
+    /// How pods are attached.
+    pub pod_device: PodDevice,
+    /// Whether workers sleep.
+    pub polling: Polling,
+    /// The core the worker is pinned to.
+    pub core: Option<usize>,
+}
+
+/// Why an agent cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The Node object is missing or of no use.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The datastore could not be read whole.
+    #[error("the datastore {0} could not be read whole: {1}")]
+    NotInSync(PathBuf, String),
+    /// An interface or route could not be made.
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
+    /// The agent's own namespace could not be made.
+    #[error(transparent)]
+    Namespace(#[from] netns::Error),
+    /// The socket could not be opened.
+    #[error(transparent)]
+    Server(#[from] server::Error),
+    /// The file of addresses could not be opened.
+    #[error(transparent)]
+    Addresses(#[from] ipam::store::Error),
+    /// The devices could not be made.
+    #[error(transparent)]
+    Devices(#[from] device::Error),
+    /// A tunnel port could not be opened.
+    #[error(
+        "the uplink {0}'s tunnel ports could not be opened: {1}; manx doctor tells what is missing"
+    )]
+    Uplink(String, io::Error),
+    /// The worker could not be started.
+    #[error("the worker could not be started: {0}")]
+    Worker(io::Error),
+    /// The runtime could not be made.
+    #[error("the control thread's runtime could not be made: {0}")]
+    Runtime(io::Error),
+    /// The worker has ended.
+    #[error("the worker has ended: nothing is forwarded any more")]
+    WorkerGone,
+    /// A device came without its queue.
+    #[error("a device came without a queue")]
+    NoQueue,
+    /// All port numbers have been used.
+    #[error("all 65,536 port numbers have been used: restart the agent")]
+    PortsExhausted,
+}
+
+impl Error {
+    /// The kind, as the agent's socket and the exit code tell it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Topology(_) | Self::NotInSync(..) => ErrorKind::Invalid,
+            Self::Addresses(error) => error.kind(),
+            Self::Devices(error) => error.kind(),
+            Self::Uplink(_, error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                ErrorKind::Environment
+            }
+            Self::Netlink(_) | Self::Namespace(_) => ErrorKind::Environment,
+            Self::Server(_)
+            | Self::Uplink(..)
+            | Self::Worker(_)
+            | Self::Runtime(_)
+            | Self::WorkerGone
+            | Self::PortsExhausted
+            | Self::NoQueue => ErrorKind::Internal,
+        }
+    }
+}
+
+/// Runs the agent in the calling thread's network namespace until SIGTERM or SIGINT.
+pub fn run(settings: &Settings) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Runtime)?;
+    runtime.block_on(serve(settings))
+}
+
+async fn serve(settings: &Settings) -> Result<(), Error> {
+    let mut store = Store::new(&settings.datastore);
+    let mut watcher = Watcher::new(&settings.datastore);
+    store.refresh();
+    let cluster = import(&store.contents());
+    if !cluster.in_sync {
+        let problems: Vec<String> =
+            cluster.problems.iter().map(|problem| problem.summary()).collect();
+        return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
+    }
+    let place = topology::topology(&cluster, &settings.name)?;
+    let server = Server::bind(&settings.socket)?;
+    let netlink = Netlink::open()?;
+    let uplink = netlink.existing(&settings.uplink).await?;
+    let tunnels = uplink::open(&uplink, settings.ring)
+        .map_err(|error| Error::Uplink(settings.uplink.clone(), error))?;
+    let addresses =
+        ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
+    let namespace = AgentNamespace::create()?;
+    let pod_device = pod_device::choose(settings.pod_device)?;
+    let (host_device, mut host) = HostDevice::attach(&namespace, pod_device, uplink.mtu, 1)?;
+
+    let (report, reports) = crossbeam::channel::unbounded();
+    let worker_settings = worker::Settings {
+        sizes: Sizes::default(),
+        polling: settings.polling,
+        core: settings.core,
+    };
+    let worker = worker::spawn("worker-0", worker_settings, report).map_err(Error::Worker)?;
+    let mut agent = Agent::new(Parts {
+        name: settings.name.clone(),
+        worker,
+        reports,
+        namespace,
+        host_device,
+        pod_device,
+        addresses,
+        raw: tunnels.raw,
+        ring: tunnels.ring,
+        underlay_mtu: uplink.mtu,
+        host: host.pop().ok_or(Error::NoQueue)?,
+        host_mtu: uplink.mtu,
+    })?;
+    agent.learn(cluster);
+
+    let (peers, wanted) = watch::channel(BTreeSet::new());
+    let (found, mut next_hops) = watch::channel(uplink::NextHops::new());
+    if settings.ring {
+        tokio::spawn(uplink::follow(netlink, uplink.index, wanted, found));
+    }
+    peers.send_replace(agent.peers());
+    let (questions, mut inbox) = mpsc::channel(16);
+    tokio::spawn(server.run(questions));
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
+    let mut tick = tokio::time::interval(TICK);
+    tracing::info!(node = settings.name, uplink = settings.uplink, ring = settings.ring, "ready");
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            Some(Question { call, answer }) = inbox.recv() => {
+                let given = agent.answer(call);
+                // A client that went away no longer waits.
+                let _ = answer.send(given);
+            }
+            _ = watcher.changed() => if store.refresh() {
+                agent.learn(import(&store.contents()));
+                peers.send_replace(agent.peers());
+            },
+            Ok(()) = next_hops.changed() => {
+                let hops = next_hops.borrow_and_update().clone();
+                agent.reach(hops);
+            }
+            _ = tick.tick() => {
+                agent.read_reports();
+                if !agent.worker.is_alive() {
+                    return Err(Error::WorkerGone);
+                }
+            }
+        }
+    }
+    tracing::info!(node = settings.name, "stopping");
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! How a command ends when it does not end well.
 
+use crate::agent;
 use crate::api::{ErrorKind, Failure};
 use crate::client;
 use crate::doctor::Lack;
@@ -63,6 +64,12 @@ impl Error {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         Self::of_kind(failure.kind, failure.message)
+    }
+}
+
+impl From<agent::Error> for Error {
+    fn from(error: agent::Error) -> Self {
+        Self::of_kind(error.kind(), error.to_string())
     }
 }
 

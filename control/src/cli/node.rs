@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{Error, socket};
+use manx_dataplane::worker::Polling;
+
+use super::{Error, log, socket};
+use crate::agent;
 
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
@@ -92,5 +95,19 @@ pub enum LogFormat {
 
 /// Runs the agent until it is told to stop.
 pub fn run(node: &Node) -> Result<(), Error> {
-    Err(Error::Failed(format!("node {}: the agent is not part of this build yet", node.name)))
+    log::start(node.log);
+    agent::run(&agent::Settings {
+        name: node.name.clone(),
+        datastore: node.datastore.clone(),
+        socket: node.socket_path(),
+        uplink: node.uplink.clone(),
+        ring: node.uplink_mode == UplinkMode::Ring,
+        pod_device: node.pod_device,
+        polling: match node.poll {
+            Poll::Adaptive => Polling::Adaptive,
+            Poll::Busy => Polling::Busy,
+        },
+        core: node.pin.first().copied(),
+    })
+    .map_err(Error::from)
 }

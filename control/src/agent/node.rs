@@ -1,0 +1,344 @@
+//! The agent's state, and what each event does to it. One thread owns it; nothing in it is shared or locked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam::channel::Receiver;
+use manx_dataplane::counters::PortCounters;
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::link::ETHERNET_LEN;
+use manx_dataplane::report::{Denied, Report};
+use manx_dataplane::tables::{HostPort, PortId, Tables};
+use manx_dataplane::worker::{Command, Handle};
+use manx_policy_compiler::model::ObjectName;
+
+use super::capture;
+use super::denials::Denials;
+use super::device::AgentNamespace;
+use super::host_device::HostDevice;
+use super::pod_device::{self, Attachment, PodDevice};
+use super::server::Answer;
+use super::uplink::NextHops;
+use super::{Error, status};
+use crate::api::{
+    Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply, Response,
+};
+use crate::calc::{Calculation, Inputs, Local, Underlay};
+use crate::import::Cluster;
+use crate::ipam;
+use crate::topology::{self, Topology};
+
+/// A port and what it is called.
+pub(super) struct Port {
+    pub(super) name: String,
+    pub(super) counters: Arc<PortCounters>,
+}
+
+/// A pod that is attached.
+pub(super) struct Pod {
+    pub(super) device: PodDevice,
+    pub(super) port: PortId,
+}
+
+/// The agent.
+pub(super) struct Agent {
+    pub(super) name: String,
+    pub(super) started: Instant,
+    pub(super) cluster: Cluster,
+    pub(super) topology: Topology,
+    pub(super) worker: Handle,
+    pub(super) ports: BTreeMap<PortId, Port>,
+    pub(super) pods: BTreeMap<ObjectName, Pod>,
+    pub(super) locals: BTreeMap<ObjectName, Local>,
+    pub(super) calculation: Calculation,
+    pub(super) tables: Arc<Tables>,
+    pub(super) denials: Denials,
+    pub(super) reports: Receiver<Report>,
+    namespace: AgentNamespace,
+    host_device: HostDevice,
+    pod_device: Device,
+    addresses: ipam::store::Store,
+    underlay: Underlay,
+    host: HostPort,
+    next_port: u16,
+}
+
+/// What an agent starts from.
+pub(super) struct Parts {
+    pub(super) name: String,
+    pub(super) worker: Handle,
+    pub(super) reports: Receiver<Report>,
+    pub(super) namespace: AgentNamespace,
+    pub(super) host_device: HostDevice,
+    pub(super) pod_device: Device,
+    pub(super) addresses: ipam::store::Store,
+    pub(super) raw: Box<dyn PacketIo>,
+    pub(super) ring: Option<(Box<dyn PacketIo>, [u8; 6])>,
+    pub(super) underlay_mtu: u32,
+    pub(super) host: Box<dyn PacketIo>,
+    pub(super) host_mtu: u32,
+}
+
+impl Agent {
+    /// Attaches the node's own ports. Nothing passes until [`Agent::publish`].
+    pub(super) fn new(parts: Parts) -> Result<Self, Error> {
+        let mut agent = Self {
+            name: parts.name,
+            started: Instant::now(),
+            cluster: Cluster::default(),
+            topology: Topology::default(),
+            worker: parts.worker,
+            ports: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            locals: BTreeMap::new(),
+            calculation: Calculation::default(),
+            tables: Arc::new(Tables::closed()),
+            denials: Denials::default(),
+            reports: parts.reports,
+            namespace: parts.namespace,
+            host_device: parts.host_device,
+            pod_device: parts.pod_device,
+            addresses: parts.addresses,
+            underlay: Underlay {
+                mtu: parts.underlay_mtu,
+                raw: PortId(0),
+                ring: None,
+                next_hops: NextHops::new(),
+            },
+            host: HostPort { port: PortId(0), mtu: parts.host_mtu },
+            next_port: 0,
+        };
+        agent.host.port = agent.plug("host".to_owned(), parts.host)?;
+        agent.underlay.raw = agent.plug("uplink-raw".to_owned(), parts.raw)?;
+        if let Some((ring, mac)) = parts.ring {
+            agent.underlay.ring = Some((agent.plug("uplink-ring".to_owned(), ring)?, mac));
+        }
+        Ok(agent)
+    }
+
+    /// Gives the worker a port. Numbers are not used again while the process lives.
+    fn plug(&mut self, name: String, io: Box<dyn PacketIo>) -> Result<PortId, Error> {
+        let id = PortId(self.next_port);
+        self.next_port = self.next_port.checked_add(1).ok_or(Error::PortsExhausted)?;
+        let counters = Arc::new(PortCounters::default());
+        if !self.worker.commands().tell(Command::Attach(id, io, Arc::clone(&counters))) {
+            return Err(Error::WorkerGone);
+        }
+        self.ports.insert(id, Port { name, counters });
+        Ok(id)
+    }
+
+    /// Answers a call.
+    pub(super) fn answer(&mut self, call: Call) -> Answer {
+        match call {
+            Call::Attach(attach) => Answer::Reply(self.attach(attach).map(Reply::Attached)),
+            Call::Detach(pod) => Answer::Reply(self.detach(&pod)),
+            Call::Status => Answer::Reply(Ok(Reply::Status(Box::new(status::status(self))))),
+            Call::Denials => {
+                self.read_reports();
+                Answer::Reply(Ok(Reply::Denials(self.denials.all())))
+            }
+            Call::Capture(what) => self.capture(&what),
+        }
+    }
+
+    fn attach(&mut self, attach: Attach) -> Result<Attached, Failure> {
+        let name = ObjectName::new(&attach.pod.namespace, &attach.pod.name);
+        if let (Some(pod), Some(local)) = (self.pods.get(&name), self.locals.get(&name)) {
+            if pod.device.is(&attach.netns, &attach.interface) {
+                return Ok(Attached {
+                    addresses: local.addresses.clone(),
+                    device: pod.device.device(),
+                    mtu: local.mtu,
+                });
+            }
+            self.detach(&attach.pod)?;
+        }
+        let addresses = self
+            .addresses
+            .assign(&attach.pod)
+            .map_err(|error| Failure { kind: error.kind(), message: error.to_string() })?;
+        let mtu = self.pod_mtu();
+        let made = pod_device::attach(
+            &self.namespace,
+            &Attachment {
+                netns: &attach.netns,
+                interface: &attach.interface,
+                addresses: &addresses,
+                mtu,
+                device: self.pod_device,
+                queues: 1,
+            },
+        );
+        let (device, mut queues) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.release(&attach.pod);
+                return Err(Failure { kind: error.kind(), message: error.to_string() });
+            }
+        };
+        let io = queues.pop().ok_or_else(|| internal(&Error::NoQueue))?;
+        let port =
+            self.plug(format!("pod:{}", attach.pod), io).map_err(|error| internal(&error))?;
+        let local = Local { index: self.free_index(), port, addresses: addresses.clone(), mtu };
+        self.pods.insert(name.clone(), Pod { device, port });
+        self.locals.insert(name, local);
+        self.publish();
+        tracing::info!(pod = %attach.pod, ?addresses, device = ?self.pod_device, "attached");
+        Ok(Attached { addresses, device: self.pod_device, mtu })
+    }
+
+    fn detach(&mut self, pod: &PodName) -> Response {
+        let name = ObjectName::new(&pod.namespace, &pod.name);
+        self.locals.remove(&name);
+        if let Some(gone) = self.pods.remove(&name) {
+            // First nothing leads there, then the port goes, then the address may be somebody else's.
+            self.publish();
+            self.unplug(gone.port);
+            if let Err(error) = gone.device.detach(&self.namespace) {
+                tracing::warn!(%pod, %error, "the pod's interface could not be removed");
+            }
+            tracing::info!(%pod, "detached");
+        }
+        self.release(pod);
+        Ok(Reply::Detached)
+    }
+
+    fn unplug(&mut self, port: PortId) {
+        self.worker.commands().tell(Command::Detach(port));
+        self.ports.remove(&port);
+    }
+
+    fn release(&mut self, pod: &PodName) {
+        if let Err(error) = self.addresses.release(pod) {
+            tracing::error!(%pod, %error, "the pod's addresses could not be released and stay taken");
+        }
+    }
+
+    /// The lowest endpoint index that no attached pod has.
+    fn free_index(&self) -> u32 {
+        let taken: BTreeSet<u32> = self.locals.values().map(|local| local.index).collect();
+        (0..).find(|index| !taken.contains(index)).unwrap_or(u32::MAX)
+    }
+
+    /// Pods' packets must fit the tunnels.
+    fn pod_mtu(&self) -> u32 {
+        self.underlay.mtu.saturating_sub(crate::calc::IPIP_OVERHEAD)
+    }
+
+    /// Takes in what the datastore says now. What cannot be used leaves the last topology in force.
+    pub(super) fn learn(&mut self, cluster: Cluster) {
+        for problem in
+            cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
+        {
+            tracing::warn!(problem = problem.summary(), "datastore");
+        }
+        self.cluster = cluster;
+        match topology::topology(&self.cluster, &self.name) {
+            Ok(topology) => self.topology = topology,
+            Err(error) => {
+                tracing::error!(%error, "the node cannot be placed; the routes stay as they were")
+            }
+        }
+        match self.host_device.reconcile(&self.topology.host()) {
+            Ok(changes) => {
+                for block in changes.unreachable {
+                    tracing::error!(%block, "the node has no route to the node of this block");
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "the node's own routes are not as they should be")
+            }
+        }
+        self.publish();
+    }
+
+    /// Takes in the next hops of the peers.
+    pub(super) fn reach(&mut self, next_hops: NextHops) {
+        self.underlay.next_hops = next_hops;
+        self.publish();
+    }
+
+    /// The nodes to which there is a tunnel.
+    pub(super) fn peers(&self) -> BTreeSet<Ipv4Addr> {
+        self.topology.peers()
+    }
+
+    /// Calculates and publishes, once the datastore has been read whole; until then nothing passes.
+    fn publish(&mut self) {
+        if !self.cluster.in_sync {
+            return;
+        }
+        let tables = self.calculation.tables(&Inputs {
+            cluster: &self.cluster,
+            topology: &self.topology,
+            locals: &self.locals,
+            underlay: &self.underlay,
+            host: self.host,
+        });
+        self.tables = Arc::new(tables);
+        self.worker.commands().tell(Command::Publish(Arc::clone(&self.tables)));
+    }
+
+    /// Takes in what the worker has reported.
+    pub(super) fn read_reports(&mut self) {
+        while let Ok(report) = self.reports.try_recv() {
+            match report {
+                Report::Denied(denied) => self.note(&denied),
+                Report::PortLost(port, error) => self.lost(port, &error),
+                Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
+                Report::Retired(tables) => drop(tables),
+            }
+        }
+    }
+
+    fn note(&mut self, denied: &Denied) {
+        let rule =
+            self.calculation.reason(denied.slot).map_or_else(String::new, ToString::to_string);
+        self.denials.note(denied, rule);
+    }
+
+    /// A pod's namespace that goes takes the device along: that is how most pods end.
+    fn lost(&mut self, port: PortId, error: &std::io::Error) {
+        let name = self.ports.get(&port).map_or("unknown", |port| port.name.as_str());
+        tracing::warn!(port = name, %error, "the port's device failed; nothing passes it until it is attached anew");
+    }
+
+    fn capture(&mut self, what: &Capture) -> Answer {
+        let wanted = [what.port.clone(), format!("pod:{}", what.port)];
+        let found =
+            self.ports.iter().find(|(_, port)| wanted.contains(&port.name)).map(|(id, _)| *id);
+        let Some(id) = found else {
+            let names: Vec<&str> = self.ports.values().map(|port| port.name.as_str()).collect();
+            return Answer::Reply(Err(Failure {
+                kind: ErrorKind::Invalid,
+                message: format!(
+                    "no port {:?} on node {}: expected one of {}",
+                    what.port,
+                    self.name,
+                    names.join(", ")
+                ),
+            }));
+        };
+        let framed = self.underlay.ring.is_some_and(|(ring, _)| ring == id);
+        let framing = if framed { ETHERNET_LEN } else { 0 };
+        capture::start(
+            self.worker.commands(),
+            capture::Source { port: id, name: what.port.clone(), framing },
+        )
+    }
+}
+
+fn internal(error: &Error) -> Failure {
+    Failure { kind: ErrorKind::Internal, message: error.to_string() }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Err(error) = self.host_device.detach(&self.namespace) {
+            tracing::warn!(%error, "the node's own routes could not be removed");
+        }
+    }
+}

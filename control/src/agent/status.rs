@@ -1,0 +1,123 @@
+//! What `manx status` shows, read from the agent and the worker's counters.
+
+use std::collections::BTreeMap;
+
+use manx_dataplane::counters::PortCounters;
+use manx_dataplane::fate::DropReason;
+use manx_dataplane::tables::Via;
+use manx_policy_compiler::model::{Direction, ObjectName, Verdict};
+
+use super::node::Agent;
+use crate::api::{
+    EndpointStatus, PodName, PortStatus, RouteStatus, RuleCount, Status, WorkerStatus,
+};
+
+/// The whole status.
+pub(super) fn status(agent: &Agent) -> Status {
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: agent.name.clone(),
+        uptime_s: agent.started.elapsed().as_secs(),
+        in_sync: agent.cluster.in_sync,
+        tables: agent.tables.version,
+        invalid: agent.cluster.problems.iter().map(|problem| problem.summary()).collect(),
+        known_endpoints: agent.cluster.model.endpoints.len(),
+        known_policies: agent.cluster.model.policies.len(),
+        endpoints: endpoints(agent),
+        routes: routes(agent),
+        ports: agent.ports.values().map(|port| port_status(&port.name, &port.counters)).collect(),
+        workers: vec![worker(agent)],
+        rules: rules(agent),
+    }
+}
+
+fn endpoints(agent: &Agent) -> Vec<EndpointStatus> {
+    let one = |(name, local): (&ObjectName, &crate::calc::Local)| {
+        let pod = agent.pods.get(name)?;
+        let policies = |direction| {
+            let image = &agent.tables.image;
+            let chain = image.chain(name, direction).and_then(|chain| image.describe(chain));
+            chain.map_or_else(Vec::new, |chain| {
+                chain.policies.iter().map(ToString::to_string).collect()
+            })
+        };
+        Some(EndpointStatus {
+            pod: PodName { namespace: name.namespace.clone(), name: name.name.clone() },
+            addresses: local.addresses.clone(),
+            port: agent.ports.get(&pod.port)?.name.clone(),
+            device: pod.device.device(),
+            enforced: agent.tables.endpoint(local.index).is_some(),
+            ingress: policies(Direction::Ingress),
+            egress: policies(Direction::Egress),
+        })
+    };
+    agent.locals.iter().filter_map(one).collect()
+}
+
+fn routes(agent: &Agent) -> Vec<RouteStatus> {
+    let endpoint = |index: u32| {
+        let owner = agent.locals.iter().find(|(_, local)| local.index == index);
+        owner.map_or_else(|| "no endpoint".to_owned(), |(name, _)| format!("pod {name}"))
+    };
+    let tunnel = |index: u32| {
+        let tunnel = agent.tables.tunnel(index);
+        let Some(tunnel) = tunnel else { return "no tunnel".to_owned() };
+        let by = agent.ports.get(&tunnel.port).map_or("", |port| port.name.as_str());
+        format!("tunnel {} by {by}", tunnel.remote)
+    };
+    let via = |via: Via| match via {
+        Via::NoRoute => "nowhere".to_owned(),
+        Via::Unreachable => "unreachable".to_owned(),
+        Via::Node => "node".to_owned(),
+        Via::Host => "host".to_owned(),
+        Via::Endpoint(index) => endpoint(index),
+        Via::Tunnel(index) => tunnel(index),
+    };
+    let routes = agent.calculation.current_routes();
+    routes.map(|(prefix, to)| RouteStatus { prefix: prefix.to_string(), via: via(to) }).collect()
+}
+
+fn port_status(name: &str, counters: &PortCounters) -> PortStatus {
+    let drops = DropReason::ALL.into_iter().filter_map(|reason| {
+        let count = counters.dropped(reason).read();
+        (count > 0).then(|| (reason.name().to_owned(), count))
+    });
+    PortStatus {
+        name: name.to_owned(),
+        received_packets: counters.received_packets.read(),
+        received_bytes: counters.received_bytes.read(),
+        sent_packets: counters.sent_packets.read(),
+        sent_bytes: counters.sent_bytes.read(),
+        drops: drops.collect::<BTreeMap<_, _>>(),
+    }
+}
+
+fn worker(agent: &Agent) -> WorkerStatus {
+    let counters = agent.worker.counters();
+    WorkerStatus {
+        core: agent.worker.core(),
+        busy_turns: counters.busy_turns.read(),
+        parks: counters.parks.read(),
+        packets: counters.packets.read(),
+        busy_cycles: counters.busy_cycles.read(),
+        flows: counters.flows.read(),
+        evictions: counters.evictions.read(),
+    }
+}
+
+fn rules(agent: &Agent) -> Vec<RuleCount> {
+    let counters = agent.worker.counters();
+    let one = |(slot, reason): (u32, &manx_policy_compiler::model::Reason)| {
+        let packets = counters.rules.read(slot);
+        let verdict = match reason.verdict() {
+            Verdict::Allow => "allow",
+            Verdict::Deny => "deny",
+        };
+        (packets > 0).then(|| RuleCount {
+            rule: reason.to_string(),
+            verdict: verdict.to_owned(),
+            packets,
+        })
+    };
+    agent.calculation.reasons().filter_map(one).collect()
+}

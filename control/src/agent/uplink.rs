@@ -1,0 +1,87 @@
+//! The way to the other nodes: the tunnel ports, and the hardware addresses that the packet ring needs.
+//!
+//! The kernel resolves neighbours; the agent reads what it found. A peer whose next hop is not known yet is reached by
+//! the raw socket, where the kernel resolves it with the first packet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
+use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
+use tokio::sync::watch;
+
+use crate::netlink::{self, Netlink};
+
+/// How often the kernel's neighbour table is read.
+const REFRESH: Duration = Duration::from_secs(2);
+
+/// Hardware address of the next hop to each peer.
+pub(super) type NextHops = BTreeMap<Ipv4Addr, [u8; 6]>;
+
+/// The uplink's tunnel ports.
+pub(super) struct Ports {
+    /// The raw protocol-4 socket.
+    pub(super) raw: Box<dyn PacketIo>,
+    /// The packet ring, if asked for, and the uplink's hardware address.
+    pub(super) ring: Option<(Box<dyn PacketIo>, [u8; 6])>,
+}
+
+/// Opens the tunnel ports on the uplink `link`. With a ring the raw socket only sends; without, it receives too.
+pub(super) fn open(link: &netlink::Link, ring: bool) -> io::Result<Ports> {
+    let Some(mac) = link.mac.filter(|_| ring) else {
+        return Ok(Ports { raw: Box::new(IpipRaw::open(Reception::All)?), ring: None });
+    };
+    let raw = Box::new(IpipRaw::open(Reception::Quiet)?);
+    let mut queues = PacketUplink::open(link.index, UplinkOptions::default(), 1)?;
+    let ring = queues.pop().map(|queue| (Box::new(queue) as Box<dyn PacketIo>, mac));
+    Ok(Ports { raw, ring })
+}
+
+/// Keeps `hops` at what the kernel knows of the peers' next hops on interface `device`; never ends.
+pub(super) async fn follow(
+    netlink: Netlink,
+    device: u32,
+    mut peers: watch::Receiver<BTreeSet<Ipv4Addr>>,
+    hops: watch::Sender<NextHops>,
+) {
+    loop {
+        let wanted = peers.borrow_and_update().clone();
+        match next_hops(&netlink, device, &wanted).await {
+            Ok(found) => {
+                hops.send_if_modified(|known| {
+                    let changed = *known != found;
+                    *known = found;
+                    changed
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "next hops of the peers cannot be read; the raw socket serves them")
+            }
+        }
+        tokio::select! {
+            changed = peers.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(REFRESH) => {}
+        }
+    }
+}
+
+async fn next_hops(
+    netlink: &Netlink,
+    device: u32,
+    peers: &BTreeSet<Ipv4Addr>,
+) -> Result<NextHops, netlink::Error> {
+    let mut found = NextHops::new();
+    for peer in peers {
+        let Some(hop) = netlink.next_hop(IpAddr::V4(*peer)).await? else { continue };
+        if hop.device != device {
+            continue;
+        }
+        if let Some(mac) = netlink.resolve(hop).await? {
+            found.insert(*peer, mac);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,197 @@
+//! Where every prefix leads, seen from one node: pure, from the Nodes and the pools. The worker's routes and the kernel's
+//! routes are both made of it, so they cannot disagree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+
+use crate::agent::host_device::{Desired, Way};
+use crate::import::{Cluster, Node};
+use crate::manifest::object::IpipMode;
+
+/// Where a prefix leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leads {
+    /// A block of this node: only its endpoints are reachable in it.
+    Local,
+    /// An address of this node itself.
+    Node,
+    /// Another node's block, unencapsulated, by that node's address.
+    Direct(IpAddr),
+    /// Another node's block, by IPIP to that node's address.
+    Tunnel(Ipv4Addr),
+    /// Part of a pool that no node has: never out by the default route.
+    Nowhere,
+    /// Everything else.
+    World,
+}
+
+/// One node's view of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Topology {
+    /// Prefixes and where they lead.
+    pub prefixes: BTreeMap<IpNet, Leads>,
+    /// This node's blocks: where its pods' addresses come from.
+    pub blocks: Vec<IpNet>,
+    /// The first address of each block: the node's own, for its traffic to remote pods.
+    pub tunnel_addresses: Vec<IpAddr>,
+    /// Where other nodes send tunnel packets.
+    pub underlay: Option<Ipv4Addr>,
+}
+
+impl Topology {
+    /// The nodes to which there is a tunnel, in order.
+    pub fn peers(&self) -> BTreeSet<Ipv4Addr> {
+        let tunnel = |leads: &Leads| match leads {
+            Leads::Tunnel(peer) => Some(*peer),
+            Leads::Local | Leads::Node | Leads::Direct(_) | Leads::Nowhere | Leads::World => None,
+        };
+        self.prefixes.values().filter_map(tunnel).collect()
+    }
+
+    /// What the node's own namespace must look like.
+    pub fn host(&self) -> Desired {
+        let source = |block: &IpNet| {
+            self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
+        };
+        let way = |(block, leads): (&IpNet, &Leads)| match *leads {
+            Leads::Local | Leads::Nowhere => Some((*block, Way::Manx { source: None })),
+            Leads::Tunnel(_) => Some((*block, Way::Manx { source: source(block) })),
+            Leads::Direct(address) => Some((*block, Way::Node { address })),
+            Leads::Node | Leads::World => None,
+        };
+        Desired {
+            addresses: self.tunnel_addresses.clone(),
+            blocks: self.prefixes.iter().filter_map(way).collect(),
+        }
+    }
+}
+
+/// The node is not among the cluster's, or cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// No Node object of that name.
+    #[error(
+        "no Node named {0:?} in the datastore: create it, or start the agent with --name of one that exists"
+    )]
+    UnknownNode(String),
+    /// A Node without a block has no addresses for pods.
+    #[error(
+        "Node {0:?} has no spec.podCIDR and no spec.podCIDRs: expected at least one block for its pods"
+    )]
+    NoBlock(String),
+}
+
+/// The address a node's own traffic to remote pods comes from: the first usable one of a block.
+pub fn tunnel_address(block: &IpNet) -> Option<IpAddr> {
+    block.hosts().next()
+}
+
+/// How `remote`'s `block` is reached from `here`.
+fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Leads {
+    let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
+    let Some(next_hop) = address(block.addr().is_ipv4()) else { return Leads::Nowhere };
+    let mode = cluster
+        .pools
+        .iter()
+        .find(|pool| pool.cidr.contains(block))
+        .map_or(IpipMode::Never, |pool| pool.ipip_mode);
+    let encapsulate = match mode {
+        IpipMode::Never => false,
+        IpipMode::Always => true,
+        IpipMode::CrossSubnet => !here.subnet.is_some_and(|subnet| subnet.contains(&next_hop)),
+    };
+    match next_hop {
+        IpAddr::V4(v4) if encapsulate => Leads::Tunnel(v4),
+        direct => Leads::Direct(direct),
+    }
+}
+
+/// Sees the cluster from node `name`.
+pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
+    let here =
+        cluster.nodes.get(name).ok_or_else(|| TopologyError::UnknownNode(name.to_owned()))?;
+    if here.pod_cidrs.is_empty() {
+        return Err(TopologyError::NoBlock(name.to_owned()));
+    }
+    let mut prefixes = BTreeMap::from([
+        (IpNet::V4(ipnet::Ipv4Net::default()), Leads::World),
+        (IpNet::V6(ipnet::Ipv6Net::default()), Leads::World),
+    ]);
+    prefixes.extend(cluster.pools.iter().map(|pool| (pool.cidr.trunc(), Leads::Nowhere)));
+    for remote in cluster.nodes.iter().filter(|(other, _)| *other != name).map(|(_, node)| node) {
+        prefixes.extend(
+            remote.pod_cidrs.iter().map(|b| (b.trunc(), leads_to(cluster, here, remote, b))),
+        );
+    }
+    prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Leads::Local)));
+    let tunnel_addresses: Vec<IpAddr> = here.pod_cidrs.iter().filter_map(tunnel_address).collect();
+    let own = here.internal_ips.iter().chain(&tunnel_addresses);
+    prefixes.extend(own.map(|ip| (IpNet::from(*ip), Leads::Node)));
+    let underlay = here.internal_ips.iter().find_map(|ip| match ip {
+        IpAddr::V4(v4) => Some(*v4),
+        IpAddr::V6(_) => None,
+    });
+    Ok(Topology { prefixes, blocks: here.pod_cidrs.clone(), tunnel_addresses, underlay })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::Pool;
+
+    fn node(ip: &str, subnet: &str, block: &str) -> Node {
+        Node {
+            internal_ips: vec![ip.parse().unwrap()],
+            subnet: Some(subnet.parse::<IpNet>().unwrap().trunc()),
+            pod_cidrs: vec![block.parse().unwrap()],
+        }
+    }
+
+    fn cluster(ipip: IpipMode) -> Cluster {
+        Cluster {
+            nodes: BTreeMap::from([
+                ("a".to_owned(), node("172.18.0.2", "172.18.0.2/24", "10.244.1.0/24")),
+                ("b".to_owned(), node("172.18.0.3", "172.18.0.3/24", "10.244.2.0/24")),
+                ("c".to_owned(), node("172.19.0.4", "172.19.0.4/24", "10.244.3.0/24")),
+            ]),
+            pools: vec![Pool {
+                cidr: "10.244.0.0/16".parse().unwrap(),
+                ipip_mode: ipip,
+                nat_outgoing: false,
+                disabled: false,
+            }],
+            ..Cluster::default()
+        }
+    }
+
+    fn leads(ipip: IpipMode, prefix: &str) -> Leads {
+        topology(&cluster(ipip), "a").unwrap().prefixes[&prefix.parse::<IpNet>().unwrap()]
+    }
+
+    #[test]
+    fn the_mode_of_the_pool_decides_how_a_remote_block_is_reached() {
+        let near: Ipv4Addr = "172.18.0.3".parse().unwrap();
+        let far: Ipv4Addr = "172.19.0.4".parse().unwrap();
+        assert_eq!(leads(IpipMode::Always, "10.244.2.0/24"), Leads::Tunnel(near));
+        assert_eq!(leads(IpipMode::Never, "10.244.3.0/24"), Leads::Direct(far.into()));
+        assert_eq!(leads(IpipMode::CrossSubnet, "10.244.2.0/24"), Leads::Direct(near.into()));
+        assert_eq!(leads(IpipMode::CrossSubnet, "10.244.3.0/24"), Leads::Tunnel(far));
+    }
+
+    #[test]
+    fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
+        assert_eq!(leads(IpipMode::Always, "10.244.0.0/16"), Leads::Nowhere);
+        assert_eq!(leads(IpipMode::Always, "10.244.1.0/24"), Leads::Local);
+        assert_eq!(leads(IpipMode::Always, "10.244.1.1/32"), Leads::Node);
+        assert_eq!(leads(IpipMode::Always, "172.18.0.2/32"), Leads::Node);
+    }
+
+    #[test]
+    fn an_unknown_node_says_what_to_do() {
+        assert!(
+            topology(&cluster(IpipMode::Never), "x").unwrap_err().to_string().contains("--name")
+        );
+    }
+}
