@@ -7,7 +7,7 @@ use crate::packet::{Checksum, Packet};
 use crate::wire::address::Address;
 use crate::wire::{Malformed, icmpv6, protocol, tcp, udp};
 
-/// Words of eight bytes that [`sum`] adds side by side, so that no addition waits for the one before.
+/// Words that [`sum`] adds side by side, so that no addition waits for the one before.
 const LANES: usize = 4;
 const WORD: usize = 8;
 
@@ -16,44 +16,40 @@ const WORD: usize = 8;
 /// A sum over bytes that stand at an odd offset of a longer sum must be [`swap`]ped before it is added.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u32 {
-    let mut sums = [0u64; LANES];
-    let mut carries = [0u64; LANES];
-    let mut blocks = bytes.chunks_exact(LANES * WORD);
-    for block in &mut blocks {
-        for lane in 0..LANES {
-            let (sum, carry) = sums[lane].overflowing_add(word(&block[lane * WORD..]));
-            sums[lane] = sum;
-            carries[lane] += u64::from(carry);
+    let (blocks, rest) = bytes.as_chunks::<{ LANES * WORD }>();
+    let mut lanes = [0u128; LANES];
+    for block in blocks {
+        let (words, _) = block.as_chunks::<WORD>();
+        for (lane, &word) in lanes.iter_mut().zip(words) {
+            *lane += u128::from(u64::from_ne_bytes(word));
         }
     }
-    // 2^16 is 1 to a ones' complement sum, so the halves of a word may be added, and a carry out of it counts 1.
-    let mut total: u64 = 0;
-    for lane in 0..LANES {
-        total += (sums[lane] & 0xffff_ffff) + (sums[lane] >> 32) + carries[lane];
+    let mut total: u128 = lanes.iter().sum();
+    let (words, rest) = rest.as_chunks::<WORD>();
+    for &word in words {
+        total += u128::from(u64::from_ne_bytes(word));
     }
-    let mut words = blocks.remainder().chunks_exact(WORD);
-    for eight in &mut words {
-        let word = word(eight);
-        total += (word & 0xffff_ffff) + (word >> 32);
+    let (halves, rest) = rest.as_chunks::<4>();
+    for &half in halves {
+        total += u128::from(u32::from_ne_bytes(half));
     }
-    let mut last = [0; WORD];
-    last[..words.remainder().len()].copy_from_slice(words.remainder());
-    let word = word(&last);
-    total += (word & 0xffff_ffff) + (word >> 32);
+    let (pairs, rest) = rest.as_chunks::<2>();
+    for &pair in pairs {
+        total += u128::from(u16::from_ne_bytes(pair));
+    }
+    if let &[odd] = rest {
+        total += u128::from(u16::from_ne_bytes([odd, 0]));
+    }
     // The words were read in the machine's byte order, which a ones' complement sum survives (RFC 1071, section 2 (B)).
-    u32::from(u16::from_be(fold64(total)))
+    u32::from(u16::from_be(fold_wide(total)))
 }
 
+/// 2^16 counts 1 in a ones' complement sum, and so does every power of it: halves may be added.
 #[inline]
-fn word(bytes: &[u8]) -> u64 {
-    bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
-}
-
-#[inline]
-fn fold64(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    fold(sum as u32)
+const fn fold_wide(sum: u128) -> u16 {
+    let sum = (sum >> 64) as u64 + (sum as u64 >> 32) + (sum as u64 & 0xffff_ffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    fold(((sum >> 32) + (sum & 0xffff_ffff)) as u32)
 }
 
 /// The sum folded to 16 bits, each carry added at the low end.

@@ -133,14 +133,10 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
         return Err(Malformed);
     }
     let payload = ip.payload();
-    let fragment = part(
-        u32::from(ip.id()),
-        ip.fragment_offset(),
-        ip.more_fragments(),
-        ip.header_len(),
-        payload.len(),
-    )?;
-    Parsed {
+    let (id, offset, more) = (u32::from(ip.id()), ip.fragment_offset(), ip.more_fragments());
+    let fragment = part(id, offset, more, ip.header_len(), payload.len())?;
+    let upper = upper(payload, ip.protocol(), true, fragment)?;
+    Ok(Parsed {
         source: Address::v4(ip.source()),
         destination: Address::v4(ip.destination()),
         protocol: ip.protocol(),
@@ -148,12 +144,17 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
         ecn: ip.ecn(),
         ttl: ip.ttl(),
         dont_fragment: ip.dont_fragment(),
+        tcp_flags: upper.tcp_flags,
+        icmp_type: upper.icmp_type,
+        icmp_code: upper.icmp_code,
+        has_ports: upper.has_ports,
+        source_port: upper.source_port,
+        destination_port: upper.destination_port,
         transport_offset: ip.header_len() as u16,
+        header_len: ip.header_len() as u16 + upper.header_len,
         total_len: ip.total_len(),
         fragment,
-        ..NOTHING
-    }
-    .with_transport(payload)
+    })
 }
 
 #[inline]
@@ -168,9 +169,13 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
     let walked = extension::walk(ip.next_header(), payload)?;
     let fragment = match walked.fragment {
         None => Fragment::Whole,
-        Some((f, end)) => part(f.id, f.offset, f.more, end - 8, payload.len() - end)?,
+        Some((f, end)) => {
+            part(f.id, f.offset, f.more, end - extension::FRAGMENT_LEN, payload.len() - end)?
+        }
     };
-    Parsed {
+    let upper = upper(&payload[walked.offset..], walked.protocol, false, fragment)?;
+    let transport_offset = (ipv6::HEADER_LEN + walked.offset) as u16;
+    Ok(Parsed {
         source,
         destination,
         protocol: walked.protocol,
@@ -178,34 +183,18 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
         ecn: ip.ecn(),
         ttl: ip.hop_limit(),
         dont_fragment: true,
-        transport_offset: (ipv6::HEADER_LEN + walked.offset) as u16,
+        tcp_flags: upper.tcp_flags,
+        icmp_type: upper.icmp_type,
+        icmp_code: upper.icmp_code,
+        has_ports: upper.has_ports,
+        source_port: upper.source_port,
+        destination_port: upper.destination_port,
+        transport_offset,
+        header_len: transport_offset + upper.header_len,
         total_len,
         fragment,
-        ..NOTHING
-    }
-    .with_transport(&payload[walked.offset..])
+    })
 }
-
-/// A packet before its headers are read.
-const NOTHING: Parsed = Parsed {
-    source: Address::v4([0; 4]),
-    destination: Address::v4([0; 4]),
-    protocol: 0,
-    dscp: 0,
-    ecn: Ecn::NotEct,
-    ttl: 0,
-    dont_fragment: false,
-    tcp_flags: 0,
-    icmp_type: 0,
-    icmp_code: 0,
-    has_ports: false,
-    source_port: 0,
-    destination_port: 0,
-    transport_offset: 0,
-    header_len: 0,
-    total_len: 0,
-    fragment: Fragment::Whole,
-};
 
 /// Which part a packet is; `len` is that of what is fragmented, `before` that of the headers which reassembly keeps.
 #[inline]
@@ -229,68 +218,75 @@ fn part(
     }
 }
 
-impl Parsed {
-    #[inline]
-    fn with_transport(mut self, segment: &[u8]) -> Result<Self, Malformed> {
-        self.header_len = self.transport_offset;
-        if let Fragment::Later { offset, .. } = self.fragment {
-            let overlaps = usize::from(offset) < least_header(self.protocol);
-            return if overlaps { Err(Malformed) } else { Ok(self) };
+/// What the upper layer's header says.
+#[derive(Clone, Copy, Default)]
+struct Upper {
+    tcp_flags: u8,
+    icmp_type: u8,
+    icmp_code: u8,
+    has_ports: bool,
+    source_port: u16,
+    destination_port: u16,
+    header_len: u16,
+}
+
+#[inline]
+fn upper(segment: &[u8], protocol: u8, v4: bool, fragment: Fragment) -> Result<Upper, Malformed> {
+    if let Fragment::Later { offset, .. } = fragment {
+        let overlaps = usize::from(offset) < least_header(protocol);
+        return if overlaps { Err(Malformed) } else { Ok(Upper::default()) };
+    }
+    match protocol {
+        protocol::TCP => {
+            let tcp = tcp::View::new_checked(segment)?;
+            let upper = Upper::with_ports(tcp.source_port(), tcp.destination_port());
+            Ok(Upper { tcp_flags: tcp.flags(), header_len: tcp.header_len() as u16, ..upper })
         }
-        let header_len = match self.protocol {
-            protocol::TCP => {
-                let tcp = tcp::View::new_checked(segment)?;
-                self.set_ports(tcp.source_port(), tcp.destination_port());
-                self.tcp_flags = tcp.flags();
-                tcp.header_len()
-            }
-            protocol::UDP => {
-                // A first fragment's datagram is longer than what is here.
-                let udp = match self.fragment {
-                    Fragment::Whole => udp::View::new_checked(segment)?,
-                    Fragment::First { .. } | Fragment::Later { .. } => {
-                        udp::View::new_quoted(segment)?
-                    }
-                };
-                self.set_ports(udp.source_port(), udp.destination_port());
-                udp::HEADER_LEN
-            }
-            protocol::SCTP => {
-                let sctp = sctp::View::new_checked(segment)?;
-                self.set_ports(sctp.source_port(), sctp.destination_port());
-                sctp::HEADER_LEN
-            }
-            protocol::ICMPV4 if self.is_v4() => {
-                let icmp = icmpv4::View::new_checked(segment)?;
-                let id = if icmpv4::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
-                self.set_icmp(icmp.kind(), icmp.code(), id);
-                icmpv4::HEADER_LEN
-            }
-            protocol::ICMPV6 if !self.is_v4() => {
-                let icmp = icmpv6::View::new_checked(segment)?;
-                let id = if icmpv6::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
-                self.set_icmp(icmp.kind(), icmp.code(), id);
-                icmpv6::HEADER_LEN
-            }
-            _ => 0,
-        };
-        self.header_len += header_len as u16;
-        Ok(self)
+        protocol::UDP => {
+            // A first fragment's datagram is longer than what is here.
+            let udp = match fragment {
+                Fragment::Whole => udp::View::new_checked(segment)?,
+                Fragment::First { .. } | Fragment::Later { .. } => udp::View::new_quoted(segment)?,
+            };
+            let upper = Upper::with_ports(udp.source_port(), udp.destination_port());
+            Ok(Upper { header_len: udp::HEADER_LEN as u16, ..upper })
+        }
+        protocol::SCTP => {
+            let sctp = sctp::View::new_checked(segment)?;
+            let upper = Upper::with_ports(sctp.source_port(), sctp.destination_port());
+            Ok(Upper { header_len: sctp::HEADER_LEN as u16, ..upper })
+        }
+        protocol::ICMPV4 if v4 => {
+            let icmp = icmpv4::View::new_checked(segment)?;
+            let id = if icmpv4::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
+            Ok(Upper::icmp(icmp.kind(), icmp.code(), id))
+        }
+        protocol::ICMPV6 if !v4 => {
+            let icmp = icmpv6::View::new_checked(segment)?;
+            let id = if icmpv6::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
+            Ok(Upper::icmp(icmp.kind(), icmp.code(), id))
+        }
+        _ => Ok(Upper::default()),
+    }
+}
+
+impl Upper {
+    #[inline]
+    fn with_ports(source_port: u16, destination_port: u16) -> Self {
+        Self { has_ports: true, source_port, destination_port, ..Self::default() }
     }
 
+    /// Both families' messages have a header of eight bytes.
     #[inline]
-    fn set_ports(&mut self, source: u16, destination: u16) {
-        self.has_ports = true;
-        self.source_port = source;
-        self.destination_port = destination;
-    }
-
-    #[inline]
-    fn set_icmp(&mut self, kind: u8, code: u8, id: u16) {
-        self.icmp_type = kind;
-        self.icmp_code = code;
-        self.source_port = id;
-        self.destination_port = id;
+    fn icmp(icmp_type: u8, icmp_code: u8, id: u16) -> Self {
+        Self {
+            icmp_type,
+            icmp_code,
+            source_port: id,
+            destination_port: id,
+            header_len: icmpv4::HEADER_LEN as u16,
+            ..Self::default()
+        }
     }
 }
 

@@ -15,7 +15,9 @@ mod field {
 
 /// More than this many in a row are refused. RFC 8200 recommends an order of six, one of them twice.
 pub const LIMIT: usize = 8;
-/// Every extension header is a multiple of this long.
+/// Length of a fragment header.
+pub const FRAGMENT_LEN: usize = UNIT;
+/// Every extension header but authentication's is a multiple of this long, and none is shorter.
 const UNIT: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
@@ -63,7 +65,7 @@ pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
         let header = payload.get(walked.offset..).ok_or(Malformed)?;
         let header: &[u8; UNIT] = header.first_chunk().ok_or(Malformed)?;
         let len = match kind {
-            FRAGMENT => UNIT,
+            FRAGMENT => FRAGMENT_LEN,
             // In units of four bytes, less two (RFC 4302, section 2.2).
             AUTHENTICATION => (usize::from(header[field::LEN]) + 2) * 4,
             _ => (usize::from(header[field::LEN]) + 1) * UNIT,
