@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -27,10 +27,9 @@ const PATIENCE: [Duration; TRIES] =
     [Duration::from_secs(1), Duration::from_millis(1500), Duration::from_millis(2500)];
 /// The same for the first try of a probe that should be denied: the agent's record, not the silence, is the proof.
 const SHORT: Duration = Duration::from_millis(200);
-/// How often the agents are asked for their denials, whose buffers are bounded.
-const ASK: Duration = Duration::from_millis(150);
-/// How often they are asked again after a round before a silence counts as a loss.
-const LAST_ASKS: usize = 4;
+/// How often the agents are asked for their denials after a round before a silence counts as a loss, and the pause between.
+const ASKS: usize = 5;
+const PAUSE: Duration = Duration::from_millis(75);
 
 /// What became of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,23 +86,23 @@ type Packet = (IpAddr, IpAddr, u8, u16, u16);
 #[derive(Debug, Default)]
 struct Book {
     since_ms: u64,
-    denials: Mutex<HashMap<Packet, String>>,
+    denials: HashMap<Packet, String>,
 }
 
 impl Book {
     fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { since_ms: since.as_millis() as u64, denials: Mutex::default() }
+        Self { since_ms: since.as_millis() as u64, denials: HashMap::new() }
     }
 
-    async fn refresh(&self, agents: &[Arc<Agent>]) {
+    async fn refresh(&mut self, agents: &[Arc<Agent>]) {
         for agent in agents {
             // An agent that does not answer records nothing; the probes will say so.
             let Ok(denials) = agent.denials().await else { continue };
-            let mut book = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
             for denial in denials.into_iter().filter(|denial| denial.at_ms >= self.since_ms) {
                 if denial.reason.starts_with("policy-") {
-                    book.insert(packet(&denial), format!("{}: {}", agent.node(), denial.rule));
+                    self.denials
+                        .insert(packet(&denial), format!("{}: {}", agent.node(), denial.rule));
                 }
             }
         }
@@ -113,7 +112,7 @@ impl Book {
         let transport = cell.service.transport(cell.address.is_ipv4());
         let port = transport.port.unwrap_or(0);
         let packet = (from.ip(), cell.address, transport.protocol, from.port(), port);
-        self.denials.lock().unwrap_or_else(PoisonError::into_inner).get(&packet).cloned()
+        self.denials.get(&packet).cloned()
     }
 }
 
@@ -130,16 +129,7 @@ pub async fn check(
     agents: &[Arc<Agent>],
     mut progress: impl FnMut(usize),
 ) -> Vec<Finding> {
-    let book = Arc::new(Book::now());
-    let asking = tokio::spawn({
-        let (book, agents) = (book.clone(), agents.to_vec());
-        async move {
-            loop {
-                tokio::time::sleep(ASK).await;
-                book.refresh(&agents).await;
-            }
-        }
-    });
+    let mut book = Book::now();
     let mut findings: Vec<Finding> = cells.into_iter().map(unsent).collect();
     let total = findings.len();
     for (round, patience) in PATIENCE.into_iter().enumerate() {
@@ -149,30 +139,28 @@ pub async fn check(
         }
         let settled = total - open.len();
         let mut done = 0;
-        let seen = send(&findings, &open, parties, |finding| {
+        let mut seen = send(&findings, &open, parties, |finding| {
             let short = round == 0 && finding.cell.expected == Outcome::Denied;
             if short { SHORT } else { patience }
         });
-        let mut seen = seen;
         while let Some(result) = seen.join_next().await {
             let Ok((index, result)) = result else { continue };
             done += 1;
             progress(settled + done);
             note(&mut findings[index], result);
         }
-        for ask in 0..=LAST_ASKS {
+        for ask in 1..=ASKS {
             book.refresh(agents).await;
             let mut silent = false;
             for index in &open {
                 silent |= !confirm(&mut findings[*index], &book);
             }
-            if !silent || ask == LAST_ASKS {
+            if !silent || ask == ASKS {
                 break;
             }
-            tokio::time::sleep(ASK / 2).await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
-    asking.abort();
     findings
 }
 
@@ -283,9 +271,7 @@ mod tests {
     }
 
     fn book(denial: &Denial) -> Book {
-        let book = Book { since_ms: 0, denials: Mutex::default() };
-        book.denials.lock().unwrap().insert(packet(denial), "n: d/p".to_owned());
-        book
+        Book { since_ms: 0, denials: [(packet(denial), "n: d/p".to_owned())].into() }
     }
 
     fn see(finding: &mut Finding, answer: Answer) {

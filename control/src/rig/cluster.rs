@@ -303,9 +303,6 @@ fn lack(status: &Status, pods: usize, policies: usize, before: Option<u64>) -> O
     if !status.in_sync {
         return Some(format!("node {node} has not read the manifests yet"));
     }
-    if let Some(problem) = status.invalid.first() {
-        return Some(format!("node {node} finds an object invalid: {problem}"));
-    }
     if status.known_endpoints != pods {
         return Some(format!("node {node} knows {} of {pods} pods", status.known_endpoints));
     }
