@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::supervisor::SELF;
+use super::supervisor::{SELF, this_program};
 use super::underlay::UPLINK;
 use crate::api::{Attach, Attached, Denial, PodName, Status};
 use crate::client::{Client, Error};
@@ -84,7 +84,7 @@ impl Agent {
     pub fn start(start: &Start<'_>) -> Result<Self, AgentError> {
         let failed = |source| AgentError::Start { node: start.node.to_owned(), source };
         let log = File::create(&start.log).map_err(failed)?;
-        let child = Command::new(SELF)
+        let child = this_program()
             .args(["internal", "enter", "--uts-name", start.node])
             .arg(start.netns)
             .args(["--", SELF, "node", "--name", start.node, "--datastore"])

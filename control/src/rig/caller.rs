@@ -2,12 +2,12 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
 use super::event::{Event, Fault, Request};
 use super::report::Report;
-use super::supervisor::{Bounds, KEEP, SELF};
+use super::supervisor::{Bounds, KEEP, this_program};
 use super::workdir::{Held, Workdir};
 
 /// How long a rig may take to be gone.
@@ -63,7 +63,7 @@ impl Running {
         // The supervisor takes the lock over; nobody can have the name in between but by the same command at the same
         // moment, and then one of the two supervisors refuses.
         drop(held);
-        let mut child = Command::new(SELF)
+        let mut child = this_program()
             .args(["internal", "rig-supervisor", "--work"])
             .arg(workdir.path())
             .args(["--timeout", &bounds.timeout.as_secs().to_string()])

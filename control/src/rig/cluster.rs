@@ -169,17 +169,21 @@ impl Cluster {
         progress: &mut impl FnMut(&str, usize, usize),
     ) -> Result<(), ClusterError> {
         let hosts: BTreeSet<Port> = HOST_PORTS.into();
-        let mut wanted = vec![(Party::Outside, names.outside(), hosts.clone())];
-        for (index, node) in self.plan.nodes.keys().enumerate() {
-            wanted.push((Party::Node(node.clone()), names.node(index), hosts.clone()));
+        // A host has addresses beside those of the underlay, and its answer to a datagram must come from where it was asked.
+        let at = |host: &plan::Host| host.addresses.iter().map(IpNet::addr).collect();
+        let outside: Vec<IpAddr> = at(&self.plan.outside);
+        let mut wanted = vec![(Party::Outside, names.outside(), hosts.clone(), outside)];
+        for (index, (node, host)) in self.plan.nodes.iter().enumerate() {
+            wanted.push((Party::Node(node.clone()), names.node(index), hosts.clone(), at(host)));
         }
         for (index, (pod, planned)) in self.plan.pods.iter().enumerate() {
-            wanted.push((Party::Pod(pod.clone()), names.pod(index), planned.ports.clone()));
+            let party = Party::Pod(pod.clone());
+            wanted.push((party, names.pod(index), planned.ports.clone(), Vec::new()));
         }
         let total = wanted.len();
-        for (index, (party, netns, ports)) in wanted.into_iter().enumerate() {
+        for (index, (party, netns, ports, at)) in wanted.into_iter().enumerate() {
             progress("pods", index, total);
-            let process = Process::start(&party, &netns, &ports, &self.workdir.log())
+            let process = Process::start(&party, &netns, (&ports, &at), &self.workdir.log())
                 .await
                 .map_err(|error| ClusterError::Party(party.clone(), error))?;
             self.parties.insert(party, Arc::new(process));

@@ -11,6 +11,7 @@ use std::process::{Command, ExitStatus};
 
 use nix::sched::{CloneFlags, setns, unshare};
 
+use super::supervisor::SELF;
 use super::workdir::Workdir;
 use crate::netns;
 
@@ -51,7 +52,11 @@ pub fn become_in(netns: &Path, host_name: Option<&str>, command: &[OsString]) ->
         }
     }
     let (program, arguments) = split(command);
-    let source = Command::new(program).args(arguments).exec();
+    let mut command = Command::new(program);
+    if program == SELF {
+        command.arg0("manx");
+    }
+    let source = command.args(arguments).exec();
     EnterError::Program { program: program.to_owned(), source }
 }
 
@@ -67,24 +72,29 @@ pub fn run_in_rig(
     };
     let pid_file = workdir.init_pid();
     let pid = std::fs::read_to_string(&pid_file).map_err(at(&pid_file))?;
-    let of_init = PathBuf::from(format!("/proc/{}/ns", pid.trim()));
-    // All are opened before the first is entered: behind a mount namespace /proc is another one.
+    let init = PathBuf::from(format!("/proc/{}", pid.trim()));
+    // All are opened before the first is entered, and the mount namespace is entered last: behind it /proc is another one,
+    // which does not know this process.
+    let inside = netns.strip_prefix("/").unwrap_or(netns);
+    let netns = netns::open(&init.join("root").join(inside))?;
     let mut opened = Vec::new();
     for (name, kind) in [
         ("user", CloneFlags::CLONE_NEWUSER),
-        ("mnt", CloneFlags::CLONE_NEWNS),
         ("uts", CloneFlags::CLONE_NEWUTS),
         ("ipc", CloneFlags::CLONE_NEWIPC),
         ("pid", CloneFlags::CLONE_NEWPID),
+        ("mnt", CloneFlags::CLONE_NEWNS),
     ] {
-        let path = of_init.join(name);
+        let path = init.join("ns").join(name);
         opened.push((File::open(&path).map_err(at(&path))?, kind, path));
     }
     let folder = std::env::current_dir().ok();
     for (file, kind, path) in &opened {
+        if *kind == CloneFlags::CLONE_NEWNS {
+            netns::enter(&netns)?;
+        }
         setns(file, *kind).map_err(|errno| at(path)(errno.into()))?;
     }
-    netns::enter(netns::open(netns)?)?;
     let (program, arguments) = split(command);
     let mut run = Command::new(program);
     // Entering a mount namespace leads to its root (setns(2)).

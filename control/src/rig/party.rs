@@ -3,8 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 
 use super::order::{Done, Order, Task, Word};
 use super::plan::Port;
-use super::supervisor::SELF;
+use super::supervisor::this_program;
 use crate::api::PodName;
 
 /// What a node and the outside host listen on.
@@ -88,21 +89,25 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the process in its network namespace and waits until its servers listen.
+    /// Starts the process in its network namespace and waits until its servers listen: on every address, unless some are
+    /// given.
     pub async fn start(
         party: &Party,
         netns: &Path,
-        ports: &BTreeSet<Port>,
+        (ports, at): (&BTreeSet<Port>, &[IpAddr]),
         log: &Path,
     ) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let log = std::fs::File::options().create(true).append(true).open(log)?;
-        let mut command = Command::new(SELF);
+        let mut command = this_program();
         command.args(["internal", "rig-pod", "--netns"]).arg(netns);
         command.args(["--name", &party.to_string()]);
         for port in ports {
             command.args(["--serve", &format!("{}:{}", port.protocol, port.number)]);
+        }
+        for address in at {
+            command.args(["--at", &address.to_string()]);
         }
         let child = command
             .stdin(std::os::fd::OwnedFd::from(theirs))

@@ -15,6 +15,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,6 +35,13 @@ use crate::doctor::{Lack, network_namespaces_refused, user_namespaces_refused};
 
 /// This program, even if its file has been replaced meanwhile.
 pub const SELF: &str = "/proc/self/exe";
+
+/// A command that is this program, under its own name.
+pub fn this_program() -> Command {
+    let mut command = Command::new(SELF);
+    command.arg0("manx");
+    command
+}
 
 /// What the caller writes to the supervisor's stdin so that the rig outlives it.
 pub const KEEP: &[u8] = b"keep\n";
@@ -125,7 +133,7 @@ fn enter_user_namespace() -> Result<(), SuperviseError> {
 /// Starts the next process of the chain. It inherits stdout, on which the cluster reports.
 fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
     let log = fs::File::options().create(true).append(true).open(workdir.log());
-    Command::new(SELF)
+    this_program()
         .args(["internal", stage, "--work"])
         .arg(workdir.path())
         .stdin(Stdio::null())

@@ -1,6 +1,7 @@
 //! The processes that a rig consists of, under `manx internal`.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -54,6 +55,9 @@ pub enum Internal {
         /// What it listens on, e.g. `TCP:80`
         #[arg(long, value_parser = parse_port)]
         serve: Vec<Port>,
+        /// The addresses that it listens on; all if none is given
+        #[arg(long)]
+        at: Vec<IpAddr>,
     },
     /// Run a command in a network namespace
     Enter {
@@ -86,8 +90,8 @@ pub fn run_internal(command: Internal) -> Result<(), Error> {
         Internal::RigCluster { work } => {
             attend::run(Workdir::at(&work)).map_err(|error| Error::Failed(error.to_string()))
         }
-        Internal::RigPod { netns, name, serve } => {
-            pod::run(&netns, &name, &serve).map_err(|error| Error::Failed(error.to_string()))
+        Internal::RigPod { netns, name, serve, at } => {
+            pod::run(&netns, &name, &serve, &at).map_err(|error| Error::Failed(error.to_string()))
         }
         Internal::Enter { netns, uts_name, command } => {
             Err(Error::Failed(enter::become_in(&netns, uts_name.as_deref(), &command).to_string()))

@@ -11,6 +11,7 @@ mod serve;
 mod wire;
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,23 +44,25 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> PodError {
     move |error| PodError::System(what, error)
 }
 
-/// The process's whole life. It must have one thread still.
-pub fn run(netns: &Path, name: &str, ports: &[Port]) -> Result<(), PodError> {
+/// The process's whole life. It must have one thread still. It listens on the addresses `at`, or on all if there are none.
+pub fn run(netns: &Path, name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(), PodError> {
     netns::enter(netns::open(netns)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(system("runtime"))?;
-    runtime.block_on(attend(name, ports))
+    runtime.block_on(attend(name, ports, at))
 }
 
-async fn attend(name: &str, ports: &[Port]) -> Result<(), PodError> {
+async fn attend(name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(), PodError> {
     let name: Arc<str> = name.into();
     let sctp = |port: &&Port| port.protocol == Protocol::Sctp;
     let listening = ports.iter().filter(sctp).map(|port| port.number).collect();
     let wire = Wire::open(listening, &name).map_err(system("raw socket"))?;
+    let all = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    let at = if at.is_empty() { &all } else { at };
     for port in ports {
-        serve::serve(*port, &name).map_err(|error| PodError::Serve(*port, error))?;
+        serve::serve(*port, at, &name).map_err(|error| PodError::Serve(*port, error))?;
     }
     let (words, mut said) = mpsc::unbounded_channel();
     let (heard, mut speak) = channel().map_err(system("stdin"))?.into_split();

@@ -1,7 +1,7 @@
 //! What a party serves: on TCP its name, then by the client's wish echo or a sink; on UDP its name to every datagram.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ pub(super) const ECHO: u8 = b'e';
 /// First byte of a TCP client that wants everything read and, at its end, the count of bytes as eight, big-endian.
 pub(super) const SINK: u8 = b's';
 
-/// Serves a TCP or UDP port in both families until the process ends; other protocols are served raw.
-pub(super) fn serve(port: Port, name: &Arc<str>) -> io::Result<()> {
-    for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
-        let address = SocketAddr::new(any, port.number);
+/// Serves a TCP or UDP port on these addresses until the process ends; other protocols are served raw.
+pub(super) fn serve(port: Port, at: &[IpAddr], name: &Arc<str>) -> io::Result<()> {
+    for ip in at {
+        let address = SocketAddr::new(*ip, port.number);
         let served = match port.protocol {
             Protocol::Tcp => serve_tcp(address, name.clone()),
             Protocol::Udp => serve_udp(address, name.clone()),
@@ -30,7 +30,7 @@ pub(super) fn serve(port: Port, name: &Arc<str>) -> io::Result<()> {
         };
         match served {
             // A kernel without IPv6.
-            Err(error) if any.is_ipv6() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
+            Err(error) if ip.is_ipv6() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
             other => other?,
         }
     }
