@@ -222,3 +222,21 @@ fn a_watcher_tells_of_a_change_soon_and_looks_again_when_nothing_is_told() {
     let mut watcher = Watcher::new(&missing);
     assert_eq!(runtime.block_on(watcher.changed()), Change::Rescan);
 }
+
+#[test]
+fn a_watcher_whose_future_is_dropped_again_and_again_still_tells() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut watcher = Watcher::new(directory.path());
+    put(directory.path(), "a.yaml", &namespace("a", "x"));
+    let tick = std::time::Duration::from_millis(7);
+    let told = runtime.block_on(async {
+        for _ in 0..200 {
+            if let Ok(change) = tokio::time::timeout(tick, watcher.changed()).await {
+                return Some(change);
+            }
+        }
+        None
+    });
+    assert_eq!(told, Some(Change::Event));
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use notify::{EventKind, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Changes come in bursts (an editor's write, a checkout); the last one matters.
 const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -29,6 +30,17 @@ pub struct Watcher {
     changes: mpsc::Receiver<()>,
     /// Without one (no inotify instances left, say) there are rescans only.
     watch: Option<notify::RecommendedWatcher>,
+    /// When the next rescan is due.
+    rescan: Instant,
+    /// The burst that is not reported yet. It is kept here and not in a future, which may be dropped at any time.
+    burst: Option<Burst>,
+}
+
+/// Changes that come one soon after the other.
+#[derive(Debug, Clone, Copy)]
+struct Burst {
+    first: Instant,
+    last: Instant,
 }
 
 impl Watcher {
@@ -48,39 +60,49 @@ impl Watcher {
             watch.watch(directory, RecursiveMode::NonRecursive)?;
             Ok(watch)
         });
-        match watch {
-            Ok(watch) => Self { changes, watch: Some(watch) },
+        let watch = match watch {
+            Ok(watch) => Some(watch),
             Err(error) => {
                 let every = RESCAN.as_secs();
                 tracing::warn!(
                     directory = %directory.display(), %error,
                     "cannot watch the directory; it is read again every {every} s"
                 );
-                Self { changes, watch: None }
+                None
             }
-        }
+        };
+        Self { changes, watch, rescan: Instant::now() + RESCAN, burst: None }
     }
 
     /// Waits until the directory may have changed, at most 3 s. Dropping the future loses nothing.
     pub async fn changed(&mut self) -> Change {
-        if self.watch.is_none() {
-            tokio::time::sleep(RESCAN).await;
-            return Change::Rescan;
-        }
-        match tokio::time::timeout(RESCAN, self.changes.recv()).await {
-            Ok(Some(())) => {}
-            Err(_) => return Change::Rescan,
-            // The watch has ended by itself: from now on as if there had been none.
-            Ok(None) => {
-                self.watch = None;
-                return Change::Rescan;
+        loop {
+            let due = match self.burst {
+                Some(Burst { first, last }) => (last + DEBOUNCE).min(first + DEBOUNCE_AT_MOST),
+                None => self.rescan,
+            };
+            if self.watch.is_none() {
+                tokio::time::sleep_until(due).await;
+                return self.report();
+            }
+            match tokio::time::timeout_at(due, self.changes.recv()).await {
+                Ok(Some(())) => {
+                    let last = Instant::now();
+                    let first = self.burst.map_or(last, |burst| burst.first);
+                    self.burst = Some(Burst { first, last });
+                }
+                // The watch has ended by itself: from now on as if there had been none, and look at once.
+                Ok(None) => {
+                    self.watch = None;
+                    self.rescan = Instant::now();
+                }
+                Err(_elapsed) => return self.report(),
             }
         }
-        let quiet = async {
-            while let Ok(Some(())) = tokio::time::timeout(DEBOUNCE, self.changes.recv()).await {}
-        };
-        // Either way the burst is reported.
-        let _ = tokio::time::timeout(DEBOUNCE_AT_MOST, quiet).await;
-        Change::Event
+    }
+
+    fn report(&mut self) -> Change {
+        self.rescan = Instant::now() + RESCAN;
+        if self.burst.take().is_some() { Change::Event } else { Change::Rescan }
     }
 }
