@@ -24,39 +24,40 @@ pub fn sum(bytes: &[u8]) -> u32 {
             *lane += u128::from(u64::from_ne_bytes(word));
         }
     }
-    let mut total: u128 = lanes.iter().sum();
-    let (words, rest) = rest.as_chunks::<WORD>();
-    for &word in words {
-        total += u128::from(u64::from_ne_bytes(word));
-    }
+    let mut total = u64::from(fold64(fold128(lanes.iter().sum())));
     let (halves, rest) = rest.as_chunks::<4>();
     for &half in halves {
-        total += u128::from(u32::from_ne_bytes(half));
+        total += u64::from(u32::from_ne_bytes(half));
     }
     let (pairs, rest) = rest.as_chunks::<2>();
     for &pair in pairs {
-        total += u128::from(u16::from_ne_bytes(pair));
+        total += u64::from(u16::from_ne_bytes(pair));
     }
     if let &[odd] = rest {
-        total += u128::from(u16::from_ne_bytes([odd, 0]));
+        total += u64::from(u16::from_ne_bytes([odd, 0]));
     }
     // The words were read in the machine's byte order, which a ones' complement sum survives (RFC 1071, section 2 (B)).
-    u32::from(u16::from_be(fold_wide(total)))
+    u32::from(u16::from_be(fold(fold64(total))))
 }
 
-/// 2^16 counts 1 in a ones' complement sum, and so does every power of it: halves may be added.
-#[inline]
-const fn fold_wide(sum: u128) -> u16 {
-    let sum = (sum >> 64) as u64 + (sum as u64 >> 32) + (sum as u64 & 0xffff_ffff);
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    fold(((sum >> 32) + (sum & 0xffff_ffff)) as u32)
-}
-
-/// The sum folded to 16 bits, each carry added at the low end.
+/// The sum folded to 16 bits: 2^16 counts 1 in a ones' complement sum, and so does every power of it, so the halves are
+/// added and the carry put in at the low end.
 #[inline]
 pub const fn fold(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    (sum + (sum >> 16)) as u16
+    let (sum, carry) = (sum as u16).overflowing_add((sum >> 16) as u16);
+    sum + carry as u16
+}
+
+#[inline]
+const fn fold64(sum: u64) -> u32 {
+    let (sum, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
+    sum + carry as u32
+}
+
+#[inline]
+const fn fold128(sum: u128) -> u64 {
+    let (sum, carry) = (sum as u64).overflowing_add((sum >> 64) as u64);
+    sum + carry as u64
 }
 
 /// The sum of the same bytes, one byte further on.

@@ -10,9 +10,6 @@ use crate::wire::{Ecn, Malformed, ethernet, protocol, put};
 
 /// Outer packets start with their own count of hops (RFC 2003, section 3.1).
 const TTL: u8 = 64;
-/// Where the outer IPv4 header begins, whether or not an Ethernet header is in front.
-const IP: usize = ethernet::HEADER_LEN;
-const OUTER_MAX: usize = IP + ipv4::HEADER_LEN;
 
 /// The ends of the link over which encapsulated packets leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,36 +23,36 @@ pub struct LinkAddresses {
 /// A tunnel's outer header, built once and patched for each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outer {
-    bytes: [u8; OUTER_MAX],
-    link_len: u8,
-    /// Sum of the IPv4 header with nothing in the words that differ between packets.
+    link: Option<[u8; ethernet::HEADER_LEN]>,
+    /// Nothing in the words that differ between packets.
+    ip: [u8; ipv4::HEADER_LEN],
+    /// Its sum.
     sum: u32,
 }
 
 impl Outer {
     /// The header of packets from `local` to `remote`, behind an Ethernet header if `link` is given.
     pub fn new(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
-        let mut bytes = [0; OUTER_MAX];
-        if let Some(link) = link {
-            bytes[..6].copy_from_slice(&link.destination);
-            bytes[6..12].copy_from_slice(&link.source);
-            bytes[12..IP].copy_from_slice(&ethernet::ethertype::IPV4.to_be_bytes());
-        }
-        let ip = &mut bytes[IP..];
+        let link = link.map(|link| {
+            let mut header = [0; ethernet::HEADER_LEN];
+            header[..6].copy_from_slice(&link.destination);
+            header[6..12].copy_from_slice(&link.source);
+            header[12..].copy_from_slice(&ethernet::ethertype::IPV4.to_be_bytes());
+            header
+        });
+        let mut ip = [0; ipv4::HEADER_LEN];
         ip[field::VERSION_IHL] = 0x45;
         ip[field::TTL] = TTL;
         ip[field::PROTOCOL] = protocol::IPIP;
-        put(ip, field::SOURCE, &local.octets());
-        put(ip, field::DESTINATION, &remote.octets());
-        let sum = checksum::sum(ip);
-        let link_len = if link.is_some() { ethernet::HEADER_LEN as u8 } else { 0 };
-        Self { bytes, link_len, sum }
+        put(&mut ip, field::SOURCE, &local.octets());
+        put(&mut ip, field::DESTINATION, &remote.octets());
+        Self { link, ip, sum: checksum::sum(&ip) }
     }
 
     /// Length of the Ethernet header in front, 0 without one.
     #[inline]
     pub const fn link_len(&self) -> usize {
-        self.link_len as usize
+        if self.link.is_some() { ethernet::HEADER_LEN } else { 0 }
     }
 }
 
@@ -63,11 +60,12 @@ impl Outer {
 ///
 /// The outer packet has DF and ECN of the inner one (RFC 2003, section 3.1; RFC 6040, section 4.1, normal mode), DSCP 0
 /// and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along. False,
-/// and the packet as it was but for its padding: not a plain IPv4 packet, too long with the header, or no headroom.
+/// and the packet as it was: not a plain IPv4 packet, too long with the header, or no headroom.
 #[inline]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
-    if packet.offload.segmentation.is_some() {
+    let headroom = ipv4::HEADER_LEN + outer.link_len();
+    if packet.offload.segmentation.is_some() || packet.headroom() < headroom {
         return false;
     }
     let Ok(inner) = ipv4::View::new_checked(packet.bytes()) else { return false };
@@ -76,19 +74,18 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     let ecn = inner.ecn();
     let dont_fragment = inner.flags_offset() & ipv4::DONT_FRAGMENT;
 
-    let mut header = outer.bytes;
-    let ip = &mut header[IP..];
+    let mut ip = outer.ip;
     ip[field::DSCP_ECN] = ecn as u8;
-    put(ip, field::TOTAL_LEN, &total_len.to_be_bytes());
-    put(ip, field::ID, &id.to_be_bytes());
-    put(ip, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
+    put(&mut ip, field::TOTAL_LEN, &total_len.to_be_bytes());
+    put(&mut ip, field::ID, &id.to_be_bytes());
+    put(&mut ip, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
     // RFC 1624's equation where every old word is zero: the new words are added to the sum.
     let words = [ecn as u16, total_len, id, dont_fragment];
     let sum = words.into_iter().fold(outer.sum, |sum, word| sum + u32::from(word));
-    put(ip, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
+    put(&mut ip, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
 
     packet.set_len(usize::from(inner_len));
-    packet.push_front(&header[IP - outer.link_len()..])
+    packet.push_front(&ip) && outer.link.is_none_or(|link| packet.push_front(&link))
 }
 
 /// The outer header of a packet that came through a tunnel: enough to know the peer before anything is believed.
@@ -277,6 +274,26 @@ mod tests {
         assert_eq!((frame.source(), frame.destination()), ([2; 6], [4; 6]));
         assert_eq!(frame.ethertype(), ethernet::ethertype::IPV4);
         assert_eq!(tunnelled(frame.payload()).unwrap().source, LOCAL);
+    }
+
+    #[test]
+    fn what_does_not_fit_stays_as_it_was() {
+        let mut inner = [0; 20];
+        (inner[0], inner[3]) = (0x45, 20);
+        let outer = Outer::new(LOCAL, REMOTE, None);
+        let mut crowded = packet(&inner);
+        let headroom = crowded.headroom();
+        assert!(crowded.push_front(&vec![0; headroom - 19]));
+        let len = crowded.len();
+        crowded.bytes_mut()[..20].copy_from_slice(&inner);
+        assert!(!encapsulate(&mut crowded, &outer, 0), "no headroom");
+        assert_eq!(crowded.len(), len);
+
+        let mut longest = vec![0; 65_516];
+        (longest[0], longest[2], longest[3]) = (0x45, 0xff, 0xec);
+        assert!(!encapsulate(&mut packet(&longest), &outer, 0), "beyond 64 KB");
+        (longest[2], longest[3]) = (0xff, 0xeb);
+        assert!(encapsulate(&mut packet(&longest), &outer, 0));
     }
 
     #[test]
