@@ -137,7 +137,8 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
     let mut store = Store::new(&settings.datastore);
     let mut watcher = Watcher::new(&settings.datastore);
     store.refresh();
-    let cluster = import(&store.contents());
+    let contents = store.contents();
+    let cluster = import(&contents);
     if !cluster.in_sync {
         let problems: Vec<String> =
             cluster.problems.iter().map(|problem| problem.summary()).collect();
@@ -176,7 +177,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         host: host.pop().ok_or(Error::NoQueue)?,
         host_mtu: uplink.mtu,
     })?;
-    agent.learn(cluster);
+    agent.learn(cluster, contents.fingerprint);
 
     let (peers, wanted) = watch::channel(BTreeSet::new());
     let (found, mut next_hops) = watch::channel(uplink::NextHops::new());
@@ -200,7 +201,8 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
                 let _ = answer.send(given);
             }
             _ = watcher.changed() => if store.refresh() {
-                agent.learn(import(&store.contents()));
+                let contents = store.contents();
+                agent.learn(import(&contents), contents.fingerprint);
                 peers.send_replace(agent.peers());
             },
             Ok(()) = next_hops.changed() => {

@@ -47,6 +47,7 @@ pub(super) struct Agent {
     pub(super) name: String,
     pub(super) started: Instant,
     pub(super) cluster: Cluster,
+    pub(super) fingerprint: u64,
     pub(super) topology: Topology,
     pub(super) worker: Handle,
     pub(super) ports: BTreeMap<PortId, Port>,
@@ -88,6 +89,7 @@ impl Agent {
             name: parts.name,
             started: Instant::now(),
             cluster: Cluster::default(),
+            fingerprint: 0,
             topology: Topology::default(),
             worker: parts.worker,
             ports: BTreeMap::new(),
@@ -229,13 +231,14 @@ impl Agent {
     }
 
     /// Takes in what the datastore says now. What cannot be used leaves the last topology in force.
-    pub(super) fn learn(&mut self, cluster: Cluster) {
+    pub(super) fn learn(&mut self, cluster: Cluster, fingerprint: u64) {
         for problem in
             cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
         {
             tracing::warn!(problem = problem.summary(), "datastore");
         }
         self.cluster = cluster;
+        self.fingerprint = fingerprint;
         match topology::topology(&self.cluster, &self.name) {
             Ok(topology) => self.topology = topology,
             Err(error) => {

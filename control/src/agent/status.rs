@@ -19,6 +19,7 @@ pub(super) fn status(agent: &Agent) -> Status {
         node: agent.name.clone(),
         uptime_s: agent.started.elapsed().as_secs(),
         in_sync: agent.cluster.in_sync,
+        datastore: format!("{:016x}", agent.fingerprint),
         tables: agent.tables.version,
         invalid: agent.cluster.problems.iter().map(|problem| problem.summary()).collect(),
         known_endpoints: agent.cluster.model.endpoints.len(),

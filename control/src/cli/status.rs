@@ -37,6 +37,7 @@ fn render(status: &api::Status) -> String {
         node,
         uptime_s,
         in_sync,
+        datastore,
         tables,
         invalid,
         known_endpoints,
@@ -54,7 +55,7 @@ fn render(status: &api::Status) -> String {
     let _ = writeln!(text, "node {node}, manx {version}, up {up}");
     let _ = writeln!(
         text,
-        "datastore {sync}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times"
+        "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times"
     );
     for object in invalid {
         let _ = writeln!(text, "INVALID {object}");
@@ -196,6 +197,7 @@ mod tests {
             node: "node-1".to_owned(),
             uptime_s: 3725,
             in_sync: true,
+            datastore: "0f1e2d3c4b5a6978".to_owned(),
             tables: 12,
             invalid: vec!["policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0".to_owned()],
             known_endpoints: 6,
@@ -262,7 +264,7 @@ mod tests {
     fn a_status_reads_like_this() {
         insta::assert_snapshot!(render(&status()), @r"
         node node-1, manx 0.1.0, up 1h 2m
-        datastore in sync: 6 endpoints, 3 policies; tables published 12 times
+        datastore in sync at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times
         INVALID policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0
 
         ENDPOINTS
@@ -310,7 +312,7 @@ mod tests {
         };
         insta::assert_snapshot!(render(&nothing), @r"
         node node-1, manx 0.1.0, up 1h 2m
-        datastore NOT IN SYNC: 6 endpoints, 3 policies; tables published 12 times
+        datastore NOT IN SYNC at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times
         ");
     }
 }

@@ -129,7 +129,8 @@ async fn probe(cluster: &Cluster, events: &Events) {
     };
     let mut statuses = Vec::new();
     for agent in &cluster.agents {
-        match agent.status().await {
+        // An agent that has ended says why in its log.
+        match agent.check_alive().and(agent.status().await) {
             Ok(status) => statuses.push(status),
             Err(error) => return drop(events.send(failed(&error.into()))),
         }

@@ -131,7 +131,7 @@ impl Cluster {
         cluster.start_parties(&names, &mut progress).await?;
         cluster.attach_pods(&names, &mut progress).await?;
         progress("sync", 0, 1);
-        cluster.wait_in_sync(None).await?;
+        cluster.wait_in_sync().await?;
         progress("sync", 1, 1);
         cluster.write_state()?;
         Ok(cluster)
@@ -221,18 +221,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every agent enforces the live manifests; after a change, until each has published something later than
-    /// `before`.
-    pub async fn wait_in_sync(&self, before: Option<&[Status]>) -> Result<(), ClusterError> {
-        let policies = self.objects.0.keys().filter(|(kind, ..)| kind == "NetworkPolicy").count();
+    /// Waits until every agent enforces the live manifests as they stand now.
+    async fn wait_in_sync(&self) -> Result<(), ClusterError> {
+        let datastore = format!("{:016x}", Store::load(self.workdir.manifests()).fingerprint);
         let deadline = tokio::time::Instant::now() + SYNC;
         loop {
             let mut missing = None;
-            for (index, agent) in self.agents.iter().enumerate() {
+            for agent in &self.agents {
                 agent.check_alive()?;
-                let status = agent.status().await?;
-                let before = before.and_then(|before| before.get(index)).map(|old| old.tables);
-                missing = lack(&status, self.plan.pods.len(), policies, before);
+                missing = lack(&agent.status().await?, self.plan.pods.len(), &datastore);
                 if missing.is_some() {
                     break;
                 }
@@ -297,24 +294,22 @@ impl Cluster {
             }
             live::write(&self.workdir.manifests(), &id, &self.objects.0[&id])?;
         }
-        self.wait_in_sync(None).await
+        self.wait_in_sync().await
     }
 }
 
-/// What is still missing until an agent enforces this many pods and policies.
-fn lack(status: &Status, pods: usize, policies: usize, before: Option<u64>) -> Option<String> {
+/// What is still missing until an agent enforces these manifests, with this many pods.
+fn lack(status: &Status, pods: usize, datastore: &str) -> Option<String> {
     let node = &status.node;
     if !status.in_sync {
         return Some(format!("node {node} has not read the manifests yet"));
     }
+    if status.datastore != datastore {
+        return Some(format!("node {node} has not published the manifests as they stand"));
+    }
     if status.known_endpoints != pods {
-        return Some(format!("node {node} knows {} of {pods} pods", status.known_endpoints));
-    }
-    if status.known_policies != policies {
-        return Some(format!("node {node} knows {} of {policies} policies", status.known_policies));
-    }
-    if before.is_some_and(|tables| status.tables <= tables) {
-        return Some(format!("node {node} has not published the change"));
+        let known = status.known_endpoints;
+        return Some(format!("node {node} knows {known} of {pods} pods: {:?}", status.invalid));
     }
     let waiting = status.endpoints.iter().find(|endpoint| !endpoint.enforced)?;
     Some(format!("node {node} does not enforce {} yet", waiting.pod))

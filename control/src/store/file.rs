@@ -1,7 +1,7 @@
 //! One file: its last good state, what is wrong with it now, and whether it needs to be read again.
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -54,6 +54,8 @@ pub(super) struct File {
     /// Keyed by chance, so that nobody can write two texts with one digest.
     hashing: RandomState,
     good: Option<Manifest>,
+    /// Of the text that `good` was read from; the same in every process.
+    fingerprint: u64,
     fault: Option<Problem>,
 }
 
@@ -66,6 +68,11 @@ impl File {
 
     pub(super) fn was_read(&self) -> bool {
         self.good.is_some()
+    }
+
+    /// Names the text whose objects these are.
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
@@ -109,12 +116,20 @@ impl File {
         match manifest::read(name, text) {
             Ok(manifest) => {
                 self.good = Some(manifest);
+                self.fingerprint = fingerprint(text);
                 self.fault = None;
             }
             Err(fault) => self.fault = Some(*fault),
         }
         self.digest = Some(self.hashing.hash_one(text));
     }
+}
+
+/// Not keyed, so that two processes can compare theirs; nothing is decided by it but whether they have read the same.
+pub(super) fn fingerprint(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The file's text; `None` if it still has the `known` stamp.

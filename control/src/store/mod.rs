@@ -49,6 +49,8 @@ pub struct Contents {
     /// Whether every file has been read at least once: until then something is missing that nobody knows of, and nothing
     /// may pass. It stays true from then on.
     pub in_sync: bool,
+    /// Names this content: two processes of one version that have read the same files have the same.
+    pub fingerprint: u64,
 }
 
 /// An object and where it is defined.
@@ -107,7 +109,13 @@ impl Store {
 
     /// All objects as of the last [`Store::refresh`].
     pub fn contents(&self) -> Contents {
-        let mut contents = Contents { in_sync: self.in_sync, ..Contents::default() };
+        let files: Vec<(&str, u64)> =
+            self.files.iter().map(|(name, file)| (name.as_str(), file.fingerprint())).collect();
+        let mut contents = Contents {
+            in_sync: self.in_sync,
+            fingerprint: file::fingerprint(files),
+            ..Contents::default()
+        };
         contents.problems.extend(self.fault.clone());
         for file in self.files.values() {
             contents.problems.extend(file.problems().cloned());
