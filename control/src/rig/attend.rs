@@ -19,6 +19,7 @@ use super::matrix;
 use super::measure;
 use super::party::Party;
 use super::report::{self, PartyReport, Report};
+use super::setup::Setup;
 use super::workdir::Workdir;
 use crate::oracle::Oracle;
 
@@ -32,14 +33,17 @@ pub fn run(workdir: Workdir) -> io::Result<()> {
 
 async fn attend(workdir: Workdir) -> io::Result<()> {
     let socket = workdir.socket();
-    let built = Cluster::build(workdir, |step, done, total| {
+    let built = Cluster::build(workdir.clone(), |step, done, total| {
         tell(&Event::Progress { step: step.to_owned(), done, total });
     })
     .await;
     let cluster = match built {
         Ok(cluster) => Arc::new(Mutex::new(cluster)),
         Err(error) => {
-            tell(&failed(&error));
+            let exports = Setup::read(&workdir).map(|setup| setup.exports).ok();
+            let logs = exports.and_then(|exports| export::export_logs(&workdir, &exports).ok()?);
+            let logs = logs.map(|logs| format!("; logs: {}", logs.display())).unwrap_or_default();
+            tell(&Event::Failed { fault: error.fault(), message: format!("{error}{logs}") });
             return Err(io::Error::other(error));
         }
     };

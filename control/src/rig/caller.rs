@@ -25,7 +25,9 @@ pub enum CallError {
         message: String,
     },
     /// It has ended, or was ended.
-    #[error("the rig has ended before its work was done{0}")]
+    #[error(
+        "the rig has ended before its work was done (was it ended, or its time up? --timeout){0}"
+    )]
     Ended(String),
     /// It cannot be reached.
     #[error("the rig cannot be reached: {0}")]

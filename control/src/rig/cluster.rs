@@ -19,7 +19,6 @@ use super::setup::{NodeState, PodState, Setup, State};
 use super::underlay::{self, Names};
 use super::workdir::{Workdir, WorkdirError};
 use crate::api::{Attached, PodName, Status};
-use crate::cli::Error as CommandError;
 use crate::manifest;
 use crate::manifest::object::{self, Object, Phase};
 use crate::netlink;
@@ -65,12 +64,12 @@ impl ClusterError {
         match self {
             Self::Plan(_) | Self::Input(_) | Self::NewObject(_) => Fault::Input,
             Self::Underlay(_) => Fault::Environment,
-            Self::Agent(AgentError::Ended { status, .. })
-                if status.code()
-                    == Some(CommandError::Environment(String::new()).code().into()) =>
-            {
-                Fault::Environment
-            }
+            // An agent ends with the exit codes of every command.
+            Self::Agent(AgentError::Ended { status, .. }) => match status.code() {
+                Some(2) => Fault::Input,
+                Some(3) => Fault::Environment,
+                _ => Fault::Own,
+            },
             Self::Agent(AgentError::Call { source, .. })
                 if source.kind() == crate::api::ErrorKind::Environment =>
             {

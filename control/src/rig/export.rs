@@ -12,6 +12,7 @@ use super::cluster::{Cluster, export_folder};
 use super::order::{Probe, Task};
 use super::party::Party;
 use super::report::Report;
+use super::workdir::Workdir;
 use crate::api::Status;
 
 /// How many deviating probes are sent again under capture.
@@ -43,6 +44,22 @@ pub async fn export(
         fs::copy(agent.log(), folder.join(format!("{}.log", agent.node())))?;
     }
     Ok(folder)
+}
+
+/// What is left of a rig that could not be built: the logs of whatever ran. Says where they are, if there are any.
+pub fn export_logs(workdir: &Workdir, exports: &Path) -> io::Result<Option<PathBuf>> {
+    let folder = export_folder(exports, workdir.name());
+    let nodes = (0..).map(|index| (index, workdir.agent_log(index)));
+    let logs: Vec<(usize, PathBuf)> = nodes.take_while(|(_, log)| log.exists()).collect();
+    if logs.is_empty() {
+        return Ok(None);
+    }
+    fs::create_dir_all(&folder)?;
+    for (index, log) in logs {
+        fs::copy(log, folder.join(format!("agent-{index}.log")))?;
+    }
+    copy_folder(&workdir.manifests(), &folder.join("manifests"))?;
+    Ok(Some(folder))
 }
 
 fn write_json(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {

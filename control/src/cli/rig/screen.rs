@@ -13,7 +13,12 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn new() -> Self {
         // indicatif draws on stderr, and only on a terminal.
-        Self { bar: ProgressBar::new(0), step: String::new() }
+        let bar = ProgressBar::no_length();
+        if let Ok(style) = ProgressStyle::with_template("{msg:>8} [{bar:40}] {pos}/{len} {elapsed}")
+        {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self { bar, step: String::new() }
     }
 
     /// Takes the bar away.
@@ -26,12 +31,6 @@ impl Listener for Screen {
     fn progress(&mut self, step: &str, done: usize, total: usize) {
         if self.step != step {
             step.clone_into(&mut self.step);
-            self.bar.reset();
-            if let Ok(style) =
-                ProgressStyle::with_template("{msg:>10} [{bar:40}] {pos}/{len} {elapsed}")
-            {
-                self.bar.set_style(style.progress_chars("=> "));
-            }
             self.bar.set_message(self.step.clone());
         }
         self.bar.set_length(total as u64);
