@@ -2,8 +2,6 @@
 //!
 //! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`].
 
-use std::net::IpAddr;
-
 use manx_policy_compiler::model::{Protocol, Transport};
 
 use crate::fate::{DropReason, Fate};
@@ -173,29 +171,13 @@ pub fn decide(
 /// What is refused whatever the tables say.
 fn refusal(subject: &Subject<'_>) -> Option<DropReason> {
     let parsed = subject.parsed;
-    if !is_forwardable(parsed.source.to_ip()) || !is_forwardable(parsed.destination.to_ip()) {
+    if !parsed.source.is_forwardable() || !parsed.destination.is_forwardable() {
         return Some(DropReason::NotForwardable);
     }
     let tunnel = parsed.protocol == protocol::IPIP
         || (parsed.protocol == protocol::UDP && parsed.destination_port == VXLAN_PORT);
     (tunnel && matches!(subject.entrance, Entrance::Endpoint(_)))
         .then_some(DropReason::TunnelFromPod)
-}
-
-/// What never leaves its link or its host (RFC 1122, 3.2.1.3; RFC 1812, 5.3.7; RFC 4291, 2.5 and 2.7). IPv4's link-local
-/// addresses pass, as they do with Calico: metadata services and node-local DNS live there.
-fn is_forwardable(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            !(v4.is_multicast() || v4.is_broadcast() || v4.is_loopback() || v4.octets()[0] == 0)
-        }
-        IpAddr::V6(v6) => {
-            !(v6.is_multicast()
-                || v6.is_loopback()
-                || v6.is_unspecified()
-                || v6.is_unicast_link_local())
-        }
-    }
 }
 
 fn settle(
@@ -205,13 +187,17 @@ fn settle(
     hash: u64,
     now: u32,
 ) -> Settled {
-    match subject.parsed.fragment {
-        Fragment::Whole if subject.parsed.is_icmp_error() => {
+    let first = |memory: &mut Memory| {
+        if subject.parsed.is_icmp_error() {
             related(tables, &mut memory.flows, subject, now)
+        } else {
+            flow(tables, &mut memory.flows, subject, hash, now)
         }
-        Fragment::Whole => flow(tables, &mut memory.flows, subject, hash, now),
+    };
+    match subject.parsed.fragment {
+        Fragment::Whole => first(memory),
         Fragment::First { .. } => {
-            let settled = flow(tables, &mut memory.flows, subject, hash, now);
+            let settled = first(memory);
             memory.fragments.remember(
                 subject.parsed,
                 entrance_code(subject.entrance),
@@ -435,8 +421,10 @@ fn settled(ends: &Ends, judgement: &Judgement) -> Settled {
 /// destination that is nowhere is let through to be answered.
 fn connects(from: Via, to: Via) -> bool {
     match (from, to) {
-        (Via::Endpoint(_), _) | (_, Via::Endpoint(_) | Via::Unreachable | Via::NoRoute) => true,
-        (Via::Node, Via::Tunnel(_)) | (Via::Tunnel(_), Via::Node) => true,
+        (Via::Endpoint(_), _)
+        | (_, Via::Endpoint(_) | Via::Unreachable | Via::NoRoute)
+        | (Via::Node, Via::Tunnel(_))
+        | (Via::Tunnel(_), Via::Node) => true,
         (
             Via::Node | Via::Host | Via::Tunnel(_) | Via::NoRoute | Via::Unreachable,
             Via::Node | Via::Host | Via::Tunnel(_),
@@ -459,7 +447,7 @@ fn depart(tables: &Tables, subject: &Subject<'_>, way: Way) -> Fate {
     if hop && parsed.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }
-    if subject.unit > mtu as usize && parsed.dont_fragment {
+    if subject.unit > mtu as usize && !parsed.may_fragment() {
         return answer(DropReason::TooBig, ErrorKind::TooBig { mtu });
     }
     Fate::Forward { via: way.to, hop }

@@ -21,7 +21,7 @@ use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
 use crate::parse::{Fragment, Parsed, parse};
 use crate::report::{Denied, Report};
 use crate::tables::{Role, Tables, Via};
-use crate::wire::{ipv4, ipv6, protocol};
+use crate::wire::protocol;
 
 /// How much a worker may remember.
 #[derive(Debug, Clone, Copy)]
@@ -170,7 +170,7 @@ impl Pipeline {
         match fate {
             Fate::Forward { via, hop } => {
                 if hop {
-                    spend_hop(&mut packet, &parsed);
+                    parsed.decrement_ttl(packet.bytes_mut());
                 }
                 let posted = context.post(packet, parsed.header_len as usize, via);
                 if let Err(reason) = posted {
@@ -309,19 +309,6 @@ fn item(mut packet: Packet, entrance: Entrance) -> Result<Item, (Packet, DropRea
             Ok(Item { packet, parsed, entrance, hash: 0 })
         }
         Err(error) => Err((packet, error.into())),
-    }
-}
-
-/// One hop: the TTL goes down and IPv4's header checksum is adjusted (RFC 1624); IPv6's has none.
-fn spend_hop(packet: &mut Packet, parsed: &Parsed) {
-    let bytes = packet.bytes_mut();
-    let hops = parsed.ttl.saturating_sub(1);
-    if parsed.is_v4() {
-        if let Ok(mut ip) = ipv4::View::new_checked(bytes) {
-            ip.set_ttl(hops);
-        }
-    } else if let Ok(mut ip) = ipv6::View::new_checked(bytes) {
-        ip.set_hop_limit(hops);
     }
 }
 

@@ -52,6 +52,9 @@ pub struct Settings {
     pub core: Option<usize>,
 }
 
+/// What puts something round a port, or takes it off again.
+pub type Wrapping = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
+
 /// What control tells a worker.
 pub enum Command {
     /// Judge by these tables from the next batch on.
@@ -61,7 +64,7 @@ pub enum Command {
     /// Let go of a port.
     Detach(PortId),
     /// Put something round a port, or take it off again.
-    Wrap(PortId, Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>),
+    Wrap(PortId, Wrapping),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
     /// End.
@@ -339,11 +342,7 @@ impl Worker {
         }
     }
 
-    fn wrap(
-        &mut self,
-        id: PortId,
-        wrap: Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>,
-    ) {
+    fn wrap(&mut self, id: PortId, wrap: Wrapping) {
         if let Some(slot) = self.ports.detach(id, &mut self.pool) {
             self.hot.retain(|hot| *hot != id);
             self.ports.attach(id, wrap(slot.io), slot.counters);

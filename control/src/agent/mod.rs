@@ -26,7 +26,9 @@ use self::node::{Agent, Parts};
 use self::server::{Question, Server};
 use crate::api::ErrorKind;
 use crate::cli::node::PodDevice;
+use crate::doctor::{self, Lack};
 use crate::import::import;
+use crate::manifest::problem::Problem;
 use crate::netlink::{self, Netlink};
 use crate::store::{Store, Watcher};
 use crate::topology::{self, TopologyError};
@@ -80,11 +82,9 @@ pub enum Error {
     /// The devices could not be made.
     #[error(transparent)]
     Devices(#[from] device::Error),
-    /// A tunnel port could not be opened.
-    #[error(
-        "the uplink {0}'s tunnel ports could not be opened: {1}; manx doctor tells what is missing"
-    )]
-    Uplink(String, io::Error),
+    /// The environment lacks something.
+    #[error(transparent)]
+    Lack(#[from] Lack),
     /// The worker could not be started.
     #[error("the worker could not be started: {0}")]
     Worker(io::Error),
@@ -109,12 +109,8 @@ impl Error {
             Self::Topology(_) | Self::NotInSync(..) => ErrorKind::Invalid,
             Self::Addresses(error) => error.kind(),
             Self::Devices(error) => error.kind(),
-            Self::Uplink(_, error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                ErrorKind::Environment
-            }
-            Self::Netlink(_) | Self::Namespace(_) => ErrorKind::Environment,
+            Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) => ErrorKind::Environment,
             Self::Server(_)
-            | Self::Uplink(..)
             | Self::Worker(_)
             | Self::Runtime(_)
             | Self::WorkerGone
@@ -140,16 +136,15 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
     let contents = store.contents();
     let cluster = import(&contents);
     if !cluster.in_sync {
-        let problems: Vec<String> =
-            cluster.problems.iter().map(|problem| problem.summary()).collect();
+        let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
         return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
     }
+    doctor::no_ipip_module()?;
     let place = topology::topology(&cluster, &settings.name)?;
     let server = Server::bind(&settings.socket)?;
     let netlink = Netlink::open()?;
     let uplink = netlink.existing(&settings.uplink).await?;
-    let tunnels = uplink::open(&uplink, settings.ring)
-        .map_err(|error| Error::Uplink(settings.uplink.clone(), error))?;
+    let tunnels = uplink::open(&uplink, settings.ring)?;
     let addresses =
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
     let namespace = AgentNamespace::create()?;

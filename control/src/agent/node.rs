@@ -22,9 +22,7 @@ use super::pod_device::{self, Attachment, PodDevice};
 use super::server::Answer;
 use super::uplink::NextHops;
 use super::{Error, status};
-use crate::api::{
-    Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply, Response,
-};
+use crate::api::{Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply};
 use crate::calc::{Calculation, Inputs, Local, Underlay};
 use crate::import::Cluster;
 use crate::ipam;
@@ -135,8 +133,11 @@ impl Agent {
     /// Answers a call.
     pub(super) fn answer(&mut self, call: Call) -> Answer {
         match call {
-            Call::Attach(attach) => Answer::Reply(self.attach(attach).map(Reply::Attached)),
-            Call::Detach(pod) => Answer::Reply(self.detach(&pod)),
+            Call::Attach(attach) => Answer::Reply(self.attach(&attach).map(Reply::Attached)),
+            Call::Detach(pod) => {
+                self.detach(&pod);
+                Answer::Reply(Ok(Reply::Detached))
+            }
             Call::Status => Answer::Reply(Ok(Reply::Status(Box::new(status::status(self))))),
             Call::Denials => {
                 self.read_reports();
@@ -146,7 +147,7 @@ impl Agent {
         }
     }
 
-    fn attach(&mut self, attach: Attach) -> Result<Attached, Failure> {
+    fn attach(&mut self, attach: &Attach) -> Result<Attached, Failure> {
         let name = ObjectName::new(&attach.pod.namespace, &attach.pod.name);
         if let (Some(pod), Some(local)) = (self.pods.get(&name), self.locals.get(&name)) {
             if pod.device.is(&attach.netns, &attach.interface) {
@@ -156,7 +157,7 @@ impl Agent {
                     mtu: local.mtu,
                 });
             }
-            self.detach(&attach.pod)?;
+            self.detach(&attach.pod);
         }
         let addresses = self
             .addresses
@@ -192,7 +193,7 @@ impl Agent {
         Ok(Attached { addresses, device: self.pod_device, mtu })
     }
 
-    fn detach(&mut self, pod: &PodName) -> Response {
+    fn detach(&mut self, pod: &PodName) {
         let name = ObjectName::new(&pod.namespace, &pod.name);
         self.locals.remove(&name);
         if let Some(gone) = self.pods.remove(&name) {
@@ -205,7 +206,6 @@ impl Agent {
             tracing::info!(%pod, "detached");
         }
         self.release(pod);
-        Ok(Reply::Detached)
     }
 
     fn unplug(&mut self, port: PortId) {
@@ -222,7 +222,7 @@ impl Agent {
     /// The lowest endpoint index that no attached pod has.
     fn free_index(&self) -> u32 {
         let taken: BTreeSet<u32> = self.locals.values().map(|local| local.index).collect();
-        (0..).find(|index| !taken.contains(index)).unwrap_or(u32::MAX)
+        (0..=taken.len() as u32).find(|index| !taken.contains(index)).unwrap_or_default()
     }
 
     /// Pods' packets must fit the tunnels.
@@ -242,7 +242,7 @@ impl Agent {
         match topology::topology(&self.cluster, &self.name) {
             Ok(topology) => self.topology = topology,
             Err(error) => {
-                tracing::error!(%error, "the node cannot be placed; the routes stay as they were")
+                tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
             }
         }
         match self.host_device.reconcile(&self.topology.host()) {
@@ -252,7 +252,7 @@ impl Agent {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "the node's own routes are not as they should be")
+                tracing::error!(%error, "the node's own routes are not as they should be");
             }
         }
         self.publish();

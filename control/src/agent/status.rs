@@ -11,6 +11,7 @@ use super::node::Agent;
 use crate::api::{
     EndpointStatus, PodName, PortStatus, RouteStatus, RuleCount, Status, WorkerStatus,
 };
+use crate::manifest::problem::Problem;
 
 /// The whole status.
 pub(super) fn status(agent: &Agent) -> Status {
@@ -21,7 +22,7 @@ pub(super) fn status(agent: &Agent) -> Status {
         in_sync: agent.cluster.in_sync,
         datastore: format!("{:016x}", agent.fingerprint),
         tables: agent.tables.version,
-        invalid: agent.cluster.problems.iter().map(|problem| problem.summary()).collect(),
+        invalid: agent.cluster.problems.iter().map(Problem::summary).collect(),
         known_endpoints: agent.cluster.model.endpoints.len(),
         known_policies: agent.cluster.model.policies.len(),
         endpoints: endpoints(agent),

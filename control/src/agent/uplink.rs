@@ -4,7 +4,6 @@
 //! the raw socket, where the kernel resolves it with the first packet.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
 use tokio::sync::watch;
 
+use crate::doctor::{self, Lack};
 use crate::netlink::{self, Netlink};
 
 /// How often the kernel's neighbour table is read.
@@ -30,14 +30,19 @@ pub(super) struct Ports {
 }
 
 /// Opens the tunnel ports on the uplink `link`. With a ring the raw socket only sends; without, it receives too.
-pub(super) fn open(link: &netlink::Link, ring: bool) -> io::Result<Ports> {
+pub(super) fn open(link: &netlink::Link, ring: bool) -> Result<Ports, Lack> {
     let Some(mac) = link.mac.filter(|_| ring) else {
-        return Ok(Ports { raw: Box::new(IpipRaw::open(Reception::All)?), ring: None });
+        return Ok(Ports { raw: Box::new(raw(Reception::All)?), ring: None });
     };
-    let raw = Box::new(IpipRaw::open(Reception::Quiet)?);
-    let mut queues = PacketUplink::open(link.index, UplinkOptions::default(), 1)?;
+    let raw = Box::new(raw(Reception::Quiet)?);
+    let mut queues = PacketUplink::open(link.index, UplinkOptions::default(), 1)
+        .map_err(|error| doctor::packet_sockets_refused(&error))?;
     let ring = queues.pop().map(|queue| (Box::new(queue) as Box<dyn PacketIo>, mac));
     Ok(Ports { raw, ring })
+}
+
+fn raw(reception: Reception) -> Result<IpipRaw, Lack> {
+    IpipRaw::open(reception).map_err(|error| doctor::raw_sockets_refused(&error))
 }
 
 /// Keeps `hops` at what the kernel knows of the peers' next hops on interface `device`; never ends.
@@ -58,7 +63,7 @@ pub(super) async fn follow(
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "next hops of the peers cannot be read; the raw socket serves them")
+                tracing::warn!(%error, "next hops of the peers cannot be read; the raw socket serves them");
             }
         }
         tokio::select! {

@@ -35,13 +35,9 @@ pub struct Node {
     /// What a worker without packets does
     #[arg(long, env = "MANX_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
-    /// How many workers
-    #[arg(long, env = "MANX_WORKERS", value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub workers: u16,
-    /// Cores to pin the workers to, e.g. 2,3
-    #[arg(long, env = "MANX_PIN", value_name = "CORES", value_delimiter = ',')]
-    pub pin: Vec<usize>,
+    /// Core to pin the worker to
+    #[arg(long, env = "MANX_PIN", value_name = "CORE")]
+    pub pin: Option<usize>,
     /// Form of the log
     #[arg(long, env = "MANX_LOG", value_enum, default_value_t = LogFormat::Text)]
     pub log: LogFormat,
@@ -107,7 +103,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
             Poll::Adaptive => Polling::Adaptive,
             Poll::Busy => Polling::Busy,
         },
-        core: node.pin.first().copied(),
+        core: node.pin,
     })
     .map_err(Error::from)
 }

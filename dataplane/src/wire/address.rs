@@ -52,13 +52,15 @@ impl Address {
     }
 
     /// Whether a router forwards packets from or to it: not this network or the unspecified address, not loopback,
-    /// link-local, multicast, reserved or broadcast (RFC 1812, section 5.3.7; RFC 6890; RFC 4291, section 2.5 and 2.7).
+    /// multicast, reserved or broadcast, not IPv6's link-local (RFC 1812, section 5.3.7; RFC 6890; RFC 4291, section 2.5
+    /// and 2.7). IPv4's link-local addresses pass, as they do with Calico and against RFC 3927, section 7: metadata
+    /// services and node-local DNS live there.
     #[inline]
     pub const fn is_forwardable(self) -> bool {
         match self.to_ip() {
             IpAddr::V4(v4) => {
                 let first = v4.octets()[0];
-                !(first == 0 || v4.is_loopback() || v4.is_link_local() || first >= 224)
+                !(first == 0 || v4.is_loopback() || first >= 224)
             }
             IpAddr::V6(v6) => {
                 !(v6.is_unspecified()
@@ -128,7 +130,6 @@ mod tests {
             let never = v4[0] == 0
                 || v4[0] >= 240
                 || ip.is_loopback()
-                || ip.is_link_local()
                 || ip.is_multicast()
                 || ip.is_broadcast();
             prop_assert_eq!(Address::v4(v4).is_forwardable(), !never);
