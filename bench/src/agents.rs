@@ -29,6 +29,8 @@ pub const AGENT: &str = "agent";
 /// How long an agent may take to come up, and to enforce what it was given.
 const PATIENCE: Duration = Duration::from_secs(20);
 const NAMESPACE: &str = "bench";
+/// An IPv4 header.
+const IPIP_OVERHEAD: u32 = 20;
 
 /// An agent's own command line: `manx node`'s, and the namespace of its node.
 #[derive(Debug, Parser)]
@@ -54,7 +56,7 @@ pub fn run_agent(arguments: impl Iterator<Item = String>) -> Result<(), String> 
 /// What a cluster is like.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Whether the two pods are on two nodes, with IPIP between them, or on one without any tunnel.
+    /// Whether the two pods are on two nodes, with IPIP between them, or on one.
     pub across: bool,
     /// How many rules the policies hold besides the one that allows the traffic.
     pub rules: usize,
@@ -91,7 +93,9 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
     fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
     write(&datastore, "cluster.yaml", &cluster_manifest(shape))?;
     let nodes = [named(&folder, "node-1")?, named(&folder, "node-2")?];
-    kernel::veth(&nodes[0], "eth0", &nodes[1], "eth0")?;
+    // Pods get what is left beside a tunnel header. On one node they are to have the same MTU as the kernel's ends.
+    let mtu = if shape.across { kernel::MTU } else { kernel::MTU + IPIP_OVERHEAD };
+    kernel::veth(&nodes[0], "eth0", &nodes[1], "eth0", mtu)?;
     for (netns, host) in nodes.iter().zip([2, 3]) {
         kernel::address(netns, "eth0", kernel::net(172, 18, 0, host, 24))?;
         netns::run_in(netns, || sysctl::set("ipv4/ip_forward", "1"))??;
@@ -264,11 +268,10 @@ fn cluster_manifest(shape: Shape) -> String {
             node + 1
         );
     }
-    let mode = if shape.across { "Always" } else { "Never" };
     let _ = write!(
         text,
         "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{ name: pool }}\n\
-         spec: {{ cidr: 10.244.0.0/16, ipipMode: {mode} }}\n---\n\
+         spec: {{ cidr: 10.244.0.0/16, ipipMode: Always }}\n---\n\
          apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {NAMESPACE} }}\n---\n\
          apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
          metadata: {{ name: default-deny, namespace: {NAMESPACE} }}\n\

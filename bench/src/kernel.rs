@@ -23,7 +23,7 @@ pub fn routing() -> Result<Path, Error> {
     let (left, router, right) = (namespace()?, namespace()?, namespace()?);
     let far = |host: u8| net(10, 99, host, 0, 24);
     for (end, name, host) in [(&left, "left", 1), (&right, "right", 2)] {
-        veth(&router, name, end, "eth0")?;
+        veth(&router, name, end, "eth0", MTU)?;
         address(&router, name, net(10, 99, host, 1, 24))?;
         address(end, "eth0", net(10, 99, host, 2, 24))?;
         route(end, "eth0", far(3 - host), Ipv4Addr::new(10, 99, host, 1))?;
@@ -40,7 +40,7 @@ pub fn routing() -> Result<Path, Error> {
 /// The ends are the nodes themselves, which is one hop less than pods behind them would have.
 pub fn vxlan() -> Result<Path, Error> {
     let (left, right) = (namespace()?, namespace()?);
-    veth(&left, "eth0", &right, "eth0")?;
+    veth(&left, "eth0", &right, "eth0", MTU)?;
     let node = |host| Ipv4Addr::new(172, 18, 0, host);
     for (end, host, peer) in [(&left, 2, 3), (&right, 3, 2)] {
         address(end, "eth0", net(172, 18, 0, host, 24))?;
@@ -72,12 +72,17 @@ pub fn loopback(netns: &OwnedFd) -> Result<(), Error> {
     })?)
 }
 
-/// A veth pair, both ends up.
-pub fn veth(one: &OwnedFd, name: &str, other: &OwnedFd, peer: &str) -> Result<(), Error> {
-    let (name, peer_name) = (name, peer);
+/// A veth pair, both ends up, with this MTU in bytes.
+pub fn veth(
+    one: &OwnedFd,
+    name: &str,
+    other: &OwnedFd,
+    peer_name: &str,
+    mtu: u32,
+) -> Result<(), Error> {
     netlink::in_netns(one, async |netlink| {
         let peer = Peer { name: peer_name, netns: Some(other.as_fd()), mac: None };
-        netlink.add_veth(&Veth { name, mac: None, mtu: MTU, peer }).await?;
+        netlink.add_veth(&Veth { name, mac: None, mtu, peer }).await?;
         set_up(&netlink, name).await
     })?;
     Ok(netlink::in_netns(other, async |netlink| set_up(&netlink, peer_name).await)?)

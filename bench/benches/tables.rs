@@ -1,0 +1,146 @@
+//! What one lookup costs: of an address and a service in the classifier, of a connection in the flow table.
+//!
+//! Addresses and flows are asked for in a shuffled order, so that big tables do not profit from one hot line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, TcpFlags};
+use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::model::{
+    Direction, Endpoint, IpBlock, LabelSelector, Model, ObjectName, Peer, Policy, PolicyState,
+    PortMatch, Protocol, Requirement, Rule, Service, Transport,
+};
+
+const TCP: u8 = 6;
+/// Pods of this node; the others are elsewhere.
+const LOCAL: usize = 100;
+const NAMESPACES: usize = 50;
+const APPS: usize = 20;
+
+/// The multiplier of a permutation of all 32-bit numbers: a cheap shuffle.
+fn shuffled(index: u32, below: u32) -> u32 {
+    index.wrapping_mul(2_654_435_761) % below
+}
+
+fn pod_address(index: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a00_0000 + index as u32)
+}
+
+fn name(index: usize) -> ObjectName {
+    ObjectName::new(format!("ns-{}", index % NAMESPACES), format!("pod-{index}"))
+}
+
+fn app(index: usize) -> LabelSelector {
+    let requirement = Requirement::In("app".to_owned(), BTreeSet::from([format!("app-{index}")]));
+    LabelSelector(BTreeSet::from([requirement]))
+}
+
+/// `pods` pods of [`APPS`] apps in [`NAMESPACES`] namespaces; for each app of each namespace a policy that lets the next app
+/// and a block in, on a port and on a range.
+fn model(pods: usize) -> Model {
+    let mut model = Model::default();
+    for namespace in 0..NAMESPACES {
+        model.namespaces.insert(format!("ns-{namespace}"), BTreeMap::new());
+        for index in 0..APPS {
+            let block: ipnet::IpNet = ipnet::Ipv4Net::new_assert(
+                Ipv4Addr::new(192, 168, (namespace * APPS + index) as u8, 0),
+                24,
+            )
+            .into();
+            let peers = [
+                Some(Peer::PodsHere(app((index + 1) % APPS))),
+                IpBlock::new(block, []).ok().map(Peer::Block),
+            ];
+            let service = |port| Service { protocol: Protocol::Tcp, port };
+            let ranges = vec![
+                service(PortMatch::Range { first: 8080, last: 8080 }),
+                service(PortMatch::Range { first: 9000 + index as u16, last: 9100 }),
+            ];
+            let rule =
+                Rule { peers: Some(peers.into_iter().flatten().collect()), services: Some(ranges) };
+            let policy = Policy { selector: app(index), ingress: Some(vec![rule]), egress: None };
+            model.policies.insert(
+                ObjectName::new(format!("ns-{namespace}"), format!("policy-{index}")),
+                PolicyState::Valid(Arc::new(policy)),
+            );
+        }
+    }
+    for index in 0..pods {
+        let endpoint = Endpoint {
+            labels: BTreeMap::from([(
+                "app".to_owned(),
+                format!("app-{}", index / NAMESPACES % APPS),
+            )]),
+            addresses: BTreeSet::from([IpAddr::V4(pod_address(index))]),
+            named_ports: BTreeSet::new(),
+        };
+        model.endpoints.insert(name(index), Arc::new(endpoint));
+    }
+    model
+}
+
+fn classifier(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("classifier");
+    for pods in [1_000, 10_000, 100_000] {
+        let model = model(pods);
+        let local: BTreeSet<ObjectName> = (0..LOCAL).map(name).collect();
+        let image = Compiler::new().compile(&model, &local);
+        let chains: Vec<_> =
+            local.iter().filter_map(|pod| image.chain(pod, Direction::Ingress)).collect();
+        let mut index = 0u32;
+        group.bench_function(BenchmarkId::new("lookup", pods), |bencher| {
+            bencher.iter(|| {
+                index = index.wrapping_add(1);
+                let address = 0x0a00_0000 + shuffled(index, pods as u32);
+                let chain = chains[index as usize % chains.len()];
+                let port = Some(8080 + (index % 1100) as u16);
+                let peer = image.identity_v4(black_box(address));
+                black_box(image.classify(chain, peer, Transport { protocol: TCP, port }))
+            });
+        });
+        group.sample_size(10);
+        group.bench_function(BenchmarkId::new("compile", pods), |bencher| {
+            bencher.iter_batched(
+                Compiler::new,
+                |mut compiler| black_box(compiler.compile(&model, &local)),
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+fn key(index: u32) -> (FlowKey, manx_dataplane::flow::Orientation) {
+    let source = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (index >> 8)));
+    let destination = IpAddr::V4(Ipv4Addr::new(10, 200, 0, 1));
+    FlowKey::new(source.into(), destination.into(), 1024 + (index & 0xff) as u16, 80, TCP)
+}
+
+fn flows(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("flows");
+    for count in [1_000u32, 100_000, 1_000_000] {
+        let Ok(mut table) = FlowTable::new(count as usize, HashSeed::random()) else { continue };
+        for index in 0..count {
+            let (key, orientation) = key(index);
+            let entry = FlowEntry::open(key, orientation, TcpFlags::SYN, 0);
+            table.insert(table.hash(&key), entry, 0);
+        }
+        let mut index = 0u32;
+        group.bench_function(BenchmarkId::new("hit", count), |bencher| {
+            bencher.iter(|| {
+                index = index.wrapping_add(1);
+                let (key, _) = key(shuffled(index, count));
+                let hash = table.hash(&key);
+                black_box(table.lookup(hash, &key, 0).is_some())
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, classifier, flows);
+criterion_main!(benches);
