@@ -81,11 +81,12 @@ impl Subject<'_> {
 /// The key of a packet's flow.
 #[inline]
 pub fn flow_key(parsed: &Parsed) -> (FlowKey, Orientation) {
-    let is_request = match (parsed.protocol, parsed.icmp_type) {
-        (protocol::ICMPV4, icmpv4::kind::ECHO_REQUEST)
-        | (protocol::ICMPV6, icmpv6::kind::ECHO_REQUEST) => Some(true),
-        (protocol::ICMPV4, icmpv4::kind::ECHO_REPLY)
-        | (protocol::ICMPV6, icmpv6::kind::ECHO_REPLY) => Some(false),
+    // The other family's ICMP is a protocol like any other: its type, which nobody reads, is no echo's.
+    let is_request = match (parsed.protocol, parsed.is_v4(), parsed.icmp_type) {
+        (protocol::ICMPV4, true, icmpv4::kind::ECHO_REQUEST)
+        | (protocol::ICMPV6, false, icmpv6::kind::ECHO_REQUEST) => Some(true),
+        (protocol::ICMPV4, true, icmpv4::kind::ECHO_REPLY)
+        | (protocol::ICMPV6, false, icmpv6::kind::ECHO_REPLY) => Some(false),
         _ => None,
     };
     key(
@@ -331,19 +332,23 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgem
     let grounds = judge::grounds(tables, &ends);
     if !moved && !judge && grounds == entry.rests_on {
         let rules = entry.counters;
-        let denied = match entry.verdict {
-            Verdict::Allow => None,
-            Verdict::DenyEgress => Some(DropReason::PolicyEgress),
-            Verdict::DenyIngress => Some(DropReason::PolicyIngress),
+        let (denied, slot) = match entry.verdict {
+            Verdict::Allow => return (ends, Judgement { denied: None, rules }),
+            Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
+            Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
         };
-        return (ends, Judgement { denied, rules });
+        // A flow that something else than policy ended is asked about again: the entry does not hold the reason.
+        if slot != NO_SLOT {
+            return (ends, Judgement { denied: Some(denied), rules });
+        }
     }
     let protocol = entry.key().protocol();
     let port = Protocol::from_number(protocol).map(|_| port);
-    let mut judgement = judge::judge(tables, &ends, &grounds, Transport { protocol, port });
-    if !connects(ends.from, ends.to) {
-        judgement.denied = Some(DropReason::NoRoute);
-    }
+    let judgement = if connects(ends.from, ends.to) {
+        judge::judge(tables, &ends, &grounds, Transport { protocol, port })
+    } else {
+        Judgement::without_rules(Some(DropReason::NoRoute))
+    };
     stamp(entry, tables, &ends, grounds, &judgement);
     (ends, judgement)
 }
@@ -383,7 +388,8 @@ fn related(tables: &Tables, flows: &mut FlowTable, subject: &Subject<'_>, now: u
         return unmatched;
     }
     // Hosts complain of what they were asked; nobody needs to know that an answer did not arrive.
-    let echo = matches!(quoted.protocol, protocol::ICMPV4 | protocol::ICMPV6).then_some(true);
+    let echo = if quoted.source.is_v4() { protocol::ICMPV4 } else { protocol::ICMPV6 };
+    let echo = (quoted.protocol == echo).then_some(true);
     let ports = [quoted.source_port, quoted.destination_port];
     let (key, orientation) = key(quoted.source, quoted.destination, ports, quoted.protocol, echo);
     let hash = flows.hash(&key);

@@ -38,6 +38,13 @@ pub struct Judgement {
     pub rules: RuleCounters,
 }
 
+impl Judgement {
+    /// No rule was asked.
+    pub const fn without_rules(denied: Option<DropReason>) -> Self {
+        Self { denied, rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
+    }
+}
+
 /// What a verdict on `ends` would rest on now.
 #[inline]
 pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
@@ -57,8 +64,7 @@ pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
 ///
 /// Two exceptions, both Kubernetes': a pod can always reach itself, and a node can always reach its own pods.
 pub fn judge(tables: &Tables, ends: &Ends, grounds: &Grounds, transport: Transport) -> Judgement {
-    let mut judgement =
-        Judgement { denied: None, rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } };
+    let mut judgement = Judgement::without_rules(None);
     if matches!(ends.from, Via::Endpoint(_)) && ends.from == ends.to {
         return judgement;
     }

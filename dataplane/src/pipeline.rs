@@ -69,6 +69,13 @@ pub(crate) struct Item {
     hash: u64,
 }
 
+impl Item {
+    /// How many packets a wire would carry for it.
+    fn segments(&self) -> u64 {
+        self.packet.segments(self.parsed.header_len as usize)
+    }
+}
+
 /// A worker's decisions and what they remember.
 pub(crate) struct Pipeline {
     memory: Memory,
@@ -127,9 +134,14 @@ impl Pipeline {
         arrival: &Arrival<'_>,
     ) {
         for packet in batch.drain(..) {
+            arrival.counters.received_bytes.add(packet.len() as u64);
             match admit(context.tables, packet, arrival.role) {
-                Ok(item) => self.items.push(item),
+                Ok(item) => {
+                    arrival.counters.received_packets.add(item.segments());
+                    self.items.push(item);
+                }
                 Err((packet, reason)) => {
+                    arrival.counters.received_packets.add(1);
                     arrival.counters.dropped(reason).add(1);
                     context.pool.put(packet);
                 }
@@ -151,10 +163,8 @@ impl Pipeline {
     }
 
     fn one(&mut self, context: &mut Context<'_>, item: Item, arrival: &Arrival<'_>) {
+        let segments = item.segments();
         let Item { mut packet, parsed, entrance, hash } = item;
-        let segments = packet.segments(parsed.header_len as usize);
-        arrival.counters.received_packets.add(segments);
-        arrival.counters.received_bytes.add(packet.len() as u64);
         let unit = packet.offload.segmentation.map_or(packet.len(), |s| {
             packet.len().min(parsed.header_len as usize + s.size as usize)
         });

@@ -288,6 +288,7 @@ impl Worker {
         let stays_hot = slot.hot;
         let counters = Arc::clone(&slot.counters);
         if received.malformed > 0 {
+            counters.received_packets.add(received.malformed as u64);
             counters.dropped(crate::fate::DropReason::Malformed).add(received.malformed as u64);
         }
         let packets = self.batch.len();

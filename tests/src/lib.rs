@@ -1,1 +1,7 @@
-//! Manx.
+//! What the cross-crate tests share.
+//!
+//! - [`packet`]: packets as hosts send them, built by `etherparse` and not by the code under test.
+//! - [`fabric`]: two nodes that run the real worker, its tables made by the real calculation, over ports in memory.
+
+pub mod fabric;
+pub mod packet;

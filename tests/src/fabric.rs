@@ -1,0 +1,396 @@
+//! Two nodes on one underlay: the real worker, turned by hand, over ports in memory.
+//!
+//! The tables are the real calculation's, of manifests in text. Pods may have any addresses: each one's is routed to its
+//! node, by IPIP where it is IPv4 and through the nodes' kernels where it is IPv6, as pools without a tunnel are.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use manx::calc::{Calculation, Inputs, Local, Underlay};
+use manx::import::{Cluster, Node as NodeObject, Pool, import};
+use manx::manifest::object::IpipMode;
+use manx::store::Contents;
+use manx::topology::{Leads, topology};
+use manx_dataplane::counters::{PortCounters, WorkerCounters};
+use manx_dataplane::fate::DropReason;
+use manx_dataplane::flow::FlowEntry;
+use manx_dataplane::packet::Offload;
+use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::port::Capabilities;
+use manx_dataplane::port::memory::{self, FarSide, Frame};
+use manx_dataplane::report::Report;
+use manx_dataplane::tables::{HostPort, PortId, Tables};
+use manx_dataplane::worker::{Command, Polling, Settings, Worker};
+use manx_policy_compiler::model::{ObjectName, Reason};
+
+pub const NODES: [&str; 2] = ["node-1", "node-2"];
+/// The nodes' addresses on the underlay.
+pub const UNDERLAY: [Ipv4Addr; 2] = [Ipv4Addr::new(172, 18, 0, 2), Ipv4Addr::new(172, 18, 0, 3)];
+/// The addresses by which they speak to remote pods, and which their ICMP errors come from.
+pub const ROUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 244, 1, 1), Ipv4Addr::new(10, 244, 2, 1)];
+pub const MTU: u32 = 1500;
+pub const TUNNEL_MTU: u32 = MTU - 20;
+
+pub const HOST: PortId = PortId(0);
+pub const RAW: PortId = PortId(1);
+const FIRST_POD: u16 = 2;
+const QUEUE: usize = 1024;
+
+/// A packet that came out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub node: usize,
+    pub port: PortId,
+    pub frame: Frame,
+}
+
+/// The far side of a node's port, and its figures.
+pub struct Wire {
+    pub far: FarSide,
+    pub counters: Arc<PortCounters>,
+}
+
+/// One node.
+pub struct Node {
+    pub wires: BTreeMap<PortId, Wire>,
+    pub counters: Arc<WorkerCounters>,
+    pub locals: BTreeMap<ObjectName, Local>,
+    pub calculation: Calculation,
+    pub tables: Arc<Tables>,
+    pub reports: Receiver<Report>,
+    commands: Sender<Command>,
+    worker: Worker,
+    /// What the worker is told the time is.
+    pub now: Duration,
+}
+
+impl Node {
+    fn new() -> Self {
+        let (commands, receiver) = unbounded();
+        let (sender, reports) = unbounded();
+        let counters = Arc::new(WorkerCounters::default());
+        let sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
+        let settings = Settings { sizes, polling: Polling::Busy, core: None };
+        let worker = Worker::new(settings, receiver, sender, Arc::clone(&counters)).unwrap();
+        let mut node = Self {
+            wires: BTreeMap::new(),
+            counters,
+            locals: BTreeMap::new(),
+            calculation: Calculation::default(),
+            tables: Arc::new(Tables::closed()),
+            reports,
+            commands,
+            worker,
+            now: Duration::from_secs(1),
+        };
+        node.attach(HOST, Capabilities::ALL);
+        node.attach(RAW, Capabilities::default());
+        node
+    }
+
+    /// Attaches a port, whatever the tables say of it.
+    pub fn attach(&mut self, port: PortId, capabilities: Capabilities) {
+        let (io, far) = memory::pair(capabilities, QUEUE);
+        let counters = Arc::new(PortCounters::default());
+        self.tell(Command::Attach(port, Box::new(io), Arc::clone(&counters)));
+        self.wires.insert(port, Wire { far, counters });
+    }
+
+    pub fn attach_pod(&mut self, name: &ObjectName, addresses: Vec<IpAddr>, offload: Capabilities) {
+        let index = self.locals.len() as u32;
+        let port = PortId(FIRST_POD + index as u16);
+        self.attach(port, offload);
+        self.locals.insert(name.clone(), Local { index, port, addresses, mtu: MTU });
+    }
+
+    pub fn tell(&mut self, command: Command) {
+        self.commands.send(command).unwrap();
+        assert!(self.worker.obey());
+    }
+
+    pub fn publish(&mut self, tables: Tables) {
+        self.tables = Arc::new(tables);
+        self.tell(Command::Publish(Arc::clone(&self.tables)));
+    }
+
+    /// Sends a packet to a port.
+    pub fn inject(&self, port: PortId, bytes: &[u8]) {
+        self.inject_with(port, bytes, Offload::default());
+    }
+
+    pub fn inject_with(&self, port: PortId, bytes: &[u8], offload: Offload) {
+        assert!(self.wires[&port].far.inject(bytes, offload), "the port's queue is full");
+    }
+
+    /// One turn; nothing else.
+    pub fn turn(&mut self) -> usize {
+        self.worker.turn(self.now)
+    }
+
+    /// Turns until there is nothing more to do.
+    pub fn run(&mut self) {
+        while self.turn() > 0 {}
+    }
+
+    /// Everything that a port has sent.
+    pub fn collect(&self, port: PortId) -> Vec<Frame> {
+        std::iter::from_fn(|| self.wires[&port].far.collect()).collect()
+    }
+
+    pub fn dropped(&self, port: PortId, reason: DropReason) -> u64 {
+        self.wires[&port].counters.dropped(reason).read()
+    }
+
+    /// All drops that are not 0.
+    pub fn drops(&self) -> BTreeMap<(PortId, &'static str), u64> {
+        let mut drops = BTreeMap::new();
+        for (port, wire) in &self.wires {
+            for reason in DropReason::ALL {
+                let count = wire.counters.dropped(reason).read();
+                if count > 0 {
+                    drops.insert((*port, reason.name()), count);
+                }
+            }
+        }
+        drops
+    }
+
+    /// Packets received, and packets sent, by all ports.
+    pub fn traffic(&self) -> (u64, u64) {
+        let sum = |read: fn(&PortCounters) -> u64| {
+            self.wires.values().map(|wire| read(&wire.counters)).sum()
+        };
+        (sum(|c| c.received_packets.read()), sum(|c| c.sent_packets.read()))
+    }
+
+    /// Rule counters that are not 0, by what they count.
+    pub fn decisions(&self) -> BTreeMap<Reason, u64> {
+        let mut decisions = BTreeMap::new();
+        for (slot, reason) in self.calculation.reasons() {
+            let count = self.counters.rules.read(slot);
+            if count > 0 {
+                *decisions.entry(reason.clone()).or_default() += count;
+            }
+        }
+        decisions
+    }
+
+    pub fn flows(&mut self) -> Vec<FlowEntry> {
+        let (sender, receiver) = unbounded();
+        self.tell(Command::Flows(usize::MAX, sender));
+        receiver.recv().unwrap()
+    }
+}
+
+/// Both nodes, and what the manifests say.
+pub struct Fabric {
+    pub contents: Contents,
+    pub cluster: Cluster,
+    pub nodes: [Node; 2],
+    offload: fn(&ObjectName) -> Capabilities,
+}
+
+impl Fabric {
+    /// Both nodes with ports, before any tables.
+    pub fn closed() -> Self {
+        Self {
+            contents: Contents::of_texts([]),
+            cluster: Cluster::default(),
+            nodes: [Node::new(), Node::new()],
+            offload: |_| Capabilities::ALL,
+        }
+    }
+
+    /// Every pod of these manifests attached to its node, and tables published.
+    pub fn new(yaml: &str) -> Self {
+        Self::with_offload(yaml, |_| Capabilities::ALL)
+    }
+
+    /// The same, with pods' ports of these capabilities.
+    pub fn with_offload(yaml: &str, offload: fn(&ObjectName) -> Capabilities) -> Self {
+        let mut fabric = Self { offload, ..Self::closed() };
+        fabric.apply(yaml);
+        fabric
+    }
+
+    /// Manifests in the place of the old ones. Pods that are new are attached; a pod that is gone stays attached, without
+    /// addresses of its own, until it is detached.
+    pub fn apply(&mut self, yaml: &str) {
+        self.load(yaml);
+        self.publish();
+    }
+
+    /// The same without publication.
+    pub fn load(&mut self, yaml: &str) {
+        self.contents = Contents::of_texts([("cluster.yaml", yaml)]);
+        self.cluster = import(&self.contents);
+        self.cluster.nodes =
+            NODES.iter().enumerate().map(|(index, name)| node(index, name)).collect();
+        self.cluster.pools = vec![Pool {
+            cidr: "10.244.0.0/16".parse().unwrap(),
+            ipip_mode: IpipMode::Always,
+            nat_outgoing: false,
+            disabled: false,
+        }];
+        let mut taken: Vec<IpAddr> = Vec::new();
+        let endpoints = self.cluster.model.endpoints.clone();
+        for (name, endpoint) in &endpoints {
+            let Some(node) = self.node_of(name) else { continue };
+            // An address belongs to one pod at a time, whatever the manifests say.
+            let addresses: Vec<IpAddr> =
+                endpoint.addresses.iter().copied().filter(|ip| !taken.contains(ip)).collect();
+            taken.extend(&addresses);
+            match self.nodes[node].locals.get_mut(name) {
+                Some(local) => local.addresses = addresses,
+                None => self.nodes[node].attach_pod(name, addresses, (self.offload)(name)),
+            }
+        }
+        for node in &mut self.nodes {
+            let gone = node.locals.iter_mut().filter(|(name, _)| !endpoints.contains_key(*name));
+            gone.for_each(|(_, local)| local.addresses.retain(|ip| !taken.contains(ip)));
+        }
+    }
+
+    pub fn publish(&mut self) {
+        for node in 0..2 {
+            let tables = self.tables(node);
+            self.nodes[node].publish(tables);
+        }
+    }
+
+    /// The next tables of a node.
+    pub fn tables(&mut self, node: usize) -> Tables {
+        let mut topology = topology(&self.cluster, NODES[node]).unwrap();
+        for (at, other) in self.nodes.iter().enumerate() {
+            for ip in other.locals.values().flat_map(|local| &local.addresses) {
+                let leads = match ip {
+                    _ if at == node => Leads::Local,
+                    IpAddr::V4(_) => Leads::Tunnel(UNDERLAY[at]),
+                    IpAddr::V6(_) => Leads::Direct(underlay_v6(at)),
+                };
+                topology.prefixes.insert((*ip).into(), leads);
+            }
+        }
+        let underlay = Underlay { mtu: MTU, raw: RAW, ring: None, next_hops: BTreeMap::new() };
+        let host = HostPort { port: HOST, mtu: MTU };
+        let Node { calculation, locals, .. } = &mut self.nodes[node];
+        calculation.tables(&Inputs {
+            cluster: &self.cluster,
+            topology: &topology,
+            locals,
+            underlay: &underlay,
+            host,
+        })
+    }
+
+    /// The node of a pod that has one.
+    pub fn node_of(&self, pod: &ObjectName) -> Option<usize> {
+        let node = self.cluster.pods_by_node.get(pod)?;
+        NODES.iter().position(|name| name == node)
+    }
+
+    /// Where an attached pod is, by `namespace/name`.
+    pub fn port(&self, pod: &str) -> (usize, PortId) {
+        let (namespace, name) = pod.split_once('/').unwrap();
+        let name = ObjectName::new(namespace, name);
+        let found = self.nodes.iter().position(|node| node.locals.contains_key(&name)).unwrap();
+        (found, self.nodes[found].locals[&name].port)
+    }
+
+    /// Sends a packet to a pod's port and lets it go as far as it goes.
+    pub fn send(&mut self, pod: &str, bytes: &[u8]) -> Vec<Delivery> {
+        let (node, port) = self.port(pod);
+        self.send_at(node, port, bytes)
+    }
+
+    /// Sends a packet to a port and lets it go as far as it goes.
+    pub fn send_at(&mut self, node: usize, port: PortId, bytes: &[u8]) -> Vec<Delivery> {
+        self.nodes[node].inject(port, bytes);
+        self.settle()
+    }
+
+    /// Turns both nodes, carrying what they send each other over the underlay (and IPv6 through their kernels), until
+    /// nothing moves. What came out elsewhere is the result.
+    pub fn settle(&mut self) -> Vec<Delivery> {
+        let mut deliveries = Vec::new();
+        loop {
+            let mut moved = false;
+            for node in 0..2 {
+                self.nodes[node].run();
+                let ports: Vec<PortId> = self.nodes[node].wires.keys().copied().collect();
+                for port in ports {
+                    for frame in self.nodes[node].collect(port) {
+                        match self.carries(node, port, &frame) {
+                            Some((other, port)) => {
+                                self.nodes[other].inject_with(port, &frame.bytes, frame.offload);
+                                moved = true;
+                            }
+                            None => deliveries.push(Delivery { node, port, frame }),
+                        }
+                    }
+                }
+            }
+            if !moved {
+                return deliveries;
+            }
+        }
+    }
+
+    /// Where a packet goes on by itself.
+    fn carries(&self, node: usize, port: PortId, frame: &Frame) -> Option<(usize, PortId)> {
+        let other = 1 - node;
+        let (_, destination) = crate::packet::addresses(&frame.bytes);
+        match port {
+            RAW if destination == IpAddr::V4(UNDERLAY[other]) => Some((other, RAW)),
+            HOST if destination.is_ipv6() => {
+                let mut remote = self.nodes[other].locals.values();
+                remote.any(|local| local.addresses.contains(&destination)).then_some((other, HOST))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn node(index: usize, name: &str) -> (String, NodeObject) {
+    let block = |text: String| text.parse().unwrap();
+    let object = NodeObject {
+        internal_ips: vec![UNDERLAY[index].into(), underlay_v6(index)],
+        subnet: None,
+        pod_cidrs: vec![
+            block(format!("10.244.{}.0/24", index + 1)),
+            block(format!("fd44:{}::/64", index + 1)),
+        ],
+    };
+    (name.to_owned(), object)
+}
+
+/// A node's IPv6 address.
+pub fn underlay_v6(index: usize) -> IpAddr {
+    format!("fd18::{}", index + 2).parse().unwrap()
+}
+
+/// A Pod's manifest, its labels as YAML's flow mapping.
+pub fn pod(name: &str, node: usize, labels: &str, addresses: &[&str]) -> String {
+    let (namespace, name) = name.split_once('/').unwrap();
+    let ips: Vec<String> = addresses.iter().map(|ip| format!("{{ip: \"{ip}\"}}")).collect();
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}, labels: {labels}}}\n\
+         spec: {{nodeName: {}, containers: [{{name: c}}]}}\n\
+         status: {{phase: Running, podIP: \"{}\", podIPs: [{}]}}\n---\n",
+        NODES[node],
+        addresses[0],
+        ips.join(", "),
+    )
+}
+
+/// A NetworkPolicy's manifest, its `spec` as YAML's flow mapping.
+pub fn policy(name: &str, spec: &str) -> String {
+    let (namespace, name) = name.split_once('/').unwrap();
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+         metadata: {{name: {name}, namespace: {namespace}}}\nspec: {spec}\n---\n"
+    )
+}

@@ -1,0 +1,149 @@
+//! Fragments: the first decides for the later ones.
+
+use std::time::Duration;
+
+use etherparse::SlicedPacket;
+use etherparse::defrag::IpDefragPool;
+use manx_dataplane::fate::DropReason;
+use manx_tests::fabric::{Delivery, Fabric, MTU, RAW, TUNNEL_MTU, UNDERLAY, pod, policy};
+use manx_tests::packet::{Tuple, UDP, change_v4, payload, tunnelled};
+
+const A: &str = "10.1.0.1";
+const B: &str = "10.1.0.2";
+const FAR: &str = "10.2.0.1";
+
+fn pods() -> String {
+    pod("shop/a", 0, "{app: a}", &[A])
+        + &pod("shop/b", 0, "{app: b}", &[B])
+        + &pod("shop/far", 1, "{app: far}", &[FAR])
+}
+
+/// A datagram that may be cut.
+fn datagram(tuple: Tuple, len: usize) -> Vec<u8> {
+    let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+    let mut bytes = tuple.data(&data);
+    change_v4(&mut bytes, |ip| (ip.dont_fragment, ip.identification) = (false, 77));
+    bytes
+}
+
+/// What a receiver makes of the pieces: the datagram behind the IP header.
+fn joined(deliveries: &[Delivery]) -> Vec<u8> {
+    let mut pool = IpDefragPool::<(), ()>::new();
+    let mut whole = None;
+    for delivery in deliveries {
+        let sliced = SlicedPacket::from_ip(&delivery.frame.bytes).unwrap();
+        whole = whole.or(pool.process_sliced_packet(&sliced, (), ()).unwrap());
+    }
+    whole.unwrap().payload
+}
+
+/// The pieces that the kernel of a sender would make of a datagram, of at most `mtu` bytes.
+fn cut(bytes: &[u8], mtu: usize) -> Vec<Vec<u8>> {
+    let room = (mtu - 20) / 8 * 8;
+    let count = (bytes.len() - 20).div_ceil(room);
+    bytes[20..]
+        .chunks(room)
+        .enumerate()
+        .map(|(index, chunk)| {
+            let mut piece = [&bytes[..20], chunk].concat();
+            change_v4(&mut piece, |ip| {
+                ip.total_len = 20 + chunk.len() as u16;
+                ip.more_fragments = index + 1 < count;
+                ip.fragment_offset =
+                    etherparse::IpFragOffset::try_new((index * room / 8) as u16).unwrap();
+            });
+            piece
+        })
+        .collect()
+}
+
+#[test]
+fn what_is_too_big_and_may_be_cut_arrives_in_pieces_that_reassemble() {
+    for (to, len) in [(FAR, 1472), (FAR, 4000), (FAR, 20_000), (B, 3000)] {
+        let mut fabric = Fabric::new(&pods());
+        let whole = datagram(Tuple::new(A, to, UDP, 53), len);
+        fabric.nodes[0].inject(fabric.port("shop/a").1, &whole);
+        fabric.nodes[0].run();
+        let frames = fabric.nodes[0].collect(RAW);
+        let mtu = if to == FAR { TUNNEL_MTU } else { MTU } as usize;
+        for frame in &frames {
+            assert!(frame.bytes.len() <= MTU as usize, "what the underlay takes");
+            fabric.nodes[1].inject(RAW, &frame.bytes);
+        }
+        let delivered = fabric.settle();
+        assert!(delivered.len() > 1 && (to == B || delivered.len() == frames.len()));
+        assert!(delivered.iter().all(|delivery| delivery.frame.bytes.len() <= mtu));
+        assert_eq!(joined(&delivered), payload(&whole), "{to} {len}");
+        let text = fabric.nodes[0].drops();
+        assert!(text.is_empty() && fabric.nodes[1].drops().is_empty(), "{text:?}");
+    }
+}
+
+#[test]
+fn later_fragments_follow_the_first_and_before_it_they_are_dropped() {
+    let mut fabric = Fabric::new(&pods());
+    let whole = datagram(Tuple::new(A, B, UDP, 53), 2000);
+    let pieces = cut(&whole, 700);
+    let (_, a) = fabric.port("shop/a");
+    assert_eq!(fabric.send("shop/a", &pieces[1]), []);
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::FragmentWithoutFirst), 1);
+    let mut delivered = fabric.send("shop/a", &pieces[0]);
+    delivered.extend(fabric.send("shop/a", &pieces[2]));
+    delivered.extend(fabric.send("shop/a", &pieces[1]));
+    assert_eq!(joined(&delivered), payload(&whole));
+    assert_eq!(fabric.nodes[0].drops().len(), 1);
+}
+
+#[test]
+fn the_first_ones_denial_holds_for_the_later_ones() {
+    let only_53 = policy(
+        "shop/b",
+        "{podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 53, protocol: UDP}]}]}",
+    );
+    let mut fabric = Fabric::new(&(pods() + &only_53));
+    let (_, a) = fabric.port("shop/a");
+    let denied = cut(&datagram(Tuple::new(A, B, UDP, 54), 2000), 700);
+    for piece in &denied {
+        assert_eq!(fabric.send("shop/a", piece), []);
+    }
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::PolicyIngress), 3);
+    let mut allowed = datagram(Tuple::new(A, B, UDP, 53), 2000);
+    change_v4(&mut allowed, |ip| ip.identification = 78);
+    for piece in cut(&allowed, 700) {
+        assert_eq!(fabric.send("shop/a", &piece).len(), 1);
+    }
+}
+
+#[test]
+fn two_first_fragments_that_are_judged_differently_leave_the_later_ones_nothing() {
+    let only_53 = policy(
+        "shop/b",
+        "{podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 53, protocol: UDP}]}]}",
+    );
+    let mut fabric = Fabric::new(&(pods() + &only_53));
+    let (_, a) = fabric.port("shop/a");
+    let denied = cut(&datagram(Tuple::new(A, B, UDP, 54), 2000), 700);
+    let allowed = cut(&datagram(Tuple::new(A, B, UDP, 53), 2000), 700);
+    assert_eq!(fabric.send("shop/a", &denied[0]), []);
+    assert_eq!(fabric.send("shop/a", &allowed[0]).len(), 1);
+    assert_eq!(fabric.send("shop/a", &denied[1]), [], "or it would ride on the other's verdict");
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::FragmentWithoutFirst), 1);
+}
+
+#[test]
+fn nobodys_fragments_join_anothers_and_a_decision_expires() {
+    let mut fabric = Fabric::new(&pods());
+    let pieces = cut(&datagram(Tuple::new(A, FAR, UDP, 53), 2000), 700);
+    let (_, b) = fabric.port("shop/b");
+    assert_eq!(fabric.send("shop/a", &pieces[0]).len(), 1);
+    assert_eq!(fabric.send("shop/b", &pieces[1]), [], "by another port");
+    assert_eq!(fabric.nodes[0].dropped(b, DropReason::FragmentWithoutFirst), 1);
+    let back = cut(&datagram(Tuple::new(FAR, A, UDP, 53), 2000), 700);
+    assert_eq!(fabric.send("shop/far", &back[0]).len(), 1);
+    assert_eq!(fabric.send_at(0, RAW, &back[1]), [], "not out of a tunnel");
+    let outer = tunnelled(UNDERLAY[1], UNDERLAY[0], &back[1], 0);
+    assert_eq!(fabric.send_at(0, RAW, &outer).len(), 1);
+    fabric.nodes[0].now += Duration::from_secs(31);
+    assert_eq!(fabric.send("shop/a", &pieces[1]), []);
+    assert_eq!(fabric.send_at(0, RAW, &outer), []);
+}

@@ -1,0 +1,9 @@
+//! Packets through two nodes' workers.
+
+mod closed;
+mod errors;
+mod flows;
+mod fragments;
+mod hops;
+mod offload;
+mod oracle;

@@ -1,0 +1,242 @@
+//! Super-packets: judged once, cut where a wire begins, put together where one ends, and counted in segments.
+
+use manx_dataplane::fate::DropReason;
+use manx_dataplane::packet::{Checksum, Offload};
+use manx_dataplane::port::Capabilities;
+use manx_dataplane::port::memory::Frame;
+use manx_policy_compiler::model::ObjectName;
+use manx_tests::fabric::{Fabric, HOST, MTU, RAW, UNDERLAY, pod, policy};
+use manx_tests::packet::{TCP, Tuple, addresses, assert_whole, change_v4, super_packet, tunnelled};
+
+const A: &str = "10.1.0.1";
+const A6: &str = "fd00:1::1";
+const PLAIN: &str = "10.1.0.2";
+const PLAIN6: &str = "fd00:1::2";
+const FAR: &str = "10.2.0.1";
+const FAR_PLAIN: &str = "10.2.0.2";
+/// What a pod behind a tunnel agrees on: the tunnel's MTU without the headers.
+const MSS: u16 = 1440;
+
+fn pods() -> String {
+    pod("shop/a", 0, "{app: a}", &[A, A6])
+        + &pod("shop/plain", 0, "{app: b}", &[PLAIN, PLAIN6])
+        + &pod("shop/far", 1, "{app: far}", &[FAR])
+        + &pod("shop/far-plain", 1, "{app: far}", &[FAR_PLAIN])
+}
+
+/// Ports of pods called "plain" take nothing that is not finished.
+fn fabric(yaml: &str) -> Fabric {
+    let offload = |name: &ObjectName| {
+        if name.name.contains("plain") { Capabilities::default() } else { Capabilities::ALL }
+    };
+    Fabric::with_offload(yaml, offload)
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 31 % 253) as u8).collect()
+}
+
+/// The TCP payload of a packet.
+fn carried(bytes: &[u8]) -> &[u8] {
+    let ip = if bytes[0] >> 4 == 4 { 20 } else { 40 };
+    &bytes[ip + usize::from(bytes[ip + 12] >> 4) * 4..]
+}
+
+fn sequence(bytes: &[u8]) -> u32 {
+    let ip = if bytes[0] >> 4 == 4 { 20 } else { 40 };
+    u32::from_be_bytes(bytes[ip + 4..ip + 8].try_into().unwrap())
+}
+
+/// Panics unless these are finished packets which carry `data` in order, in pieces of at most `mtu` bytes.
+fn assert_stream<'a>(packets: impl Iterator<Item = &'a [u8]>, data: &[u8], mtu: usize) {
+    let mut next = 1;
+    let mut joined = Vec::new();
+    for bytes in packets {
+        assert!(bytes.len() <= mtu);
+        assert_whole(bytes);
+        assert_eq!(sequence(bytes), next, "in order");
+        next += carried(bytes).len() as u32;
+        joined.extend_from_slice(carried(bytes));
+    }
+    assert_eq!(joined, data);
+}
+
+fn open(fabric: &mut Fabric, from: &str, tuple: Tuple) {
+    assert_eq!(fabric.send(from, &tuple.opening()).len(), 1);
+}
+
+#[test]
+fn a_super_packet_enters_a_tunnel_in_segments_and_leaves_it_in_super_packets() {
+    let data = noise(64_000);
+    let segments = data.len().div_ceil(usize::from(MSS)) as u64;
+    let tuple = Tuple::new(A, FAR, TCP, 5001);
+    let mut fabric = fabric(&pods());
+    open(&mut fabric, "shop/a", tuple);
+    let (before, sent_before) = {
+        let node = &fabric.nodes[0];
+        let (_, a) = fabric.port("shop/a");
+        (
+            node.wires[&a].counters.received_packets.read(),
+            node.wires[&RAW].counters.sent_packets.read(),
+        )
+    };
+    let (bytes, offload) = super_packet(tuple, &data, MSS);
+    let (_, a) = fabric.port("shop/a");
+    fabric.nodes[0].inject_with(a, &bytes, offload);
+    fabric.nodes[0].run();
+    let frames = fabric.nodes[0].collect(RAW);
+    assert_eq!(frames.len() as u64, segments);
+    let mut ids = std::collections::BTreeSet::new();
+    for frame in &frames {
+        assert!(frame.bytes.len() <= MTU as usize);
+        assert_whole(&frame.bytes);
+        assert_eq!(addresses(&frame.bytes), (UNDERLAY[0].into(), UNDERLAY[1].into()));
+        assert_eq!((frame.bytes[8], frame.bytes[9], frame.bytes[1]), (64, 4, 0));
+        assert!(ids.insert([frame.bytes[4], frame.bytes[5]]), "each has an id of its own");
+    }
+    assert_stream(frames.iter().map(|frame| &frame.bytes[20..]), &data, MTU as usize - 20);
+    let counters = |node: usize, port| &fabric.nodes[node].wires[&port].counters;
+    assert_eq!(counters(0, a).received_packets.read() - before, segments);
+    assert_eq!(counters(0, RAW).sent_packets.read() - sent_before, segments);
+    let wire_bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
+    assert!(counters(0, RAW).sent_bytes.read() >= wire_bytes as u64);
+
+    let (_, far) = fabric.port("shop/far");
+    let (received, sent) =
+        (counters(1, RAW).received_packets.read(), counters(1, far).sent_packets.read());
+    for frame in &frames {
+        fabric.nodes[1].inject(RAW, &frame.bytes);
+    }
+    fabric.nodes[1].run();
+    let out = fabric.nodes[1].collect(far);
+    assert!(out.len() <= 3, "a batch becomes one packet: {}", out.len());
+    let joined: Vec<u8> = out.iter().flat_map(|frame| carried(&frame.bytes).to_vec()).collect();
+    assert_eq!(joined, data);
+    for frame in &out {
+        let segmentation = frame.offload.segmentation.unwrap();
+        assert_eq!(segmentation.size, MSS);
+        assert_eq!(frame.offload.checksum, Checksum::Partial { start: 20, offset: 16 });
+    }
+    let counters = |port| &fabric.nodes[1].wires[&port].counters;
+    assert_eq!(counters(RAW).received_packets.read() - received, segments);
+    assert_eq!(counters(far).sent_packets.read() - sent, segments);
+    assert!(fabric.nodes.iter().all(|node| node.drops().is_empty()));
+}
+
+#[test]
+fn a_port_without_offload_gets_finished_segments() {
+    let data = noise(30_000);
+    for (from, to, source, destination) in [
+        ("shop/a", "shop/plain", A, PLAIN),
+        ("shop/a", "shop/plain", A6, PLAIN6),
+        ("shop/a", "shop/far-plain", A, FAR_PLAIN),
+    ] {
+        let tuple = Tuple::new(source, destination, TCP, 5001);
+        let mut fabric = fabric(&pods());
+        open(&mut fabric, from, tuple);
+        let mss = if destination == PLAIN6 { 1400 } else { MSS };
+        let (bytes, offload) = super_packet(tuple, &data, mss);
+        let (_, port) = fabric.port(from);
+        fabric.nodes[0].inject_with(port, &bytes, offload);
+        let delivered = fabric.settle();
+        let segments = data.len().div_ceil(usize::from(mss));
+        assert_eq!(delivered.len(), segments);
+        let (node, to) = fabric.port(to);
+        assert!(delivered.iter().all(|d| (d.node, d.port) == (node, to)));
+        assert!(
+            delivered.iter().all(|d| !matches!(d.frame.offload.checksum, Checksum::Partial { .. }))
+        );
+        assert_stream(delivered.iter().map(|d| &d.frame.bytes[..]), &data, MTU as usize);
+        assert_eq!(fabric.nodes[node].wires[&to].counters.sent_packets.read(), segments as u64 + 1);
+    }
+}
+
+#[test]
+fn between_ports_with_offload_a_super_packet_stays_whole() {
+    let yaml = pods();
+    for (source, destination) in [(A, "192.0.2.1"), (A6, "2001:db8::1")] {
+        let mut fabric = fabric(&yaml);
+        let tuple = Tuple::new(source, destination, TCP, 443);
+        open(&mut fabric, "shop/a", tuple);
+        let (bytes, offload) = super_packet(tuple, &noise(60_000), 1420);
+        let (_, a) = fabric.port("shop/a");
+        fabric.nodes[0].inject_with(a, &bytes, offload);
+        let delivered = fabric.settle();
+        let expected = Frame { bytes: manx_tests::packet::with_ttl(bytes, 63), offload };
+        assert_eq!(delivered.len(), 1);
+        assert_eq!((delivered[0].port, &delivered[0].frame), (HOST, &expected));
+        let sent = fabric.nodes[0].wires[&HOST].counters.sent_packets.read();
+        assert_eq!(sent, 1 + 60_000_u64.div_ceil(1420));
+    }
+}
+
+#[test]
+fn a_denied_super_packet_is_judged_once_and_counted_in_segments() {
+    let closed = policy("shop/a", "{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}");
+    let mut fabric = fabric(&(pods() + &closed));
+    let (bytes, offload) = super_packet(Tuple::new(A, FAR, TCP, 1), &noise(14_400), MSS);
+    let (_, a) = fabric.port("shop/a");
+    fabric.nodes[0].inject_with(a, &bytes, offload);
+    assert_eq!(fabric.settle(), []);
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::PolicyEgress), 10);
+    assert_eq!(fabric.nodes[0].decisions().values().sum::<u64>(), 10);
+    assert_eq!(fabric.nodes[0].traffic(), (10, 0));
+}
+
+#[test]
+fn segments_too_big_for_the_tunnel_are_answered_with_its_mtu() {
+    let mut fabric = fabric(&pods());
+    let (bytes, offload) = super_packet(Tuple::new(A, FAR, TCP, 1), &noise(14_600), 1460);
+    let (_, a) = fabric.port("shop/a");
+    fabric.nodes[0].inject_with(a, &bytes, offload);
+    let delivered = fabric.settle();
+    assert_eq!((delivered.len(), delivered[0].port), (1, a), "an ICMP error");
+    assert_eq!(delivered[0].frame.bytes[20..28][6..], 1480_u16.to_be_bytes());
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::TooBig), 10);
+}
+
+#[test]
+fn what_the_kernel_coalesced_without_saying_so_is_cut_again() {
+    // A raw socket hands up one long packet: no segment size, its checksum only the pseudo-header's sum.
+    let data = noise(MSS as usize * 10);
+    let tuple = Tuple::new(A, FAR_PLAIN, TCP, 5001);
+    let mut fabric = fabric(&pods());
+    open(&mut fabric, "shop/a", tuple);
+    let (bytes, _) = super_packet(tuple, &data, MSS);
+    fabric.nodes[1].inject_with(
+        RAW,
+        &tunnelled(UNDERLAY[0], UNDERLAY[1], &bytes, 0),
+        Offload::default(),
+    );
+    let delivered = fabric.settle();
+    assert_eq!(delivered.len(), 10);
+    assert_stream(delivered.iter().map(|d| &d.frame.bytes[..]), &data, 1480);
+    assert_eq!(fabric.nodes[1].wires[&RAW].counters.received_packets.read(), 11);
+}
+
+#[test]
+fn a_segment_with_a_wrong_checksum_passes_alone_and_as_wrong_as_it_was() {
+    let tuple = Tuple::new(A, FAR, TCP, 5001);
+    let mut fabric = fabric(&pods());
+    open(&mut fabric, "shop/a", tuple);
+    let mut packets: Vec<Vec<u8>> = (0..3)
+        .map(|n| {
+            let mut bytes = tuple.data(&[n; 100]);
+            bytes[24..28].copy_from_slice(&(1 + u32::from(n) * 100).to_be_bytes());
+            bytes
+        })
+        .collect();
+    for bytes in &mut packets {
+        // Their sequence numbers are not those of their checksums: all are wrong.
+        change_v4(bytes, |_| {});
+    }
+    for bytes in &packets[1..] {
+        fabric.nodes[1].inject(RAW, &tunnelled(UNDERLAY[0], UNDERLAY[1], bytes, 0));
+    }
+    let delivered = fabric.settle();
+    assert_eq!(delivered.len(), 2);
+    for (delivery, sent) in delivered.iter().zip(&packets[1..]) {
+        assert_eq!(delivery.frame.bytes[20..], sent[20..]);
+        assert_eq!(delivery.frame.offload, Offload::default());
+    }
+}

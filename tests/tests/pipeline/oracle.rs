@@ -1,0 +1,329 @@
+//! What the oracle allows comes out where it should; what it denies is dropped and counted for the right reason.
+//!
+//! Every probe is a packet, sent at its source's port of a two-node cluster and followed to wherever it comes out. Its
+//! answer must come back by the same way, whatever the policies of the other direction say. Verdicts, hops, drop reasons
+//! and the counter of every rule are what the oracle's explanations add up to.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use manx::oracle::{Explanation, Oracle, Party};
+use manx_dataplane::fate::DropReason;
+use manx_dataplane::tables::PortId;
+use manx_fixtures::cluster::Cluster;
+use manx_fixtures::{generate, probe};
+use manx_policy_compiler::model::{Direction, ObjectName, Reason, RuleName};
+use manx_tests::fabric::{Fabric, HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
+use manx_tests::packet::{self, TTL, Tuple};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, TestRng, TestRunner};
+
+const CASES: u32 = 128;
+const PROBES: usize = 160;
+
+/// One end of a probe and where it is attached.
+#[derive(Debug, Clone)]
+struct End {
+    party: Party,
+    /// `None`: it is wherever it is needed.
+    node: Option<usize>,
+    port: PortId,
+}
+
+impl End {
+    fn pod(&self) -> Option<ObjectName> {
+        match &self.party {
+            Party::Pod { namespace, name, .. } => Some(ObjectName::new(namespace, name)),
+            Party::Node { .. } | Party::Address(_) => None,
+        }
+    }
+
+    fn is_node(&self) -> bool {
+        matches!(self.party, Party::Node { .. })
+    }
+
+    fn address(&self) -> IpAddr {
+        self.party.address()
+    }
+}
+
+/// Every pod's address, several times; the nodes' addresses; and strangers.
+fn ends(fabric: &Fabric, cluster: &Cluster) -> (Vec<End>, Vec<End>) {
+    let mut pods = Vec::new();
+    for (node, at) in fabric.nodes.iter().enumerate() {
+        for (name, local) in &at.locals {
+            pods.extend(local.addresses.iter().map(|address| End {
+                party: Party::Pod {
+                    namespace: name.namespace.clone(),
+                    name: name.name.clone(),
+                    address: *address,
+                },
+                node: Some(node),
+                port: local.port,
+            }));
+        }
+    }
+    let mut others = Vec::new();
+    for node in 0..2 {
+        let own = [UNDERLAY[node].into(), ROUTER[node].into(), underlay_v6(node)];
+        others.extend(own.map(|address| End {
+            party: Party::Node { name: NODES[node].to_owned(), address },
+            node: Some(node),
+            port: HOST,
+        }));
+    }
+    let taken: BTreeSet<IpAddr> = pods.iter().map(End::address).collect();
+    let strangers: BTreeSet<IpAddr> = probe::addresses(cluster).into_iter().collect();
+    others.extend(
+        strangers
+            .into_iter()
+            .filter(|ip| !taken.contains(ip) && goes_anywhere(*ip))
+            .map(|address| End { party: Party::Address(address), node: None, port: HOST }),
+    );
+    (pods, others)
+}
+
+/// Neither unspecified nor to many.
+fn goes_anywhere(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[0] != 0 && !v4.is_multicast() && !v4.is_broadcast(),
+        IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_multicast(),
+    }
+}
+
+/// What the model calls it; `None` if no rule is asked.
+fn reason(explanation: &Explanation, direction: Direction) -> Option<Reason> {
+    let named = |text: &str| {
+        let (namespace, name) = text.split_once('/').unwrap();
+        ObjectName::new(namespace, name)
+    };
+    match explanation {
+        Explanation::NotIsolated => Some(Reason::NotIsolated(direction)),
+        Explanation::Allowed { policy, rule } => {
+            Some(Reason::Rule(RuleName { policy: named(policy), direction, index: *rule as u32 }))
+        }
+        Explanation::Denied { policies } => Some(Reason::Isolated(direction, named(&policies[0]))),
+        Explanation::NoPod | Explanation::Itself | Explanation::OwnNode => None,
+        Explanation::NoEndpoint => panic!("every pod that is probed is an endpoint"),
+    }
+}
+
+/// What is counted of the probes.
+type Seen = BTreeMap<String, u32>;
+
+/// What a cluster's counters must be in the end.
+#[derive(Default)]
+struct Expected {
+    drops: BTreeMap<(PortId, &'static str), u64>,
+    decisions: BTreeMap<Reason, u64>,
+}
+
+/// A choice of ends, protocol and port.
+type Choice = (Index, Index, u8, Index, Index);
+
+fn choices() -> impl Strategy<Value = Vec<Choice>> {
+    let choice = (any::<Index>(), any::<Index>(), 0u8..8, any::<Index>(), any::<Index>());
+    prop::collection::vec(choice, PROBES)
+}
+
+#[test]
+fn a_packet_comes_out_where_the_oracle_allows_it_and_is_counted_where_it_does_not() {
+    let config = Config {
+        cases: CASES,
+        failure_persistence: None,
+        // A failure prints its cluster and the probe, which is enough.
+        max_shrink_iters: 0,
+        ..Config::default()
+    };
+    let rng = TestRng::deterministic_rng(config.rng_algorithm);
+    let seen: RefCell<Seen> = RefCell::default();
+    let result = TestRunner::new_with_rng(config, rng).run(
+        &(generate::cluster(), choices()),
+        |(mut cluster, choices)| {
+            for (index, pod) in cluster.pods.iter_mut().enumerate() {
+                pod.node.get_or_insert_with(|| NODES[index % 2].to_owned());
+            }
+            one_cluster(&cluster, &choices, &mut seen.borrow_mut());
+            Ok(())
+        },
+    );
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let seen = seen.into_inner();
+    println!("{seen:#?}");
+    let ways = [
+        "same node v4",
+        "same node v6",
+        "cross node v4",
+        "cross node v6",
+        "external to pod v4",
+        "external to pod v6",
+        "pod to external v4",
+        "pod to external v6",
+        "pod to node v4",
+        "pod to node v6",
+        "node to remote pod v4",
+        "itself v4",
+        "itself v6",
+        "node to own pod v4",
+        "node to own pod v6",
+    ];
+    for way in ways {
+        let verdicts: &[&str] = match way {
+            _ if way.starts_with("itself") || way.contains("own pod") => &["allowed"],
+            _ if way.starts_with("pod to") => &["allowed", "egress"],
+            _ if way.starts_with("external") || way.starts_with("node") => &["allowed", "ingress"],
+            _ => &["allowed", "egress", "ingress"],
+        };
+        for verdict in verdicts {
+            let count = seen.get(&format!("{way} {verdict}")).copied().unwrap_or(0);
+            assert!(count >= 8, "only {count} of {way} {verdict}: {seen:#?}");
+        }
+    }
+    for protocol in [1, 6, 17, 47, 58, 132] {
+        for verdict in ["allowed", "egress", "ingress"] {
+            let count = seen.get(&format!("protocol {protocol} {verdict}")).copied().unwrap_or(0);
+            assert!(count >= 15, "only {count} of protocol {protocol} {verdict}: {seen:#?}");
+        }
+    }
+}
+
+fn one_cluster(cluster: &Cluster, choices: &[Choice], seen: &mut Seen) {
+    let mut fabric = Fabric::new(&cluster.to_yaml());
+    let oracle = Oracle::new(&fabric.contents.objects);
+    let (pods, others) = ends(&fabric, cluster);
+    if pods.is_empty() {
+        return;
+    }
+    let ports = probe::ports(cluster);
+    let mut expected = [Expected::default(), Expected::default()];
+    let mut without_ports = BTreeSet::new();
+    for (serial, (from, to, kind, protocol, port)) in choices.iter().enumerate() {
+        let one = from.get(&pods);
+        let (from, to) = match kind {
+            0..4 => (one, to.get(&pods)),
+            4 | 5 => (one, to.get(&others)),
+            _ => (to.get(&others), one),
+        };
+        // There is no tunnel for IPv6, so a node speaks to remote pods without Manx; and a stranger to whom he likes.
+        let kernels = from.is_node() && from.node != to.node && !from.address().is_ipv4();
+        let untunnelled = from.is_node()
+            && from.node != to.node
+            && !ROUTER.map(IpAddr::from).contains(&from.address());
+        if from.address().is_ipv4() != to.address().is_ipv4() || kernels || untunnelled {
+            continue;
+        }
+        let protocol = *protocol.get(&probe::PROTOCOLS);
+        let tuple = Tuple {
+            source: from.address(),
+            destination: to.address(),
+            protocol,
+            source_port: 20_000 + serial as u16,
+            destination_port: *port.get(&ports),
+        };
+        let numbered = matches!(protocol, 6 | 17 | 132)
+            || (protocol == if tuple.source.is_ipv4() { 1 } else { 58 });
+        let pair = [tuple.source, tuple.destination];
+        if !numbered
+            && !without_ports.insert((
+                pair.iter().min().copied(),
+                pair.iter().max().copied(),
+                protocol,
+            ))
+        {
+            continue;
+        }
+        one_probe(&mut fabric, &oracle, (from, to), tuple, &mut expected, seen);
+    }
+    for (node, expected) in fabric.nodes.iter().zip(expected) {
+        let text = || cluster.to_yaml();
+        assert_eq!(node.drops(), expected.drops, "{}", text());
+        assert_eq!(node.decisions(), expected.decisions, "{}", text());
+        let (received, sent) = node.traffic();
+        let dropped: u64 = expected.drops.values().sum();
+        assert_eq!(received, sent + dropped, "{}", text());
+    }
+}
+
+fn one_probe(
+    fabric: &mut Fabric,
+    oracle: &Oracle,
+    (from, to): (&End, &End),
+    tuple: Tuple,
+    expected: &mut [Expected; 2],
+    seen: &mut Seen,
+) {
+    let has_ports = matches!(tuple.protocol, 6 | 17 | 132);
+    let port = has_ports.then_some(tuple.destination_port);
+    let judgement = oracle.judge(&from.party, &to.party, tuple.protocol, port);
+    let source_node = from.node.or(to.node).unwrap();
+    let (mut node, mut at) = (to.node.unwrap_or(source_node), to.port);
+    // A node that is not the pod's own is somebody in the world, unless its address is behind the tunnel.
+    let in_world =
+        to.is_node() && node != source_node && !ROUTER.map(IpAddr::from).contains(&to.address());
+    if in_world {
+        (node, at) = (source_node, HOST);
+    }
+    let cross = node != source_node;
+    let text = || format!("{tuple:?} from {} to {}: {judgement}", from.party, to.party);
+
+    let (source_pod, destination_pod) = (from.pod(), to.pod());
+    let itself = source_pod.is_some() && source_pod == destination_pod;
+    let mut passes = |times: u64| {
+        let rule = reason(&judgement.egress, Direction::Egress);
+        if let Some(rule) = rule {
+            *expected[source_node].decisions.entry(rule).or_default() += times;
+        }
+        if !judgement.egress.allows() {
+            return;
+        }
+        if let Some(rule) = reason(&judgement.ingress, Direction::Ingress) {
+            *expected[node].decisions.entry(rule).or_default() += times;
+        }
+    };
+    let opening = tuple.opening();
+    let delivered = fabric.send_at(source_node, from.port, &opening);
+    let verdict = if judgement.allowed() {
+        passes(2);
+        assert_eq!(delivered.len(), 1, "{}: {delivered:?}", text());
+        assert_eq!((delivered[0].node, delivered[0].port), (node, at), "{}", text());
+        let own_node = |end: &End| end.is_node() && !in_world;
+        let hops = u8::from(!own_node(from) && !(own_node(to) && !cross)) + u8::from(cross)
+            - u8::from(cross && own_node(to));
+        let arrived = packet::with_ttl(opening, TTL - hops);
+        assert_eq!(delivered[0].frame.bytes, arrived, "{}", text());
+        let back = fabric.send_at(node, at, &tuple.answer());
+        assert_eq!(back.len(), 1, "no answer: {}: {:?}", text(), fabric.nodes[node].drops());
+        assert_eq!((back[0].node, back[0].port), (source_node, from.port), "{}", text());
+        "allowed"
+    } else {
+        passes(1);
+        assert_eq!(delivered, [], "{}", text());
+        let (drop_node, port, why, verdict) = if judgement.egress.allows() {
+            let port = if cross && tuple.source.is_ipv4() { RAW } else { from.port };
+            let port = if cross && !tuple.source.is_ipv4() { HOST } else { port };
+            (node, port, DropReason::PolicyIngress, "ingress")
+        } else {
+            (source_node, from.port, DropReason::PolicyEgress, "egress")
+        };
+        *expected[drop_node].drops.entry((port, why.name())).or_default() += 1;
+        verdict
+    };
+
+    let way = match (&source_pod, &destination_pod) {
+        (Some(_), Some(_)) if itself => "itself",
+        (Some(_), Some(_)) if cross => "cross node",
+        (Some(_), Some(_)) => "same node",
+        (Some(_), None) if to.is_node() => "pod to node",
+        (Some(_), None) => "pod to external",
+        (None, _) if from.is_node() && cross => "node to remote pod",
+        (None, _) if from.is_node() => "node to own pod",
+        (None, _) => "external to pod",
+    };
+    let family = if tuple.source.is_ipv4() { "v4" } else { "v6" };
+    *seen.entry(format!("{way} {family} {verdict}")).or_default() += 1;
+    *seen.entry(format!("protocol {} {verdict}", tuple.protocol)).or_default() += 1;
+}
