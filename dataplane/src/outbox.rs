@@ -61,11 +61,15 @@ impl Ports {
     }
 }
 
+/// Packets that wait before they are sent without waiting for the end of the batch: what a system call takes at once.
+const FULL: usize = 64;
+
 /// Where packets wait for the end of the turn.
 #[derive(Default)]
 pub(crate) struct Outbox {
     waiting: Vec<PortId>,
     pieces: Vec<Packet>,
+    queued: usize,
     next_id: u16,
 }
 
@@ -101,9 +105,11 @@ impl Outbox {
         if tunnel.is_none() && as_it_is && slot.capabilities.take(packet.offload) {
             let segments = packet.segments(header_len);
             slot.push(packet, segments, 0);
+            self.queued += 1;
             return Ok(());
         }
         self.split(packet, mtu, pool)?;
+        self.queued += self.pieces.len();
         let mut outcome = Ok(());
         for piece in self.pieces.drain(..) {
             outcome = outcome.and(finish(slot, pool, piece, tunnel, &mut self.next_id));
@@ -122,6 +128,11 @@ impl Outbox {
         })
     }
 
+    /// Whether it is time to send.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queued >= FULL
+    }
+
     /// Sends every queue. Ports whose device failed are named in `lost`.
     pub(crate) fn send(
         &mut self,
@@ -129,6 +140,7 @@ impl Outbox {
         pool: &mut Pool,
         lost: &mut Vec<(PortId, io::Error)>,
     ) {
+        self.queued = 0;
         for port in self.waiting.drain(..) {
             let Some(slot) = ports.slot(port) else { continue };
             let queued = slot.queue.len();

@@ -1,5 +1,6 @@
 //! One batch through the pipeline: unwrap, parse and hash everything, decide everything, act.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::outbox::{Outbox, Ports};
 use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
 use crate::parse::{Fragment, Parsed, parse};
 use crate::report::{Denied, Report};
-use crate::tables::{Role, Tables, Via};
+use crate::tables::{PortId, Role, Tables, Via};
 use crate::wire::protocol;
 
 /// How much a worker may remember.
@@ -53,11 +54,17 @@ pub(crate) struct Context<'a> {
     pub(crate) ports: &'a mut Ports,
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) pool: &'a mut Pool,
+    pub(crate) lost: &'a mut Vec<(PortId, io::Error)>,
 }
 
 impl Context<'_> {
     fn post(&mut self, packet: Packet, header_len: usize, via: Via) -> Result<(), DropReason> {
-        self.outbox.post(self.tables, self.ports, self.pool, packet, header_len, via)
+        let posted = self.outbox.post(self.tables, self.ports, self.pool, packet, header_len, via);
+        // A batch of super-packets falls into more segments than there are buffers: send before they run out.
+        if self.outbox.is_full() {
+            self.outbox.send(self.ports, self.pool, self.lost);
+        }
+        posted
     }
 }
 
@@ -81,6 +88,7 @@ pub(crate) struct Pipeline {
     memory: Memory,
     errors: RateLimit,
     recent: Recent,
+    aged: Duration,
     items: Vec<Item>,
     counters: Arc<WorkerCounters>,
     reports: Sender<Report>,
@@ -93,15 +101,16 @@ const ERRORS_PER_SECOND: u32 = 100;
 const ERRORS_BURST: u32 = 50;
 /// Where TCP's checksum stands in its header (RFC 9293, section 3.1).
 const TCP_CHECKSUM: u16 = 16;
-/// Buckets of the flow table looked at in an idle turn.
-const AGE_BUDGET: usize = 256;
+/// Time in which every bucket of the flow table is looked at once, and the least time between two looks.
+const AGE_ROUND: Duration = Duration::from_secs(30);
+const AGE_STEP: Duration = Duration::from_millis(10);
 
 impl Pipeline {
     pub(crate) fn new(
         sizes: Sizes,
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         Ok(Self {
             memory: Memory {
                 flows: FlowTable::new(sizes.flows, HashSeed::random())?,
@@ -109,6 +118,7 @@ impl Pipeline {
             },
             errors: RateLimit::new(ERRORS_PER_SECOND, ERRORS_BURST),
             recent: Recent::default(),
+            aged: Duration::ZERO,
             items: Vec::new(),
             counters,
             reports,
@@ -120,9 +130,15 @@ impl Pipeline {
         self.memory.flows.iter()
     }
 
-    /// Forgets some of what has been silent for too long.
+    /// Forgets some of what has been silent for too long: as much of the table as is due since the last time.
     pub(crate) fn age(&mut self, now: Duration) {
-        self.memory.flows.age(AGE_BUDGET, now.as_secs() as u32);
+        let due = now.saturating_sub(self.aged);
+        if due < AGE_STEP {
+            return;
+        }
+        self.aged = now;
+        let buckets = self.memory.flows.buckets() as u128 * due.as_millis() / AGE_ROUND.as_millis();
+        self.memory.flows.age(buckets as usize + 1, now.as_secs() as u32);
         self.counters.flows.set(self.memory.flows.len() as u64);
     }
 

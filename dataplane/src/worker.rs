@@ -210,13 +210,13 @@ impl Worker {
             if !self.obey() {
                 return;
             }
+            self.pipeline.age(since_start);
             if self.turn(since_start) > 0 {
                 last_found = now;
                 self.counters.busy_turns.add(1);
                 self.counters.busy_cycles.add(sys::clock::ticks().wrapping_sub(cycles));
                 continue;
             }
-            self.pipeline.age(since_start);
             let sleep = self.polling == Polling::Adaptive && now - last_found >= PATIENCE;
             if sleep {
                 self.counters.parks.add(1);
@@ -300,6 +300,7 @@ impl Worker {
                 ports: &mut self.ports,
                 outbox: &mut self.outbox,
                 pool: &mut self.pool,
+                lost: &mut self.lost,
             };
             self.pipeline.run(&mut context, &mut self.batch, &arrival);
             self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
