@@ -55,6 +55,9 @@ pub struct Settings {
 /// What puts something round a port, or takes it off again.
 pub type Wrapping = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
 
+/// Puts something round a port, or takes it off again.
+pub type Wrap = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
+
 /// What control tells a worker.
 pub enum Command {
     /// Judge by these tables from the next batch on.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 
-use super::link::ones_complement_sum;
 use super::{Capabilities, PacketIo, Received, Transmitted};
+use crate::checksum;
 use crate::packet::{Checksum, Packet, Pool};
 
 /// Where UDP's checksum stands in its header.
@@ -138,7 +138,7 @@ fn finished(packet: &Packet, snaplen: usize) -> Vec<u8> {
             (bytes.get(start as usize..), copy.get_mut(at..at + 2))
         {
             // The field holds the pseudo-header's sum. A checksum of 0 would say that UDP has none (RFC 768).
-            let checksum = match !ones_complement_sum(&[covered]) {
+            let checksum = match checksum::finish(checksum::sum(covered)) {
                 0 if offset == UDP_CHECKSUM => 0xffff,
                 checksum => checksum,
             };
@@ -224,7 +224,8 @@ mod tests {
         .unwrap();
         let addresses = if v6 { &finished[8..40] } else { &finished[12..20] };
         let len = ((finished.len() - start) as u32).to_be_bytes();
-        let pseudo = ones_complement_sum(&[addresses, &len, &[0, 0, 0, protocol]]);
+        let pseudo = [addresses, &len, &[0, 0, 0, protocol]].map(checksum::sum).iter().sum();
+        let pseudo = checksum::fold(pseudo);
         let mut bytes = finished.clone();
         bytes[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
         let checksum = Checksum::Partial { start: start as u16, offset: offset as u16 };

@@ -7,6 +7,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::checksum::{finish, is_right, sum};
+
 /// Length of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
 /// An Ethernet header.
@@ -164,9 +166,9 @@ impl Link {
         }
         let sender = address(packet, 8)?;
         let target = address(packet, IPV6_LEN + 8)?;
-        let checksum = icmpv6_sum(&packet[8..24], &packet[24..40], &packet[IPV6_LEN..]);
+        let sum = icmpv6_sum(&packet[8..24], &packet[24..40], &packet[IPV6_LEN..]);
         // From `::` somebody asks whether the address is free.
-        if checksum != 0xffff
+        if !is_right(sum)
             || sender.is_unspecified()
             || sender.is_multicast()
             || !self.answers_for(IpAddr::V6(target))
@@ -186,7 +188,7 @@ impl Link {
         answer[64] = TARGET_LINK_LAYER_ADDRESS;
         answer[65] = 1;
         answer[66..72].copy_from_slice(&self.own);
-        let checksum = !icmpv6_sum(&target.octets(), &sender.octets(), &answer[IPV6_LEN..]);
+        let checksum = finish(icmpv6_sum(&target.octets(), &sender.octets(), &answer[IPV6_LEN..]));
         answer[42..44].copy_from_slice(&checksum.to_be_bytes());
         Some(self.reply(ethertype::IPV6, &answer))
     }
@@ -237,25 +239,10 @@ fn address(packet: &[u8], at: usize) -> Option<Ipv6Addr> {
     packet.get(at..)?.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))
 }
 
-/// The ones' complement sum over the pseudo-header and the message (RFC 8200, 8.1): 0xffff over a right one.
-fn icmpv6_sum(source: &[u8], destination: &[u8], message: &[u8]) -> u16 {
-    let pseudo = [0, 0, 0, PROTOCOL_ICMPV6];
-    let len = (message.len() as u32).to_be_bytes();
-    ones_complement_sum(&[source, destination, &len, &pseudo, message])
-}
-
-/// The ones' complement sum (RFC 1071) over parts of which all but the last are of even length.
-pub(super) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
-    let mut sum: u64 = 0;
-    for part in parts {
-        for pair in part.chunks(2) {
-            sum += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u64::from(low));
-        }
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+/// The sum over the pseudo-header and the message (RFC 8200, 8.1), not yet folded.
+fn icmpv6_sum(source: &[u8], destination: &[u8], message: &[u8]) -> u32 {
+    let [len, upper] = [message.len() as u32, PROTOCOL_ICMPV6.into()];
+    sum(source) + sum(destination) + len + upper + sum(message)
 }
 
 #[cfg(test)]

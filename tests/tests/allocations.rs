@@ -1,0 +1,134 @@
+//! A worker allocates nothing for the packets of established flows.
+#![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use manx_dataplane::packet::Offload;
+use manx_dataplane::tables::PortId;
+use manx_tests::fabric::{Fabric, HOST, RAW, UNDERLAY, pod, policy};
+use manx_tests::packet::{TCP, Tuple, UDP, super_packet, tunnelled};
+
+thread_local! {
+    /// Allocations of this thread since it began to count; `None`: it does not count.
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+struct Counting;
+
+fn count() {
+    // A thread that is ending has no counter any more, and nothing to count.
+    let _ = COUNT.try_with(|count| count.set(count.get().map(|n| n + 1)));
+}
+
+// SAFETY: every call is passed on to the system's allocator with what it was given; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc_zeroed`'s contract.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `realloc`'s contract, and `pointer` came from the system's allocator.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps `dealloc`'s contract, and `pointer` came from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often `work` allocates.
+fn allocations(work: impl FnOnce()) -> u64 {
+    COUNT.set(Some(0));
+    work();
+    COUNT.take().unwrap()
+}
+
+#[test]
+fn an_allocation_is_counted() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
+    assert_eq!(allocations(|| drop(std::hint::black_box(Vec::<u8>::new()))), 0);
+}
+
+const A: &str = "10.1.0.1";
+const B: &str = "10.1.0.2";
+const FAR: &str = "10.2.0.1";
+const ROUNDS: usize = 300;
+const WARM_UP: usize = 100;
+
+#[test]
+fn established_flows_allocate_nothing() {
+    let yaml = pod("shop/a", 0, "{app: a}", &[A, "fd00:1::1"])
+        + &pod("shop/b", 0, "{app: b}", &[B, "fd00:1::2"])
+        + &pod("shop/far", 1, "{app: far}", &[FAR])
+        + &policy(
+            "shop/b",
+            "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress], \
+             ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}",
+        );
+    let mut fabric = Fabric::new(&yaml);
+    let (_, a) = fabric.port("shop/a");
+    let (_, b) = fabric.port("shop/b");
+    let near = Tuple::new(A, B, TCP, 80);
+    let near6 = Tuple::new("fd00:1::1", "fd00:1::2", UDP, 53);
+    let away = Tuple::new(A, FAR, TCP, 80);
+    let out = Tuple::new(A, "192.0.2.1", UDP, 53);
+    let denied = Tuple::new(B, A, UDP, 53).from_port(9);
+    for opening in [near, near6, away, out] {
+        assert_eq!(fabric.send("shop/a", &opening.opening()).len(), 1);
+    }
+    let (bulk, offload) = super_packet(away, &[7; 20_000], 1440);
+    let plain = Offload::default();
+    let out_of_tunnel = |at: u32| {
+        let mut answer = away.reversed().data(&[1; 1000]);
+        answer[24..28].copy_from_slice(&at.to_be_bytes());
+        tunnelled(UNDERLAY[1], UNDERLAY[0], &answer, 0)
+    };
+    // To each port, and what comes out of the node for it.
+    let round: Vec<(PortId, Vec<u8>, Offload)> = vec![
+        (a, near.data(b"request"), plain),
+        (b, near.reversed().data(b"reply"), plain),
+        (a, near6.data(b"request"), plain),
+        (b, near6.reversed().data(b"reply"), plain),
+        (a, out.data(b"request"), plain),
+        (HOST, out.reversed().data(b"reply"), plain),
+        (a, away.data(b"request"), plain),
+        (a, bulk, offload),
+        (RAW, out_of_tunnel(1), plain),
+        (RAW, out_of_tunnel(1001), plain),
+        (b, denied.opening(), plain),
+    ];
+    let node = &mut fabric.nodes[0];
+    let (mut counted, mut forwarded) = (0, 0);
+    for number in 0..WARM_UP + ROUNDS {
+        for (port, bytes, offload) in &round {
+            node.inject_with(*port, bytes, *offload);
+        }
+        // One port's queue is one batch, so one turn takes all of it.
+        let mut found = 0;
+        let in_turn = allocations(|| found = node.turn());
+        assert_eq!(found, round.len());
+        for wire in node.wires.values() {
+            while let Some(frame) = wire.far.collect() {
+                forwarded += usize::from(number >= WARM_UP);
+                wire.far.recycle(frame);
+            }
+        }
+        counted += if number < WARM_UP { 0 } else { in_turn };
+    }
+    assert!(forwarded >= ROUNDS * 20, "only {forwarded} packets came out");
+    assert_eq!(counted, 0, "allocations in {ROUNDS} turns");
+}
