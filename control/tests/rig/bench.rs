@@ -1,0 +1,153 @@
+//! A rig of its own for a test.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A rig's directory, and a folder for its runtime files that no other rig uses.
+pub(crate) struct Bench {
+    pub(crate) folder: tempfile::TempDir,
+}
+
+impl Bench {
+    /// A bench with the template rig, or `None` where no rig can run: with `MANX_REQUIRE_NETNS=1` that is a failure.
+    pub(crate) fn new() -> Option<Self> {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        let doctor = bench.manx(&["doctor", "--output", "json"]);
+        let report: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+        if report["rig"] != true {
+            assert!(
+                std::env::var_os("MANX_REQUIRE_NETNS").is_none_or(|value| value != "1"),
+                "no rig can run here (MANX_REQUIRE_NETNS=1): {report:#}"
+            );
+            eprintln!("SKIPPED: no rig can run here: {report:#}");
+            return None;
+        }
+        assert!(bench.manx(&["rig", "init", bench.rig().to_str().unwrap()]).status.success());
+        Some(bench)
+    }
+
+    pub(crate) fn rig(&self) -> std::path::PathBuf {
+        self.folder.path().join("demo")
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_manx"));
+        // Exports go to TMPDIR.
+        command
+            .args(arguments)
+            .env("XDG_RUNTIME_DIR", self.folder.path())
+            .env("TMPDIR", self.folder.path());
+        command
+    }
+
+    pub(crate) fn manx(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        let rig = self.rig();
+        let mut all = vec!["rig", "run", rig.to_str().unwrap(), "--no-samples"];
+        all.extend(arguments);
+        self.manx(&all)
+    }
+
+    /// The template without its policies, left running: everybody may talk to everybody.
+    pub(crate) fn keep_open(&self, arguments: &[&str]) {
+        fs::remove_file(self.rig().join("policies.yaml")).unwrap();
+        let output = self.run(&[&["--keep", "--ttl", "5m"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The socket of the agent of the node with this index.
+    pub(crate) fn socket(&self, node: usize) -> String {
+        self.folder
+            .path()
+            .join(format!("manx/rigs/demo/nodes/{node}/agent.sock"))
+            .display()
+            .to_string()
+    }
+
+    /// The address of a pod of the node with this index, as its agent tells it.
+    pub(crate) fn address(&self, node: usize, pod: &str) -> IpAddr {
+        let status =
+            json(&self.manx(&["status", "--output", "json", "--socket", &self.socket(node)]));
+        let endpoints = status["endpoints"].as_array().unwrap();
+        let name = |endpoint: &Value| {
+            let part = |key: &str| endpoint["pod"][key].as_str().unwrap().to_owned();
+            format!("{}/{}", part("namespace"), part("name"))
+        };
+        let endpoint = endpoints.iter().find(|endpoint| name(endpoint) == pod).unwrap();
+        endpoint["addresses"][0].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Sends a signal to the process of this bench whose command line has `victim` in it.
+    pub(crate) fn signal(&self, signal: &str, victim: &str) {
+        let folder = self.folder.path().to_str().unwrap();
+        let pid = fs::read_dir("/proc").unwrap().find_map(|entry| {
+            let path = entry.ok()?.path();
+            let line =
+                String::from_utf8_lossy(&fs::read(path.join("cmdline")).ok()?).replace('\0', " ");
+            (line.contains(folder) && line.contains(victim)).then_some(path)
+        });
+        let pid = pid.unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(
+            Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success()
+        );
+    }
+
+    /// Waits until no process knows this bench's folder and no rig's folder is left.
+    pub(crate) fn assert_nothing_left(&self) {
+        let start = Instant::now();
+        loop {
+            // Who finds the folder of a killed supervisor removes it.
+            self.manx(&["rig", "list"]);
+            let processes = processes(self.folder.path());
+            let rigs =
+                fs::read_dir(self.folder.path().join("manx/rigs")).map_or(0, Iterator::count);
+            if processes.is_empty() && rigs == 0 {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(5), "{rigs} folders, {processes:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // A failed test leaves no rig running either.
+        let _ = self.command(&["rig", "down", "demo"]).stderr(Stdio::null()).status();
+    }
+}
+
+/// The command lines of all processes that name `folder`.
+fn processes(folder: &Path) -> Vec<String> {
+    let folder = folder.to_str().unwrap();
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.contains(folder))
+        .collect()
+}
+
+pub(crate) fn json(output: &Output) -> Value {
+    let error = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| unreachable!("{error}"))
+}
+
+/// Source, destination and service of every probe that was not as expected.
+pub(crate) fn deviations(report: &Value) -> Vec<String> {
+    let probes = report["probes"].as_array().unwrap().iter();
+    probes
+        .filter(|probe| probe["observed"]["clear"] != probe["expected"])
+        .map(|probe| {
+            format!("{} -> {} {}", probe["source"], probe["destination"], probe["service"])
+        })
+        .collect()
+}

@@ -1,0 +1,199 @@
+//! What `manx capture` writes of a living rig, and what stands on the wire between its nodes, as Wireshark reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bench::Bench;
+use crate::traffic::{Talker, assert_flows};
+
+/// Bytes of a bulk transfer, each way.
+const BULK: usize = 3 << 20;
+/// Anything that Wireshark takes for an error: malformed packets, wrong checksums, lengths that do not fit. Not what an
+/// ICMP error quotes: a kernel quotes a packet as it got it from another local socket, its checksum yet to be finished.
+const WRONG: &str = "_ws.malformed || ip.checksum.status == Bad || icmp.checksum.status == Bad || (!icmp && \
+                     (tcp.checksum.status == Bad || udp.checksum.status == Bad || _ws.expert.severity == error))";
+
+/// Whether a program is there.
+fn is_there(program: &str) -> bool {
+    let there = Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    if !there {
+        eprintln!("SKIPPED: {program} is not there: nobody reads the captures");
+    }
+    there
+}
+
+/// The fields, tab-separated, of each packet of a capture that a display filter lets pass; of a field that occurs in the
+/// outer and in the inner header, both, with a comma.
+fn packets(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-nr").arg(file).args(["-Y", filter, "-T", "fields"]);
+    for preference in ["ip.check_checksum", "tcp.check_checksum", "udp.check_checksum"] {
+        tshark.args(["-o", &format!("{preference}:TRUE")]);
+    }
+    for field in fields {
+        tshark.args(["-e", field]);
+    }
+    let output = tshark.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+/// Both values of a field that occurs twice.
+fn outer_and_inner(field: &str) -> (&str, &str) {
+    field.split_once(',').unwrap_or((field, ""))
+}
+
+#[test]
+fn captures_of_a_busy_rig_are_what_was_sent() {
+    let Some(bench) = Bench::new() else { return };
+    if !is_there("tshark") || !is_there("dumpcap") {
+        return;
+    }
+    bench.keep_open(&[]);
+    let captured = ["demo/web", "host", "uplink-ring"].map(|port| {
+        let file = bench.folder.path().join(format!("{}.pcapng", port.replace('/', ".")));
+        let capture = bench
+            .command(&["capture", port, "--socket", &bench.socket(0), "-w", file.to_str().unwrap()])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        (file, capture)
+    });
+    let underlay = bench.folder.path().join("underlay.pcapng");
+    // It ends with a line on its standard input: who would signal it would have to find it first.
+    let until_told =
+        "dumpcap -q -i eth0 -B 64 -s 200 -w - -f \"ip proto 4\" & read -r line; kill $!; wait";
+    let mut dumpcap = bench
+        .command(&["rig", "exec", "node/node-1", "--", "sh", "-c", until_told])
+        .stdin(Stdio::piped())
+        .stdout(fs::File::create(&underlay).unwrap())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let files = captured.each_ref().map(|(file, _)| file.clone());
+    await_files(&[&files[..], std::slice::from_ref(&underlay)].concat());
+
+    traffic(&bench);
+
+    drop(dumpcap.stdin.take());
+    let dumpcap = dumpcap.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&dumpcap.stderr).into_owned();
+    assert!(said.contains("/0 (pcap:0/dumpcap:0"), "{said}");
+    for (file, mut capture) in captured {
+        bench.signal("INT", file.to_str().unwrap());
+        assert!(capture.wait().unwrap().success());
+    }
+    let log = bench.folder.path().join("manx/rigs/demo/nodes/0/agent.log");
+    assert!(!fs::read_to_string(log).unwrap().contains("packets are missing"));
+
+    // Pods and node send super-packets, which the uplink carries in pieces of its MTU.
+    for (file, large) in files.iter().zip([9000, 9000, 1000]) {
+        holds_every_kind_of_packet_and_all_are_right(file, large);
+    }
+    is_encapsulated(&files[2]);
+    is_encapsulated(&underlay);
+}
+
+/// Waits until all captures have begun.
+fn await_files(files: &[PathBuf]) {
+    let start = Instant::now();
+    while !files.iter().all(|file| fs::metadata(file).is_ok_and(|file| file.len() > 0)) {
+        assert!(start.elapsed() < Duration::from_secs(10), "{files:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// TCP in bulk and in small pieces, UDP and ICMP, to a pod from another node and from its own, and from it to a node.
+fn traffic(bench: &Bench) {
+    let (web, client) = (bench.address(0, "demo/web"), bench.address(1, "demo/client"));
+    let at_web = Talker::start(bench, "demo/web", &[client]);
+    let at_client = Talker::start(bench, "demo/client", &[web]);
+    let at_node = Talker::start(bench, "node/node-1", &[web]);
+    let both =
+        |talker, peer| ["tcp", "udp"].map(|transport| (talker, format!("back {transport} {peer}")));
+    assert_flows(&[both(&at_web, client), both(&at_client, web), both(&at_node, web)].concat());
+    drop((at_client, at_node));
+    for party in ["demo/client", "node/node-1"] {
+        let bulk = Talker::bulk(bench, party, web, BULK);
+        bulk.await_heard("bulk", 1);
+    }
+    // The rig's own probes bring echoes and what closed ports answer.
+    let again = bench.rig().join("pods.yaml");
+    assert_eq!(bench.manx(&["rig", "apply", again.to_str().unwrap()]).status.code(), Some(0));
+}
+
+fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {
+    let wrong = packets(file, WRONG, &["frame.number", "ip.src", "ip.dst", "_ws.expert.message"]);
+    assert_eq!(wrong, Vec::<String>::new(), "{}", file.display());
+    // No checksum is right because nobody looked.
+    let fields = [
+        "frame.len",
+        "ip.len",
+        "icmp.type",
+        "icmp.checksum.status",
+        "tcp.checksum.status",
+        "tcp.len",
+        "udp.checksum.status",
+    ];
+    let mut segments = 0;
+    let mut seen = BTreeSet::new();
+    for line in packets(file, "ip", &fields) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [frame, ip, icmp, icmp_sum, tcp_sum, tcp_len, udp_sum] = fields[..] else {
+            unreachable!("{line}")
+        };
+        assert_eq!(frame, ip.split(',').next().unwrap(), "{line} in {}", file.display());
+        match (icmp, tcp_len.parse::<usize>()) {
+            ("", Ok(len)) => {
+                segments += usize::from(len > 0);
+                if tcp_sum == "1" && len > large {
+                    seen.insert("TCP in bulk".to_owned());
+                } else if tcp_sum == "1" && len == 8 {
+                    seen.insert("TCP in small pieces".to_owned());
+                }
+            }
+            ("", Err(_)) if udp_sum == "1" => _ = seen.insert("UDP".to_owned()),
+            (icmp, _) if icmp_sum == "1" => _ = seen.insert(format!("ICMP {icmp}")),
+            _ => {}
+        }
+    }
+    for kind in ["TCP in bulk", "TCP in small pieces", "UDP", "ICMP 0", "ICMP 3", "ICMP 8"] {
+        assert!(seen.contains(kind), "{kind} in {}: {seen:?}", file.display());
+    }
+    // Every packet is on its way once, and in its order.
+    let disorder =
+        "tcp.analysis.out_of_order || tcp.analysis.retransmission || tcp.analysis.lost_segment";
+    let disorder = packets(file, disorder, &["frame.number", "ip.src", "tcp.seq", "tcp.len"]);
+    assert!(disorder.len() * 100 <= segments, "{} of {segments}: {disorder:#?}", disorder.len());
+}
+
+/// Every packet has an outer header from node to node, right in itself and as long as what is in it.
+fn is_encapsulated(file: &Path) {
+    let fields = ["ip.len", "ip.src", "ip.dst", "ip.proto", "ip.checksum.status", "ip.ttl"];
+    let mut ways = BTreeMap::<String, usize>::new();
+    for line in packets(file, "ip", &fields) {
+        let fields: Vec<(&str, &str)> = line.split('\t').map(outer_and_inner).collect();
+        let [len, source, destination, protocol, checksum, ttl] = fields[..] else {
+            unreachable!("{line}")
+        };
+        let len: (usize, usize) =
+            (len.0.parse().unwrap(), len.1.split(',').next().unwrap().parse().unwrap());
+        assert_eq!(len.0, len.1 + 20, "{line}");
+        assert_eq!((protocol.0, checksum.0), ("4", "1"), "{line}");
+        assert!(ttl.0.parse::<u8>().unwrap() > 1, "{line}");
+        for inner in [source.1, destination.1] {
+            assert!(inner.starts_with("10.244."), "{line}");
+        }
+        *ways.entry(format!("{} {}", source.0, destination.0)).or_default() += 1;
+    }
+    let seen: Vec<&str> = ways.keys().map(String::as_str).collect();
+    assert_eq!(seen, ["172.18.0.2 172.18.0.3", "172.18.0.3 172.18.0.2"], "{ways:?}");
+}

@@ -1,0 +1,9 @@
+//! Whole rigs, as their users start them, with the traffic of the kernel's own sockets.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod bench;
+mod capture;
+mod change;
+mod stopped;
+mod traffic;
+mod whole;

@@ -1,0 +1,247 @@
+//! Traffic that goes on while something happens to the rig: this test binary, started again inside of pods.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bench::Bench;
+
+/// Where every party listens, by TCP and UDP.
+const PORT: u16 = 17_171;
+/// Time between two packets of a pulse.
+const PULSE: Duration = Duration::from_millis(40);
+/// How long a flow may take to come up or to come back: TCP waits longer and longer between its attempts.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long nothing may be heard where nothing may pass.
+const SILENCE: Duration = Duration::from_millis(1200);
+/// What is on its way when a door closes still arrives.
+const SETTLE: Duration = Duration::from_millis(300);
+/// Tells the helper what to do.
+const TASK: &str = "MANX_TEST_TRAFFIC";
+
+/// Somebody in the rig who echoes what he is sent, and who sends and counts what he hears, by the lines he writes:
+/// `in tcp|udp ADDRESS` for what another party sent, `back tcp|udp ADDRESS` for an echo, `lost tcp ADDRESS` for a
+/// connection that ended, `bulk BYTES` when all of them came back.
+pub(crate) struct Talker {
+    child: Child,
+    heard: Arc<Mutex<BTreeMap<String, u64>>>,
+}
+
+impl Talker {
+    /// Starts sending to `peers`, who need not be there yet.
+    pub(crate) fn start(bench: &Bench, party: &str, peers: &[IpAddr]) -> Self {
+        let peers: Vec<String> = peers.iter().map(IpAddr::to_string).collect();
+        Self::spawn(bench, party, &format!("pulse {}", peers.join(" ")))
+    }
+
+    /// Sends so many bytes over one connection, as fast as it goes, and reads their echo.
+    pub(crate) fn bulk(bench: &Bench, party: &str, peer: IpAddr, bytes: usize) -> Self {
+        Self::spawn(bench, party, &format!("bulk {peer} {bytes}"))
+    }
+
+    fn spawn(bench: &Bench, party: &str, task: &str) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let again =
+            [program.to_str().unwrap(), "--exact", "traffic::helper", "--ignored", "--nocapture"];
+        let mut child = bench
+            .command(&[&["rig", "exec", party, "--"], &again[..]].concat())
+            .env(TASK, task)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let heard = Arc::<Mutex<BTreeMap<String, u64>>>::default();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let count = Arc::clone(&heard);
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                *count.lock().unwrap().entry(line).or_default() += 1;
+            }
+        });
+        Self { child, heard }
+    }
+
+    /// How often a line was heard that begins so.
+    pub(crate) fn heard(&self, beginning: &str) -> u64 {
+        let heard = self.heard.lock().unwrap();
+        heard.iter().filter(|(line, _)| line.starts_with(beginning)).map(|(_, count)| count).sum()
+    }
+
+    /// Waits for a line that begins so.
+    pub(crate) fn await_heard(&self, beginning: &str, times: u64) {
+        let before = self.heard(beginning);
+        let start = Instant::now();
+        while self.heard(beginning) < before + times {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "no {beginning:?}: {:?}",
+                self.heard.lock().unwrap()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        // The helper ends with its standard input.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Everything in `expected` is heard again and again by its talker.
+pub(crate) fn assert_flows(expected: &[(&Talker, String)]) {
+    for (talker, line) in expected {
+        talker.await_heard(line, 3);
+    }
+}
+
+/// From shortly after now on nothing of `unexpected` is heard for a while.
+pub(crate) fn assert_silent(unexpected: &[(&Talker, String)]) {
+    let counts = || -> Vec<(&str, u64)> {
+        unexpected.iter().map(|(talker, line)| (line.as_str(), talker.heard(line))).collect()
+    };
+    thread::sleep(SETTLE);
+    let before = counts();
+    thread::sleep(SILENCE);
+    assert_eq!(before, counts());
+}
+
+/// Not a test: what [`Talker`] starts in a pod.
+#[test]
+#[ignore = "started by other tests inside of a pod"]
+fn helper() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let words: Vec<&str> = task.split_whitespace().collect();
+    let address = |word: &str| SocketAddr::new(word.parse().unwrap(), PORT);
+    serve();
+    match words.split_first().unwrap() {
+        (&"pulse", peers) => {
+            for peer in peers.iter().map(|word| address(word)) {
+                thread::spawn(move || pulse_tcp(peer));
+                thread::spawn(move || pulse_udp(peer).unwrap());
+            }
+        }
+        (&"bulk", [peer, bytes]) => bulk(address(peer), bytes.parse().unwrap()).unwrap(),
+        _ => unreachable!("{task}"),
+    }
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+    std::process::exit(0);
+}
+
+fn say(line: &str) {
+    let mut out = io::stdout().lock();
+    // The reader may be gone, and then so is this process, soon.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn serve() {
+    let here = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
+    let listener = TcpListener::bind(here).unwrap();
+    let socket = UdpSocket::bind(here).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || echo(stream));
+        }
+    });
+    thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            say(&format!("in udp {}", from.ip()));
+            let _ = socket.send_to(&buffer[..len], from);
+        }
+    });
+}
+
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let from = stream.peer_addr()?.ip();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let len = stream.read(&mut buffer)?;
+        if len == 0 {
+            return Ok(());
+        }
+        say(&format!("in tcp {from}"));
+        stream.write_all(&buffer[..len])?;
+    }
+}
+
+fn connected(peer: SocketAddr) -> TcpStream {
+    loop {
+        if let Ok(stream) = TcpStream::connect_timeout(&peer, Duration::from_millis(500)) {
+            return stream;
+        }
+        thread::sleep(PULSE);
+    }
+}
+
+/// One connection for good.
+fn pulse_tcp(peer: SocketAddr) {
+    let stream = connected(peer);
+    let end = || -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mut reader = stream.try_clone()?;
+        thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while matches!(reader.read(&mut buffer), Ok(1..)) {
+                say(&format!("back tcp {}", peer.ip()));
+            }
+            say(&format!("lost tcp {}", peer.ip()));
+        });
+        loop {
+            (&stream).write_all(&[7; 8])?;
+            thread::sleep(PULSE);
+        }
+    };
+    if end().is_err() {
+        say(&format!("lost tcp {}", peer.ip()));
+    }
+}
+
+fn pulse_udp(peer: SocketAddr) -> io::Result<()> {
+    let socket = UdpSocket::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+    let reader = socket.try_clone()?;
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((_, from)) = reader.recv_from(&mut buffer) {
+            say(&format!("back udp {}", from.ip()));
+        }
+    });
+    loop {
+        // Errors are the answers of those who do not listen yet, or of a route that is gone.
+        let _ = socket.send_to(&[7; 8], peer);
+        thread::sleep(PULSE);
+    }
+}
+
+fn bulk(peer: SocketAddr, bytes: usize) -> io::Result<()> {
+    let stream = connected(peer);
+    let mut writer = stream.try_clone()?;
+    thread::spawn(move || {
+        let block: Vec<u8> = (0..1 << 18).map(|n: u32| n as u8).collect();
+        let mut left = bytes;
+        while left > 0 {
+            let len = left.min(block.len());
+            if writer.write_all(&block[..len]).is_err() {
+                return;
+            }
+            left -= len;
+        }
+    });
+    let mut buffer = vec![0; 1 << 18];
+    let mut read = 0;
+    while read < bytes {
+        let len = (&stream).read(&mut buffer)?;
+        assert!(len > 0, "closed after {read} bytes");
+        assert!((0..len).all(|at| buffer[at] == (read + at) as u8), "changed on the way");
+        read += len;
+    }
+    say(&format!("bulk {bytes}"));
+    Ok(())
+}

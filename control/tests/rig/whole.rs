@@ -1,0 +1,125 @@
+//! The template passes, a policy that the agents do not see is found out by name, a rig left running takes changes and
+//! commands, and nothing is left of any of them.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::bench::{Bench, deviations, json};
+
+#[test]
+fn the_template_passes_over_tun_and_veth_and_leaves_nothing() {
+    let Some(bench) = Bench::new() else { return };
+    for device in ["auto", "veth"] {
+        let output = bench.run(&["--output", "json", "--pod-device", device]);
+        let report = json(&output);
+        assert_eq!(deviations(&report), Vec::<String>::new());
+        assert_eq!(output.status.code(), Some(0));
+        let probes = report["probes"].as_array().unwrap();
+        for outcome in ["allowed", "denied", "refused"] {
+            assert!(probes.iter().any(|probe| probe["observed"]["clear"] == outcome), "{outcome}");
+        }
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_policy_that_the_agents_do_not_see_is_found_out_by_name() {
+    let Some(bench) = Bench::new() else { return };
+    let output = bench.run(&["--output", "json", "--sabotage", "demo/web"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = json(&output);
+    let deviations = deviations(&report);
+    // What the policy denies to those who are not meant now passes: each service of web, from each of them; of what it
+    // allows nothing changes.
+    assert_eq!(deviations.len(), 8, "{deviations:#?}");
+    assert!(deviations.iter().all(|deviation| deviation.contains("-> \"demo/web\"")));
+    let export = Path::new(report["export"].as_str().unwrap());
+    let names: Vec<String> = fs::read_dir(export)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    for wanted in ["report.json", "node-1.log", "node-1.status.json", "manifests"] {
+        assert!(names.iter().any(|name| name == wanted), "{wanted} in {names:?}");
+    }
+    let captured = names.iter().find(|name| name.ends_with(".pcapng")).unwrap();
+    assert!(fs::metadata(export.join(captured)).unwrap().len() > 100, "packets in {captured}");
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn a_rig_left_running_takes_commands_and_changes() {
+    let Some(bench) = Bench::new() else { return };
+    assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&bench.manx(&["rig", "list"]).stdout).contains("demo"));
+    assert_eq!(bench.run(&[]).status.code(), Some(2), "a second rig of the name");
+    let exec = bench.manx(&["rig", "exec", "demo/web", "--", "sh", "-c", "cat; exit 7"]);
+    assert_eq!(exec.status.code(), Some(7));
+    assert_eq!(bench.manx(&["rig", "exec", "demo/nobody", "--", "true"]).status.code(), Some(2));
+
+    let open = bench.folder.path().join("open.yaml");
+    fs::write(
+        &open,
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web, namespace: demo}\n\
+         spec: {podSelector: {}, ingress: [{}]}\n",
+    )
+    .unwrap();
+    let applied = bench.manx(&["rig", "apply", open.to_str().unwrap(), "--output", "json"]);
+    let report = json(&applied);
+    assert_eq!(applied.status.code(), Some(0), "{:?}", deviations(&report));
+    let denied = |probe: &&Value| probe["observed"]["clear"] == "denied";
+    assert_eq!(report["probes"].as_array().unwrap().iter().filter(denied).count(), 0);
+
+    fs::write(&open, "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nspec: 3\n").unwrap();
+    assert_eq!(bench.manx(&["rig", "apply", open.to_str().unwrap()]).status.code(), Some(2));
+    assert_eq!(bench.manx(&["rig", "down"]).status.code(), Some(0));
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn whatever_is_killed_nothing_is_left() {
+    let Some(bench) = Bench::new() else { return };
+    for (victim, after) in
+        [("rig run", 300), ("rig-supervisor", 300), ("rig-init", 600), ("rig-cluster", 900)]
+    {
+        let mut caller: Child = bench
+            .command(&["rig", "run", bench.rig().to_str().unwrap()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        bench.signal("KILL", victim);
+        assert!(!caller.wait().unwrap().success(), "{victim} was killed");
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
+fn interrupted_at_any_time_nothing_is_left() {
+    let Some(bench) = Bench::new() else { return };
+    for after in [20, 150, 400, 700] {
+        // Whoever started the tests may have had SIGINT ignored, as shells do for what they run in the background.
+        let program = bench.command(&["rig", "run", bench.rig().to_str().unwrap()]);
+        let mut caller = Command::new("env")
+            .arg("--default-signal=INT")
+            .arg(program.get_program())
+            .args(program.get_args())
+            .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        let pid = caller.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let start = Instant::now();
+        let status = caller.wait().unwrap();
+        assert!(!status.success(), "interrupted after {after} ms");
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        bench.assert_nothing_left();
+    }
+}
