@@ -39,15 +39,16 @@ pub struct PortCounters {
     pub received_packets: Counter,
     /// Bytes received, from the IP header on.
     pub received_bytes: Counter,
-    /// Packets sent.
+    /// Packets that the device took.
     pub sent_packets: Counter,
-    /// Bytes sent, from the (outer) IP header on.
+    /// Bytes handed to the device, from the (outer) IP header on.
     pub sent_bytes: Counter,
     drops: [Counter; DropReason::ALL.len()],
 }
 
 impl PortCounters {
-    /// Packets that came in by this port and died for `reason`.
+    /// Packets that came in by this port and died for `reason`; and, as [`DropReason::TransmitRefused`], those that were to
+    /// leave by it and that its device refused, a super-packet as one.
     #[inline]
     pub fn dropped(&self, reason: DropReason) -> &Counter {
         &self.drops[reason as usize]

@@ -337,7 +337,7 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgem
             Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
             Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
         };
-        // A flow that something else than policy ended is asked about again: the entry does not hold the reason.
+        // Without a slot it was not policy that ended the flow.
         if slot != NO_SLOT {
             return (ends, Judgement { denied: Some(denied), rules });
         }
@@ -361,13 +361,14 @@ fn stamp(
     grounds: Grounds,
     judgement: &Judgement,
 ) {
-    entry.verdict = match judgement.denied {
-        None => Verdict::Allow,
-        Some(DropReason::PolicyIngress) => Verdict::DenyIngress,
-        Some(_) => Verdict::DenyEgress,
+    (entry.verdict, entry.counters) = match judgement.denied {
+        None => (Verdict::Allow, judgement.rules),
+        Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, judgement.rules),
+        Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, judgement.rules),
+        // Not a rule's doing: the entry cannot hold the reason, so without slots the next packet asks again.
+        Some(_) => (Verdict::DenyEgress, Judgement::without_rules(None).rules),
     };
     entry.rests_on = grounds;
-    entry.counters = judgement.rules;
     entry.path = Path {
         route_generation: tables.route_generation,
         next_hop_original: ends.to.encode(),

@@ -20,11 +20,13 @@ pub(crate) struct Slot {
     pub(crate) hot: bool,
     capabilities: Capabilities,
     queue: Vec<Packet>,
+    /// What the queue stands for on a wire.
+    segments: u64,
 }
 
 impl Slot {
     fn push(&mut self, packet: Packet, segments: u64, framing: usize) {
-        self.counters.sent_packets.add(segments);
+        self.segments += segments;
         self.counters.sent_bytes.add((packet.len() - framing) as u64);
         self.queue.push(packet);
     }
@@ -46,7 +48,8 @@ impl Ports {
             self.0.resize_with(at + 1, || None);
         }
         let capabilities = io.capabilities();
-        self.0[at] = Some(Slot { io, counters, hot: true, capabilities, queue: Vec::new() });
+        self.0[at] =
+            Some(Slot { io, counters, hot: true, capabilities, queue: Vec::new(), segments: 0 });
     }
 
     /// Takes a port out; what was queued on it returns to the pool.
@@ -151,6 +154,8 @@ impl Outbox {
                     queued
                 }
             };
+            let segments = std::mem::take(&mut slot.segments);
+            slot.counters.sent_packets.add(segments.saturating_sub(refused as u64));
             if refused > 0 {
                 slot.counters.dropped(DropReason::TransmitRefused).add(refused as u64);
             }

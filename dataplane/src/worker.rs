@@ -239,7 +239,9 @@ impl Worker {
                     self.report(Report::Retired(old));
                 }
                 Ok(Command::Attach(id, io, counters)) => self.attach(id, io, counters),
-                Ok(Command::Detach(id)) => self.detach(id),
+                Ok(Command::Detach(id)) => {
+                    self.detach(id);
+                }
                 Ok(Command::Wrap(id, wrap)) => self.wrap(id, wrap),
                 Ok(Command::Flows(limit, reply)) => {
                     let _ = reply.send(self.pipeline.flows().take(limit).copied().collect());
@@ -266,8 +268,10 @@ impl Worker {
             }
         }
         while let Some((id, error)) = self.lost.pop() {
-            self.detach(id);
-            self.report(Report::PortLost(id, error));
+            // A port may have failed more than once in the turn.
+            if self.detach(id) {
+                self.report(Report::PortLost(id, error));
+            }
         }
         if found > 0 {
             self.counters.packets.add(found as u64);
@@ -337,14 +341,16 @@ impl Worker {
         self.hot.push(id);
     }
 
-    fn detach(&mut self, id: PortId) {
+    /// Lets go of a port. False: there is none.
+    fn detach(&mut self, id: PortId) -> bool {
         self.hot.retain(|hot| *hot != id);
-        if let Some(slot) = self.ports.detach(id, &mut self.pool)
-            && let Some(descriptor) = slot.io.descriptor()
+        let Some(slot) = self.ports.detach(id, &mut self.pool) else { return false };
+        if let Some(descriptor) = slot.io.descriptor()
             && let Err(error) = self.poller.forget(descriptor)
         {
             self.report(Report::PollFailed(error));
         }
+        true
     }
 
     fn wrap(&mut self, id: PortId, wrap: Wrapping) {

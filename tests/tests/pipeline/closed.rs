@@ -210,10 +210,17 @@ fn a_port_that_fails_is_let_go_of_and_reported_and_the_others_go_on() {
     let (_, a) = fabric.port("shop/a");
     let (_, b) = fabric.port("shop/b");
     while fabric.nodes[0].reports.try_recv().is_ok() {}
+    // It fails while it is sent to, again and again, and then when it is asked.
+    for _ in 0..200 {
+        fabric.nodes[0].inject(a, &a_to_b());
+    }
     fabric.nodes[0].wires[&b].far.unplug();
     fabric.nodes[0].run();
-    let report = fabric.nodes[0].reports.try_recv().unwrap();
-    assert!(matches!(report, Report::PortLost(port, _) if port == b), "{report:?}");
+    let reports: Vec<Report> = fabric.nodes[0].reports.try_iter().collect();
+    assert!(matches!(reports[..], [Report::PortLost(port, _)] if port == b), "{reports:?}");
+    let (refused, gone) =
+        [b, a].map(|at| fabric.nodes[0].dropped(at, DropReason::TransmitRefused)).into();
+    assert_eq!(refused + gone, 200);
     is_dropped(&mut fabric, 0, a, &a_to_b(), DropReason::TransmitRefused);
     let far = fabric.send("shop/a", &Tuple::new(A, FAR, UDP, 53).opening());
     assert_eq!(far.len(), 1);

@@ -134,6 +134,7 @@ fn errors_are_rate_limited_and_every_drop_is_still_counted() {
     assert_eq!(round(10), (50, 200));
     assert_eq!(round(10), (0, 400));
     assert_eq!(round(20), (50, 600));
+    assert_eq!(fabric.nodes[0].traffic(), (600, 100), "received, and sent: the answers");
 }
 
 #[test]
@@ -258,4 +259,27 @@ fn an_echo_request_of_the_responder_with_the_same_identifier_is_judged_by_itself
         assert_eq!(fabric.send("shop/b", &ping.answer()).len(), 1, "the reply passes");
         dies(&mut fabric, 0, b, &ping.from_port(8).answer(), DropReason::PolicyEgress);
     }
+}
+
+#[test]
+fn an_error_in_fragments_belongs_to_a_flow_as_a_whole_one_does() {
+    let mut fabric = Fabric::new(&pods());
+    let (_, a) = fabric.port("shop/a");
+    let asked = Tuple::new(A, WORLD, UDP, 53);
+    let router = "198.51.100.1";
+    // The first of two: 36 bytes of message and quote would not be a multiple of eight.
+    let fragment = |about: Tuple, id: u16| {
+        let mut bytes = error_v4(router, A, &about.opening());
+        bytes.resize(20 + 40, 0);
+        change_v4(&mut bytes, |ip| {
+            (ip.more_fragments, ip.dont_fragment, ip.total_len) = (true, false, 60);
+            ip.identification = id;
+        });
+        bytes
+    };
+    assert_eq!(fabric.send("shop/a", &asked.opening()).len(), 1);
+    let unmatched = fragment(asked.from_port(9), 1);
+    dies(&mut fabric, 0, HOST, &unmatched, DropReason::IcmpErrorUnmatched);
+    let delivered = fabric.send_at(0, HOST, &fragment(asked, 2));
+    assert_eq!((delivered.len(), delivered[0].port), (1, a));
 }

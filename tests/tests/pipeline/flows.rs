@@ -278,3 +278,42 @@ fn what_is_denied_at_first_leaves_no_flow() {
     assert!(!passes(&mut fabric, "shop/client", &tuple.opening()));
     assert!(fabric.nodes[0].flows().is_empty());
 }
+
+#[test]
+fn a_flow_whose_pod_is_no_more_known_dies_for_that_reason_however_often_it_tries() {
+    let mut fabric = Fabric::new(&cluster("client", "client"));
+    let tuple = Tuple::new(CLIENT, SERVER, UDP, 53);
+    open(&mut fabric, "shop/client", tuple);
+    fabric.apply(&(client("client") + &far("client")));
+    let (_, port) = fabric.port("shop/client");
+    for times in 1..4 {
+        assert!(!passes(&mut fabric, "shop/client", &tuple.data(b"x")));
+        let drops = fabric.nodes[0].drops();
+        assert_eq!(fabric.nodes[0].dropped(port, DropReason::NoTables), times, "{drops:?}");
+    }
+    fabric.apply(&cluster("client", "client"));
+    assert!(passes(&mut fabric, "shop/client", &tuple.data(b"x")), "and resumes with it");
+}
+
+#[test]
+fn a_syn_of_the_responder_is_judged_alone_and_leaves_the_flow_as_it_is() {
+    let mut fabric = Fabric::new(&cluster("client", "client"));
+    let tuple = Tuple::new(CLIENT, SERVER, TCP, 80);
+    open(&mut fabric, "shop/client", tuple);
+    let (_, port) = fabric.port("shop/server");
+    assert!(!passes(&mut fabric, "shop/server", &tuple.reversed().opening()));
+    assert_eq!(fabric.nodes[0].dropped(port, DropReason::PolicyEgress), 1);
+    assert!(passes(&mut fabric, "shop/server", &tuple.reversed().data(b"x")));
+    assert!(passes(&mut fabric, "shop/client", &tuple.data(b"x")));
+}
+
+#[test]
+fn a_silent_flow_is_forgotten_and_its_reply_is_judged_as_a_flow_of_its_own() {
+    let mut fabric = Fabric::new(&cluster("client", "client"));
+    let tuple = Tuple::new(CLIENT, SERVER, UDP, 53);
+    open(&mut fabric, "shop/client", tuple);
+    fabric.nodes[0].now += std::time::Duration::from_secs(59);
+    assert!(passes(&mut fabric, "shop/server", &tuple.reversed().data(b"x")));
+    fabric.nodes[0].now += std::time::Duration::from_secs(62);
+    assert!(!passes(&mut fabric, "shop/server", &tuple.reversed().data(b"x")));
+}

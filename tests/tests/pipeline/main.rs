@@ -1,5 +1,6 @@
 //! Packets through two nodes' workers.
 
+mod buffers;
 mod closed;
 mod errors;
 mod flows;

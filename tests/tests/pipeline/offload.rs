@@ -240,3 +240,23 @@ fn a_segment_with_a_wrong_checksum_passes_alone_and_as_wrong_as_it_was() {
         assert_eq!(delivery.frame.offload, Offload::default());
     }
 }
+
+#[test]
+fn a_partial_checksum_stays_partial_where_the_port_takes_it_and_is_finished_elsewhere() {
+    let mut fabric = fabric(&pods());
+    for (destination, finished) in [("192.0.2.1", false), (PLAIN, true), (FAR_PLAIN, true)] {
+        let tuple = Tuple::new(A, destination, TCP, 80);
+        let (bytes, mut offload) = super_packet(tuple, b"little", MSS);
+        offload.segmentation = None;
+        let (_, a) = fabric.port("shop/a");
+        fabric.nodes[0].inject_with(a, &bytes, offload);
+        let delivered = fabric.settle();
+        assert_eq!(delivered.len(), 1);
+        if finished {
+            assert_whole(&delivered[0].frame.bytes);
+            assert!(!matches!(delivered[0].frame.offload.checksum, Checksum::Partial { .. }));
+        } else {
+            assert_eq!(delivered[0].frame.offload, offload);
+        }
+    }
+}
