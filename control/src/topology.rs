@@ -73,14 +73,24 @@ impl Topology {
 pub enum TopologyError {
     /// No Node object of that name.
     #[error(
-        "no Node named {0:?} in the datastore: create it, or start the agent with --name of one that exists"
+        "no Node named {name:?} in the datastore, which holds {}: create it, or start the agent with --name of one that exists",
+        list(.found, "no Node at all")
     )]
-    UnknownNode(String),
+    UnknownNode {
+        /// The name.
+        name: String,
+        /// The Nodes that there are.
+        found: Vec<String>,
+    },
     /// A Node without a block has no addresses for pods.
     #[error(
         "Node {0:?} has no spec.podCIDR and no spec.podCIDRs: expected at least one block for its pods"
     )]
     NoBlock(String),
+}
+
+fn list(names: &[String], none: &str) -> String {
+    if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
 /// The address a node's own traffic to remote pods comes from: the first usable one of a block.
@@ -110,8 +120,10 @@ fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Lea
 
 /// Sees the cluster from node `name`.
 pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
-    let here =
-        cluster.nodes.get(name).ok_or_else(|| TopologyError::UnknownNode(name.to_owned()))?;
+    let here = cluster.nodes.get(name).ok_or_else(|| TopologyError::UnknownNode {
+        name: name.to_owned(),
+        found: cluster.nodes.keys().cloned().collect(),
+    })?;
     if here.pod_cidrs.is_empty() {
         return Err(TopologyError::NoBlock(name.to_owned()));
     }

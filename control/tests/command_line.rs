@@ -85,3 +85,83 @@ fn without_an_agent_the_answer_is_3_and_a_capture_writes_no_file() {
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// What the program says to standard error, and its exit code; the test's folder is `DIR` in it.
+fn said(folder: &std::path::Path, arguments: &[&str]) -> String {
+    let arguments: Vec<String> =
+        arguments.iter().map(|word| word.replace("DIR", folder.to_str().unwrap())).collect();
+    let output = manx(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    let error = text(&output.stderr).replace(folder.to_str().unwrap(), "DIR");
+    format!("{} {error}", output.status.code().unwrap())
+}
+
+#[test]
+fn an_agent_that_cannot_start_says_what_was_found_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for directory in ["empty", "bad", "good"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    let nodes = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\n\
+                 apiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: {podCIDRs: [10.1.2.0/24]}\n\
+                 status: {addresses: [{type: InternalIP, address: 10.0.0.2}]}\n";
+    fs::write(at("good/nodes.yaml"), nodes).unwrap();
+    fs::write(at("bad/nodes.yaml"), "kind: [Node\n").unwrap();
+    fs::write(at("file"), "").unwrap();
+    let taken = std::os::unix::net::UnixListener::bind(at("taken.sock")).unwrap();
+    let long = format!("DIR/{}", "x".repeat(120));
+    let node = |name: &str, datastore: &str, socket: &str, more: &[&str]| {
+        let mut all = vec!["node", "--name", name, "--datastore", datastore, "--socket", socket];
+        all.extend(more);
+        said(folder.path(), &all)
+    };
+    let uplink = ["--uplink", "nowhere0"];
+    let told = [
+        node("n2", "DIR/none", "DIR/s", &uplink),
+        node("n2", "DIR/file", "DIR/s", &uplink),
+        node("n2", "DIR/bad", "DIR/s", &uplink),
+        node("n2", "DIR/empty", "DIR/s", &uplink),
+        node("n3", "DIR/good", "DIR/s", &uplink),
+        node("n1", "DIR/good", "DIR/s", &uplink),
+        node("n2", "DIR/good", "DIR/file", &uplink),
+        node("n2", "DIR/good", "DIR/taken.sock", &uplink),
+        node("n2", "DIR/good", "DIR/file/s", &uplink),
+        node("n2", "DIR/good", &long, &uplink).replace(&"x".repeat(120), "xxx"),
+        node("n2", "DIR/good", "DIR/s", &["--uplink", "lo"]),
+    ];
+    drop(taken);
+    insta::assert_snapshot!(told.join(""));
+    // What these say depends on the machine.
+    let no_uplink = node("n2", "DIR/good", "DIR/s", &uplink);
+    assert!(
+        no_uplink.starts_with(
+            "3 manx: there is no interface nowhere0 in this network namespace: there is lo"
+        ),
+        "{no_uplink}"
+    );
+    let no_core = node("n2", "DIR/good", "DIR/s", &["--uplink", "lo", "--pin", "1023"]);
+    let expected = "2 manx: the worker cannot be pinned to core 1023: this process may use ";
+    assert!(no_core.starts_with(expected), "{no_core}");
+}
+
+#[test]
+fn a_rig_that_cannot_be_says_what_was_found_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for directory in ["empty", "bad", "wrong"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: 3}\n";
+    fs::write(at("bad/nodes.yaml"), "kind: [Node\n").unwrap();
+    fs::write(at("wrong/policy.yaml"), policy).unwrap();
+    let said = |arguments: &[&str]| said(folder.path(), arguments);
+    let told = [
+        said(&["rig", "run", "DIR/none"]),
+        said(&["rig", "run", "DIR/bad/nodes.yaml"]),
+        said(&["rig", "run", "DIR/empty"]),
+        said(&["rig", "run", "DIR/bad"]),
+        said(&["rig", "run", "DIR/wrong"]),
+    ];
+    insta::assert_snapshot!(told.join(""));
+}

@@ -64,9 +64,29 @@ pub enum Error {
     /// The Node object is missing or of no use.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// There is no directory to read.
+    #[error(
+        "there is no directory {0} to read manifests from: make it, or name another by --datastore"
+    )]
+    NoDatastore(PathBuf),
     /// The datastore could not be read whole.
-    #[error("the datastore {0} could not be read whole: {1}")]
+    #[error(
+        "the datastore {0} cannot be read whole, and until it is nothing may pass: {1}; correct it and start again"
+    )]
     NotInSync(PathBuf, String),
+    /// The uplink leads nowhere.
+    #[error(
+        "{0} is the loopback interface: expected the one that leads to the other nodes; name it by --uplink"
+    )]
+    Loopback(String),
+    /// No such core.
+    #[error("the worker cannot be pinned to core {asked}: this process may use {}; name one by --pin", list(.usable))]
+    Core {
+        /// The core that was asked for.
+        asked: usize,
+        /// Those that there are.
+        usable: Vec<usize>,
+    },
     /// An interface or route could not be made.
     #[error(transparent)]
     Netlink(#[from] netlink::Error),
@@ -106,18 +126,33 @@ impl Error {
     /// The kind, as the agent's socket and the exit code tell it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Topology(_) | Self::NotInSync(..) => ErrorKind::Invalid,
+            Self::Topology(_)
+            | Self::NoDatastore(_)
+            | Self::NotInSync(..)
+            | Self::Loopback(_)
+            | Self::Core { .. } => ErrorKind::Invalid,
+            Self::Server(error) => error.kind(),
             Self::Addresses(error) => error.kind(),
             Self::Devices(error) => error.kind(),
             Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) => ErrorKind::Environment,
-            Self::Server(_)
-            | Self::Worker(_)
+            Self::Worker(_)
             | Self::Runtime(_)
             | Self::WorkerGone
             | Self::PortsExhausted
             | Self::NoQueue => ErrorKind::Internal,
         }
     }
+}
+
+fn list(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<String>>().join(", ")
+}
+
+/// A worker that cannot be where it was told to be would be anywhere, and nobody would know.
+fn check_core(asked: Option<usize>) -> Result<(), Error> {
+    let Some(asked) = asked else { return Ok(()) };
+    let usable = doctor::usable_cores();
+    if usable.contains(&asked) { Ok(()) } else { Err(Error::Core { asked, usable }) }
 }
 
 /// Runs the agent in the calling thread's network namespace until SIGTERM or SIGINT.
@@ -130,6 +165,10 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 }
 
 async fn serve(settings: &Settings) -> Result<(), Error> {
+    check_core(settings.core)?;
+    if !settings.datastore.is_dir() {
+        return Err(Error::NoDatastore(settings.datastore.clone()));
+    }
     let mut store = Store::new(&settings.datastore);
     let mut watcher = Watcher::new(&settings.datastore);
     store.refresh();
@@ -139,11 +178,17 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
         return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
     }
-    doctor::no_ipip_module()?;
     let place = topology::topology(&cluster, &settings.name)?;
     let server = Server::bind(&settings.socket)?;
     let netlink = Netlink::open()?;
     let uplink = netlink.existing(&settings.uplink).await?;
+    if uplink.loopback {
+        return Err(Error::Loopback(uplink.name));
+    }
+    if !uplink.up {
+        tracing::warn!(uplink = uplink.name, "the uplink is down: other nodes cannot be reached");
+    }
+    doctor::no_ipip_module()?;
     let tunnels = uplink::open(&uplink, settings.ring)?;
     let addresses =
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;

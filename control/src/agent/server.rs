@@ -73,16 +73,30 @@ pub enum Error {
     #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
     NotASocket(PathBuf),
     /// Longer than the kernel takes (unix(7)).
-    #[error("the socket's path {0} is longer than the 107 bytes that the kernel takes")]
+    #[error(
+        "the socket's path {0} is longer than the 107 bytes that the kernel takes: name a shorter one by --socket"
+    )]
     PathTooLong(PathBuf),
     /// Anything else.
-    #[error("the agent cannot listen at {path}: {source}")]
+    #[error(
+        "the agent cannot listen at {path}: {source}; name a path that can be made by --socket"
+    )]
     Listen {
         /// The socket.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// The kind, for the exit code.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InUse(_) | Self::NotASocket(_) | Self::PathTooLong(_) => ErrorKind::Invalid,
+            Self::Listen { .. } => ErrorKind::Environment,
+        }
+    }
 }
 
 /// A listening socket. It goes, and its files with it, when this is dropped.

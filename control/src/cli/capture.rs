@@ -57,13 +57,13 @@ pub fn run(capture: &Capture) -> Result<(), Error> {
     let signals =
         signals().map_err(|errno| Error::Failed(format!("signals cannot be taken: {errno}")))?;
     let stream = capture.socket.connect()?.capture(capture.port.clone())?;
-    let failed = |error: io::Error| {
-        Error::Failed(format!("{} cannot be written: {error}", capture.write.display()))
-    };
     let mut out: Box<dyn Write> = if capture.write.as_os_str() == "-" {
         Box::new(io::stdout().lock())
     } else {
-        Box::new(File::create(&capture.write).map_err(failed)?)
+        Box::new(File::create(&capture.write).map_err(|error| {
+            let path = capture.write.display();
+            Error::Invalid(format!("{path} cannot be made: {error}; name another file by -w"))
+        })?)
     };
     let source = Source {
         stream,

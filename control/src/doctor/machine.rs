@@ -3,6 +3,9 @@
 use std::fs;
 use std::io;
 
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+
 use super::lack::{Capability, Check, Lack};
 
 /// The oldest kernel that is supported.
@@ -29,7 +32,13 @@ fn judge_kernel(release: &str) -> Check {
     }
 }
 
-/// Cores that this process may run on.
+/// The cores that this process may run on, by number; empty where the kernel does not tell.
+pub fn usable_cores() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
+}
+
+/// Whether there are enough of them.
 pub(super) fn cores() -> Check {
     judge_cores(std::thread::available_parallelism().map_or(1, usize::from))
 }

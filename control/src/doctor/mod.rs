@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 
 pub use self::lack::{Capability, Check, Lack};
-pub use self::machine::no_ipip_module;
+pub use self::machine::{no_ipip_module, usable_cores};
 pub use self::namespaces::{network_namespaces_refused, user_namespaces_refused};
 pub use self::probe::{Found, probe};
 pub use self::sockets::{packet_sockets_refused, raw_sockets_refused};

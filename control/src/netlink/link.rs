@@ -21,6 +21,8 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// Whether it is the loopback interface.
+    pub loopback: bool,
     /// The bridge that it belongs to.
     pub master: Option<u32>,
 }
@@ -57,6 +59,7 @@ impl From<LinkMessage> for Link {
             mac: None,
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
+            loopback: message.header.flags.contains(LinkFlags::Loopback),
             master: None,
         };
         for attribute in message.attributes {
@@ -87,7 +90,11 @@ impl Netlink {
 
     /// The interface of this name.
     pub async fn existing(&self, name: &str) -> Result<Link, Error> {
-        self.link(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
+        if let Some(link) = self.link(name).await? {
+            return Ok(link);
+        }
+        let found = self.links().await?.into_iter().map(|link| link.name).collect();
+        Err(Error::NoLink { name: name.to_owned(), found })
     }
 
     /// All interfaces.

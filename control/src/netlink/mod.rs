@@ -49,8 +49,13 @@ pub enum Error {
         source: io::Error,
     },
     /// There is no such interface.
-    #[error("there is no interface {0} in this network namespace")]
-    NoLink(String),
+    #[error("there is no interface {name} in this network namespace: there is {}", found.join(", "))]
+    NoLink {
+        /// The name.
+        name: String,
+        /// The interfaces that there are.
+        found: Vec<String>,
+    },
 }
 
 impl Error {
@@ -59,7 +64,7 @@ impl Error {
         match self {
             Self::Connect(source) | Self::Request { source, .. } => source.raw_os_error(),
             Self::Sysctl(error) => error.source.raw_os_error(),
-            Self::Namespace(_) | Self::NoLink(_) => None,
+            Self::Namespace(_) | Self::NoLink { .. } => None,
         }
     }
 

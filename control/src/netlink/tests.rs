@@ -179,7 +179,7 @@ fn refusals_are_told_in_words() {
     })
     .unwrap();
     insta::assert_snapshot!(told, @r"
-    there is no interface eth7 in this network namespace
+    there is no interface eth7 in this network namespace: there is lo
     bridge lo cannot be made: File exists (os error 17)
     the route to 10.0.0.0/8 by interface 1 cannot be set: Network is down (os error 100)
     ");

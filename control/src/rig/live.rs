@@ -23,13 +23,21 @@ use crate::store::Contents;
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// A file or directory cannot be read or written.
-    #[error("{path}: {source}")]
+    #[error("{path} cannot be used: {source}")]
     File {
         /// Which.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
+    /// No directory.
+    #[error(
+        "there is no directory {0}: expected one with manifests; `manx rig init {0}` makes one with an example"
+    )]
+    NoDirectory(PathBuf),
+    /// A file where a directory should be.
+    #[error("{0} is a file: expected a directory with manifests, such as the one that it is in")]
+    NotADirectory(PathBuf),
     /// Nothing to read.
     #[error(
         "{0} holds no manifests: expected *.yaml, *.yml or *.json; `manx rig init {0}` writes an example"
@@ -67,6 +75,11 @@ pub struct Input {
 
 /// Reads a rig's directory.
 pub fn read(directory: &Path) -> Result<Input, InputError> {
+    if !directory.is_dir() {
+        let found =
+            if directory.exists() { InputError::NotADirectory } else { InputError::NoDirectory };
+        return Err(found(directory.to_owned()));
+    }
     let mut files = Vec::new();
     let mut settings = Settings::default();
     for entry in fs::read_dir(directory).map_err(at(directory))? {
