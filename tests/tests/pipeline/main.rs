@@ -1,6 +1,7 @@
 //! Packets through two nodes' workers.
 
 mod buffers;
+mod change;
 mod closed;
 mod errors;
 mod flows;

@@ -25,11 +25,11 @@ const PROBES: usize = 160;
 
 /// One end of a probe and where it is attached.
 #[derive(Debug, Clone)]
-struct End {
-    party: Party,
+pub struct End {
+    pub party: Party,
     /// `None`: it is wherever it is needed.
-    node: Option<usize>,
-    port: PortId,
+    pub node: Option<usize>,
+    pub port: PortId,
 }
 
 impl End {
@@ -40,17 +40,17 @@ impl End {
         }
     }
 
-    fn is_node(&self) -> bool {
+    pub fn is_node(&self) -> bool {
         matches!(self.party, Party::Node { .. })
     }
 
-    fn address(&self) -> IpAddr {
+    pub fn address(&self) -> IpAddr {
         self.party.address()
     }
 }
 
 /// Every pod's address, several times; the nodes' addresses; and strangers.
-fn ends(fabric: &Fabric, cluster: &Cluster) -> (Vec<End>, Vec<End>) {
+pub fn ends(fabric: &Fabric, cluster: &Cluster) -> (Vec<End>, Vec<End>) {
     let mut pods = Vec::new();
     for (node, at) in fabric.nodes.iter().enumerate() {
         for (name, local) in &at.locals {
@@ -121,9 +121,9 @@ struct Expected {
 }
 
 /// A choice of ends, protocol and port.
-type Choice = (Index, Index, u8, Index, Index);
+pub type Choice = (Index, Index, u8, Index, Index);
 
-fn choices() -> impl Strategy<Value = Vec<Choice>> {
+pub fn choices() -> impl Strategy<Value = Vec<Choice>> {
     let choice = (any::<Index>(), any::<Index>(), 0u8..8, any::<Index>(), any::<Index>());
     prop::collection::vec(choice, PROBES)
 }
