@@ -52,13 +52,22 @@ fn outer_and_inner(field: &str) -> (&str, &str) {
 }
 
 #[test]
-fn captures_of_a_busy_rig_are_what_was_sent() {
+fn captures_over_tun_and_the_ring_are_what_was_sent() {
+    captures_are_what_was_sent("auto", "ring");
+}
+
+#[test]
+fn captures_over_veth_and_the_raw_socket_are_what_was_sent() {
+    captures_are_what_was_sent("veth", "raw");
+}
+
+fn captures_are_what_was_sent(device: &str, uplink: &str) {
     let Some(bench) = Bench::new() else { return };
     if !is_there("tshark") || !is_there("dumpcap") {
         return;
     }
-    bench.keep_open(&[]);
-    let captured = ["demo/web", "host", "uplink-ring"].map(|port| {
+    bench.keep_open(&["--pod-device", device, "--uplink-mode", uplink]);
+    let captured = ["demo/web", "host", &format!("uplink-{uplink}")].map(|port| {
         let file = bench.folder.path().join(format!("{}.pcapng", port.replace('/', ".")));
         let capture = bench
             .command(&["capture", port, "--socket", &bench.socket(0), "-w", file.to_str().unwrap()])

@@ -11,10 +11,11 @@ use serde_json::Value;
 use crate::bench::{Bench, deviations, json};
 
 #[test]
-fn the_template_passes_over_tun_and_veth_and_leaves_nothing() {
+fn the_template_passes_over_every_kind_of_port_and_leaves_nothing() {
     let Some(bench) = Bench::new() else { return };
-    for device in ["auto", "veth"] {
-        let output = bench.run(&["--output", "json", "--pod-device", device]);
+    for (device, uplink) in [("auto", "ring"), ("veth", "ring"), ("auto", "raw"), ("veth", "raw")] {
+        let output =
+            bench.run(&["--output", "json", "--pod-device", device, "--uplink-mode", uplink]);
         let report = json(&output);
         assert_eq!(deviations(&report), Vec::<String>::new());
         assert_eq!(output.status.code(), Some(0));
