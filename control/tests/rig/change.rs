@@ -1,9 +1,23 @@
 //! Policy that changes while connections are open.
 
 use std::fs;
+use std::path::Path;
+
+use manx::api::{Attach, PodName};
+use manx::client::Client;
 
 use crate::bench::{Bench, deviations, json};
 use crate::traffic::{Talker, assert_flows, assert_silent};
+
+/// Beside the template's policy, which lets the client reach web's port only: everything from the client.
+const OPEN_TO_CLIENT: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: open, namespace: demo}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress: [{from: [{podSelector: {matchLabels: {app: client}}}]}]
+";
 
 #[test]
 fn a_change_of_policy_stops_an_open_connection_and_lets_it_go_on() {
@@ -37,10 +51,7 @@ fn a_change_of_policy_stops_an_open_connection_and_lets_it_go_on() {
 #[test]
 fn a_pod_that_is_relabelled_loses_and_gets_back_its_open_connections() {
     let Some(bench) = Bench::new() else { return };
-    // Beside the template's policy, which lets the client reach web's port only: everything from the client.
-    let open = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: open, namespace: demo}\n\
-                spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: client}}}]}]}\n";
-    fs::write(bench.rig().join("open.yaml"), open).unwrap();
+    fs::write(bench.rig().join("open.yaml"), OPEN_TO_CLIENT).unwrap();
     assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
     let web = bench.address(0, "demo/web");
     let _at_web = Talker::start(&bench, "demo/web", &[]);
@@ -80,4 +91,52 @@ fn apply(bench: &Bench, objects: &str) {
     let output = bench.manx(&["rig", "apply", file.to_str().unwrap(), "--output", "json"]);
     let report = json(&output);
     assert_eq!(output.status.code(), Some(0), "{:?}", deviations(&report));
+}
+
+#[test]
+fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_along() {
+    let Some(bench) = Bench::new() else { return };
+    // Room for one pod: its address is the next one's.
+    let nodes = fs::read_to_string(bench.rig().join("nodes.yaml")).unwrap();
+    let small = nodes.replace("10.244.2.0/24", "10.244.2.0/30");
+    assert_ne!(nodes, small);
+    fs::write(bench.rig().join("nodes.yaml"), small).unwrap();
+    fs::write(bench.rig().join("open.yaml"), OPEN_TO_CLIENT).unwrap();
+    assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
+    let [web, stranger] = ["demo/web", "demo/stranger"].map(|pod| bench.address(0, pod));
+    let address = bench.address(1, "demo/client");
+    let _at_web = Talker::start(&bench, "demo/web", &[]);
+    let _at_stranger = Talker::start(&bench, "demo/stranger", &[]);
+    // The same sockets all the time, in the namespace that one pod leaves to the other.
+    let talker = Talker::start(&bench, "demo/client", &[web, stranger]);
+    let to = |peer| ["tcp", "udp"].map(|transport| (&talker, format!("back {transport} {peer}")));
+    assert_flows(&[to(web), to(stranger)].concat());
+
+    let folder = bench.folder.path().join("manx/rigs/demo");
+    let mut agent = Client::connect(Path::new(&bench.socket(1))).unwrap();
+    let name = |name: &str| PodName { namespace: "demo".to_owned(), name: name.to_owned() };
+    agent.detach(name("client")).unwrap();
+    assert_silent(&[to(web), to(stranger)].concat());
+    fs::remove_file(folder.join("manifests/pod.demo.client.json")).unwrap();
+    // Pods' namespaces are numbered by their pods' names.
+    let netns = folder.join("ns/pod-0");
+    let attach = Attach { pod: name("other"), netns, interface: "eth0".to_owned() };
+    assert_eq!(agent.attach(attach).unwrap().addresses, [address]);
+    let write_pod = |app: &str| {
+        let pod = format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \
+              \"metadata\": {{\"name\": \"other\", \"namespace\": \"demo\", \"labels\": {{\"app\": \"{app}\"}}}}, \
+              \"spec\": {{\"nodeName\": \"node-2\", \"containers\": [{{\"name\": \"c\", \"image\": \"none\"}}]}}, \
+              \"status\": {{\"phase\": \"Running\", \"podIP\": \"{address}\", \"podIPs\": [{{\"ip\": \"{address}\"}}]}}}}"
+        );
+        let draft = folder.join("manifests/.draft");
+        fs::write(&draft, pod).unwrap();
+        fs::rename(&draft, folder.join("manifests/pod.demo.other.json")).unwrap();
+    };
+    write_pod("other");
+    // Whoever has the address may speak to the stranger, but only who is a client to web.
+    assert_flows(&to(stranger));
+    assert_silent(&to(web));
+    write_pod("client");
+    assert_flows(&[to(web), to(stranger)].concat());
 }
