@@ -223,6 +223,9 @@ impl Worker {
             let sleep = self.polling == Polling::Adaptive && now - last_found >= PATIENCE;
             if sleep {
                 self.counters.parks.add(1);
+            } else if self.polling == Polling::Adaptive {
+                // Whoever is to send the next packet may be waiting for this core.
+                std::thread::yield_now();
             }
             self.ask(if sleep { SLEEP } else { Duration::ZERO });
         }
