@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// Spoken by this version; a request with another is refused with an [`ErrorKind::Version`].
 pub const VERSION: u32 = 1;
+/// Flows in a status.
+pub const MAX_FLOWS: usize = 1024;
 /// Longest message in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
@@ -195,6 +197,8 @@ pub struct Status {
     pub ports: Vec<PortStatus>,
     /// The workers.
     pub workers: Vec<WorkerStatus>,
+    /// Flows, at most [`MAX_FLOWS`] of each worker's, in no order.
+    pub flows: Vec<FlowStatus>,
     /// Packets by the rule (or reason) that decided, allowed and denied.
     pub rules: Vec<RuleCount>,
 }
@@ -261,6 +265,29 @@ pub struct WorkerStatus {
     pub flows: u64,
     /// Flows evicted to make room.
     pub evictions: u64,
+}
+
+/// One flow, in the direction of its first packet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FlowStatus {
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Who opened it.
+    pub source: IpAddr,
+    /// Source port, or 0.
+    pub source_port: u16,
+    /// Whom it was opened to.
+    pub destination: IpAddr,
+    /// Destination port, or 0.
+    pub destination_port: u16,
+    /// How far the connection has come, e.g. `established`.
+    pub state: String,
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// Packets in the original direction and of replies, super-packets counted in segments.
+    pub packets: [u64; 2],
+    /// Seconds since the last packet.
+    pub idle_s: u64,
 }
 
 /// Packets that one rule (or the lack of one) decided.

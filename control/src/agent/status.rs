@@ -1,17 +1,24 @@
 //! What `manx status` shows, read from the agent and the worker's counters.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use manx_dataplane::counters::PortCounters;
 use manx_dataplane::fate::DropReason;
+use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::Via;
-use manx_policy_compiler::model::{Direction, ObjectName, Verdict};
+use manx_dataplane::worker::Command;
+use manx_policy_compiler::model::{self, Direction, ObjectName, Verdict};
 
 use super::node::Agent;
 use crate::api::{
-    EndpointStatus, PodName, PortStatus, RouteStatus, RuleCount, Status, WorkerStatus,
+    EndpointStatus, FlowStatus, MAX_FLOWS, PodName, PortStatus, RouteStatus, RuleCount, Status,
+    WorkerStatus,
 };
 use crate::manifest::problem::Problem;
+
+/// How long a status waits for the worker's flows.
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// The whole status.
 pub(super) fn status(agent: &Agent) -> Status {
@@ -29,6 +36,7 @@ pub(super) fn status(agent: &Agent) -> Status {
         routes: routes(agent),
         ports: agent.ports.values().map(|port| port_status(&port.name, &port.counters)).collect(),
         workers: vec![worker(agent)],
+        flows: flows(agent),
         rules: rules(agent),
     }
 }
@@ -107,9 +115,34 @@ fn worker(agent: &Agent) -> WorkerStatus {
     }
 }
 
+/// Copies from the worker; none if it does not answer in time (it looks for commands once a turn).
+fn flows(agent: &Agent) -> Vec<FlowStatus> {
+    let (reply, flows) = crossbeam::channel::bounded(1);
+    agent.worker.commands().tell(Command::Flows(MAX_FLOWS, reply));
+    let now = agent.started.elapsed().as_secs();
+    let one = |flow: &FlowEntry| {
+        let (source, source_port) = flow.key().source(flow.original());
+        let (destination, destination_port) = flow.key().destination(flow.original());
+        let ports = model::Protocol::from_number(flow.key().protocol()).is_some();
+        let packets = |direction| flow.traffic(direction).packets;
+        FlowStatus {
+            protocol: flow.key().protocol(),
+            source: source.to_ip(),
+            source_port: if ports { source_port } else { 0 },
+            destination: destination.to_ip(),
+            destination_port: if ports { destination_port } else { 0 },
+            state: flow.state().name().to_owned(),
+            verdict: if flow.verdict == flow::Verdict::Allow { "allow" } else { "deny" }.to_owned(),
+            packets: [packets(FlowDirection::Original), packets(FlowDirection::Reply)],
+            idle_s: now.saturating_sub(u64::from(flow.last_seen())),
+        }
+    };
+    flows.recv_timeout(ANSWER).unwrap_or_default().iter().map(one).collect()
+}
+
 fn rules(agent: &Agent) -> Vec<RuleCount> {
     let counters = agent.worker.counters();
-    let one = |(slot, reason): (u32, &manx_policy_compiler::model::Reason)| {
+    let one = |(slot, reason): (u32, &model::Reason)| {
         let packets = counters.rules.read(slot);
         let verdict = match reason.verdict() {
             Verdict::Allow => "allow",

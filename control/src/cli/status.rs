@@ -1,6 +1,7 @@
 //! `manx status`.
 
 use std::fmt::{Display, Write as _};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
@@ -46,6 +47,7 @@ fn render(status: &api::Status) -> String {
         routes,
         ports,
         workers,
+        flows,
         rules,
     } = status;
     let mut text = String::new();
@@ -65,6 +67,7 @@ fn render(status: &api::Status) -> String {
     section(&mut text, "ports", &port_table(ports));
     section(&mut text, "drops", &drop_table(ports));
     section(&mut text, "workers", &worker_table(workers));
+    section(&mut text, "flows", &flow_table(flows));
     section(&mut text, "rules", &rule_table(rules));
     text
 }
@@ -154,6 +157,28 @@ fn worker_table(workers: &[api::WorkerStatus]) -> String {
         "evictions",
     ];
     table(header, &[0, 1, 2, 3, 4, 5, 6, 7], rows.collect())
+}
+
+fn flow_table(flows: &[api::FlowStatus]) -> String {
+    let end = |address: IpAddr, port: u16| match port {
+        0 => address.to_string(),
+        port => SocketAddr::new(address, port).to_string(),
+    };
+    let rows = flows.iter().map(|flow| {
+        [
+            Cell::new(flow.protocol),
+            Cell::new(end(flow.source, flow.source_port)),
+            Cell::new(end(flow.destination, flow.destination_port)),
+            Cell::new(&flow.state),
+            Cell::new(&flow.verdict),
+            Cell::new(flow.packets[0]),
+            Cell::new(flow.packets[1]),
+            Cell::new(duration(Duration::from_secs(flow.idle_s))),
+        ]
+    });
+    let header =
+        ["proto", "source", "destination", "state", "verdict", "packets", "replies", "idle"];
+    table(header, &[0, 5, 6], rows.collect())
 }
 
 fn rule_table(rules: &[api::RuleCount]) -> String {
@@ -253,6 +278,17 @@ mod tests {
                 flows: 17,
                 evictions: 0,
             }],
+            flows: vec![api::FlowStatus {
+                protocol: 6,
+                source: "10.244.1.5".parse().unwrap(),
+                source_port: 40_000,
+                destination: "10.244.2.7".parse().unwrap(),
+                destination_port: 443,
+                state: "established".to_owned(),
+                verdict: "allow".to_owned(),
+                packets: [12, 9],
+                idle_s: 3,
+            }],
             rules: vec![
                 api::RuleCount { rule: "default/web-from-front ingress rule 0".to_owned(), verdict: "allow".to_owned(), packets: 2092 },
                 api::RuleCount { rule: "default/deny (no rule matched)".to_owned(), verdict: "deny".to_owned(), packets: 7 },
@@ -291,6 +327,10 @@ mod tests {
         WORKER  CORE  PACKETS  PACKETS/TURN  CYCLES/PACKET  PARKS  FLOWS  EVICTIONS
              0     1     2100          21.0          500.0     40     17          0
 
+        FLOWS
+        PROTO  SOURCE            DESTINATION     STATE        VERDICT  PACKETS  REPLIES  IDLE
+            6  10.244.1.5:40000  10.244.2.7:443  established  allow         12        9  3s
+
         RULES
         VERDICT  PACKETS  RULE
         allow       2092  default/web-from-front ingress rule 0
@@ -307,6 +347,7 @@ mod tests {
             routes: vec![],
             ports: vec![],
             workers: vec![],
+            flows: vec![],
             rules: vec![],
             ..status()
         };

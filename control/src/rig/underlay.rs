@@ -137,5 +137,9 @@ async fn settle(netlink: &Netlink) -> Result<(), netlink::Error> {
 /// Makes the calling thread's namespace forward.
 fn forward() -> Result<(), sysctl::Error> {
     sysctl::set("ipv4/ip_forward", "1")?;
+    // The bridges are wires: no packet filter of the machine looks at what crosses them.
+    for family in ["ip", "ip6", "arp"] {
+        sysctl::set_if_present(&format!("bridge/bridge-nf-call-{family}tables"), "0")?;
+    }
     sysctl::set_if_present("ipv6/conf/all/forwarding", "1")
 }
