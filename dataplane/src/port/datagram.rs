@@ -137,13 +137,20 @@ impl Datagrams {
                 Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) && !gone(self.fd.as_fd()) => {
                     continue;
                 }
-                Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
-                _ => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    received.drained = true;
+                    break;
+                }
+                Err(e) => return Err(e),
+                Ok(_) => {}
             }
-            received.drained = got < offered;
             left -= got;
-            self.expected =
-                if received.drained { (2 * got).clamp(BATCH_MIN, BATCH) } else { BATCH };
+            self.expected = if got < offered { (2 * got).clamp(BATCH_MIN, BATCH) } else { BATCH };
+            // A call comes back short also when it has met an error behind what it took: that is told by the next one,
+            // and more may wait behind it. What came is worth deciding before anybody asks.
+            if got < offered {
+                break;
+            }
         }
         Ok(received)
     }
@@ -231,4 +238,29 @@ fn gone(fd: BorrowedFd<'_>) -> bool {
 
 fn is_full(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn a_short_batch_is_not_the_end_of_the_queue() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        let mut port = Datagrams::new(near.into(), HeadLen { receive: 0, transmit: 0 });
+        let (mut pool, mut packets) = (Pool::new(16), Vec::new());
+        let mut receive = |packets: &mut Vec<Packet>| {
+            let received = port.receive(&mut pool, packets, 8, |_, _, _| Judged::Ours).unwrap();
+            (packets.len(), received.drained)
+        };
+        assert_eq!(receive(&mut packets), (0, true), "only the kernel's word is the end");
+        far.send(&[1]).unwrap();
+        far.send(&[2]).unwrap();
+        assert_eq!(receive(&mut packets), (2, false), "an error may hide more");
+        far.send(&[3]).unwrap();
+        assert_eq!(receive(&mut packets), (3, false));
+        assert_eq!(receive(&mut packets), (3, true));
+    }
 }
