@@ -202,15 +202,17 @@ fn settle(
             memory.fragments.remember(
                 subject.parsed,
                 entrance_code(subject.entrance),
+                tables.version,
                 settled,
                 now,
             );
             settled
         }
-        // The first fragment's decision holds its source check: the key names the entrance too.
+        // The first fragment's decision holds its source check: the key names the entrance too. It stands only while the
+        // tables do: it names endpoints by an index that others may give to somebody else.
         Fragment::Later { .. } => memory
             .fragments
-            .find(subject.parsed, entrance_code(subject.entrance), now)
+            .find(subject.parsed, entrance_code(subject.entrance), tables.version, now)
             .unwrap_or(Settled::refused(DropReason::FragmentWithoutFirst)),
     }
 }

@@ -20,6 +20,8 @@ struct Key {
     protocol: u8,
     /// Where the packet entered: nobody's fragments join another's.
     origin: u32,
+    /// The version of the tables that decided: what they meant by an endpoint or a rule, others may not.
+    version: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +32,8 @@ struct Entry<T> {
     expires: u32,
 }
 
-/// A bounded table of decisions on first fragments, by source, destination, id, protocol and the packet's origin.
+/// A bounded table of decisions on first fragments, by source, destination, id, protocol, the packet's origin and the
+/// version of the tables that decided: under new tables every decision is gone, and what it would have held for is dropped.
 ///
 /// When first fragments of one key are decided differently while the first decision stands, the key has none until 30
 /// seconds after the last of them: which of them a receiver will join the later fragments to, nobody here can know. (Two
@@ -50,9 +53,9 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
     }
 
     /// Remembers what was decided of a first fragment. Anything else is left alone.
-    pub fn remember(&mut self, parsed: &Parsed, origin: u32, decision: T, now: u32) {
+    pub fn remember(&mut self, parsed: &Parsed, origin: u32, version: u64, decision: T, now: u32) {
         let Fragment::First { id } = parsed.fragment else { return };
-        let key = Key::new(parsed, id, origin);
+        let key = Key::new(parsed, id, origin, version);
         let bucket = self.bucket(&key);
         let expires = now.saturating_add(TIMEOUT);
         if let Some(entry) = bucket.iter_mut().flatten().find(|e| e.stands(&key, now)) {
@@ -67,9 +70,9 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
     }
 
     /// What was decided of a later fragment's first one; `None`: nothing that stands, or it is no later fragment.
-    pub fn find(&mut self, parsed: &Parsed, origin: u32, now: u32) -> Option<T> {
+    pub fn find(&mut self, parsed: &Parsed, origin: u32, version: u64, now: u32) -> Option<T> {
         let Fragment::Later { id, .. } = parsed.fragment else { return None };
-        let key = Key::new(parsed, id, origin);
+        let key = Key::new(parsed, id, origin, version);
         self.bucket(&key).iter().flatten().find(|entry| entry.stands(&key, now))?.decision
     }
 
@@ -80,9 +83,16 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
 }
 
 impl Key {
-    fn new(parsed: &Parsed, id: u32, origin: u32) -> Self {
+    fn new(parsed: &Parsed, id: u32, origin: u32, version: u64) -> Self {
         let protocol = if parsed.is_v4() { parsed.protocol } else { 0 };
-        Self { source: parsed.source, destination: parsed.destination, id, protocol, origin }
+        Self {
+            source: parsed.source,
+            destination: parsed.destination,
+            id,
+            protocol,
+            origin,
+            version,
+        }
     }
 }
 
@@ -124,14 +134,14 @@ mod tests {
     #[test]
     fn later_fragments_get_the_firsts_decision_until_it_expires() {
         let mut tracker = FragmentTracker::new(16);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 100), None, "none came");
-        tracker.remember(&part(1, 7, 0), 0, 'a', 100);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 100), Some('a'));
-        assert_eq!(tracker.find(&part(1, 7, 4), 0, 129), Some('a'));
-        assert_eq!(tracker.find(&part(1, 7, 4), 0, 130), None);
-        tracker.remember(&part(1, 7, 0), 0, 'b', 130);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 100), None, "none came");
+        tracker.remember(&part(1, 7, 0), 0, 1, 'a', 100);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 100), Some('a'));
+        assert_eq!(tracker.find(&part(1, 7, 4), 0, 1, 129), Some('a'));
+        assert_eq!(tracker.find(&part(1, 7, 4), 0, 1, 130), None);
+        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 130);
         assert_eq!(
-            tracker.find(&part(1, 7, 4), 0, 131),
+            tracker.find(&part(1, 7, 4), 0, 1, 131),
             Some('b'),
             "what expired is no contradiction"
         );
@@ -140,18 +150,19 @@ mod tests {
     #[test]
     fn other_packets_fragments_get_nothing() {
         let mut tracker = FragmentTracker::new(16);
-        tracker.remember(&part(1, 7, 0), 5, 'a', 0);
-        assert_eq!(tracker.find(&part(1, 8, 2), 5, 0), None, "another id");
-        assert_eq!(tracker.find(&part(2, 7, 2), 5, 0), None, "another source");
-        assert_eq!(tracker.find(&part(1, 7, 2), 6, 0), None, "another origin");
+        tracker.remember(&part(1, 7, 0), 5, 1, 'a', 0);
+        assert_eq!(tracker.find(&part(1, 8, 2), 5, 1, 0), None, "another id");
+        assert_eq!(tracker.find(&part(2, 7, 2), 5, 1, 0), None, "another source");
+        assert_eq!(tracker.find(&part(1, 7, 2), 6, 1, 0), None, "another origin");
+        assert_eq!(tracker.find(&part(1, 7, 2), 5, 2, 0), None, "other tables");
         assert_eq!(
-            tracker.find(&Parsed { protocol: 6, ..part(1, 7, 3) }, 5, 0),
+            tracker.find(&Parsed { protocol: 6, ..part(1, 7, 3) }, 5, 1, 0),
             None,
             "another protocol"
         );
-        assert_eq!(tracker.find(&part(1, 7, 0), 5, 0), None, "a first one is judged itself");
-        tracker.remember(&part(1, 9, 2), 5, 'b', 0);
-        assert_eq!(tracker.find(&part(1, 9, 2), 5, 0), None, "a later one decides nothing");
+        assert_eq!(tracker.find(&part(1, 7, 0), 5, 1, 0), None, "a first one is judged itself");
+        tracker.remember(&part(1, 9, 2), 5, 1, 'b', 0);
+        assert_eq!(tracker.find(&part(1, 9, 2), 5, 1, 0), None, "a later one decides nothing");
     }
 
     #[test]
@@ -159,22 +170,22 @@ mod tests {
         let mut tracker = FragmentTracker::new(16);
         let first = part6(60, 0);
         assert_eq!(first.protocol, 17, "behind destination options");
-        tracker.remember(&first, 0, 'a', 0);
-        assert_eq!(tracker.find(&part6(60, 4), 0, 0), Some('a'));
+        tracker.remember(&first, 0, 1, 'a', 0);
+        assert_eq!(tracker.find(&part6(60, 4), 0, 1, 0), Some('a'));
     }
 
     #[test]
     fn contradicting_first_fragments_leave_no_decision() {
         let mut tracker = FragmentTracker::new(16);
-        tracker.remember(&part(1, 7, 0), 0, 'a', 0);
-        tracker.remember(&part(1, 7, 0), 0, 'a', 1);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 2), Some('a'), "a duplicate changes nothing");
-        tracker.remember(&part(1, 7, 0), 0, 'b', 10);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 10), None);
-        tracker.remember(&part(1, 7, 0), 0, 'b', 20);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 49), None, "saying it again does not help");
-        tracker.remember(&part(1, 7, 0), 0, 'b', 50);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 50), Some('b'));
+        tracker.remember(&part(1, 7, 0), 0, 1, 'a', 0);
+        tracker.remember(&part(1, 7, 0), 0, 1, 'a', 1);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 2), Some('a'), "a duplicate changes nothing");
+        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 10);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 10), None);
+        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 20);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 49), None, "saying it again does not help");
+        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 50);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 50), Some('b'));
     }
 
     proptest! {
@@ -186,9 +197,9 @@ mod tests {
             for (now, (source, id, first)) in steps.into_iter().enumerate() {
                 let now = now as u32 / 8;
                 if first {
-                    tracker.remember(&part(source, id, 0), 0, (source, id), now);
-                    prop_assert_eq!(tracker.find(&part(source, id, 2), 0, now), Some((source, id)), "the newest is kept");
-                } else if let Some(found) = tracker.find(&part(source, id, 2), 0, now) {
+                    tracker.remember(&part(source, id, 0), 0, 1, (source, id), now);
+                    prop_assert_eq!(tracker.find(&part(source, id, 2), 0, 1, now), Some((source, id)), "the newest is kept");
+                } else if let Some(found) = tracker.find(&part(source, id, 2), 0, 1, now) {
                     prop_assert_eq!(found, (source, id));
                 }
             }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use etherparse::SlicedPacket;
 use etherparse::defrag::IpDefragPool;
 use manx_dataplane::fate::DropReason;
+use manx_dataplane::worker::Command;
+use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Delivery, Fabric, MTU, RAW, TUNNEL_MTU, UNDERLAY, pod, policy};
 use manx_tests::packet::{Tuple, UDP, change_v4, payload, tunnelled};
 
@@ -146,4 +148,44 @@ fn nobodys_fragments_join_anothers_and_a_decision_expires() {
     fabric.nodes[0].now += Duration::from_secs(31);
     assert_eq!(fabric.send("shop/a", &pieces[1]), []);
     assert_eq!(fabric.send_at(0, RAW, &outer), []);
+}
+
+#[test]
+fn new_tables_end_what_was_decided_of_first_fragments() {
+    let nothing = policy("shop/b", "{podSelector: {matchLabels: {app: b}}, ingress: []}");
+    let mut fabric = Fabric::new(&pods());
+    let (_, a) = fabric.port("shop/a");
+    let whole = datagram(Tuple::new(A, B, UDP, 53), 2000);
+    let pieces = cut(&whole, 700);
+    assert_eq!(fabric.send("shop/a", &pieces[0]).len(), 1);
+    fabric.apply(&(pods() + &nothing));
+    assert_eq!(fabric.send("shop/a", &pieces[1]), [], "the old policy let the first one pass");
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::FragmentWithoutFirst), 1);
+    for piece in &pieces {
+        assert_eq!(fabric.send("shop/a", piece), []);
+    }
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::PolicyIngress), 3, "judged anew");
+    fabric.apply(&pods());
+    assert_eq!(fabric.send("shop/a", &pieces[1]), [], "nor does an old denial stand");
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::FragmentWithoutFirst), 2);
+    let delivered: Vec<Delivery> =
+        pieces.iter().flat_map(|piece| fabric.send("shop/a", piece)).collect();
+    assert_eq!(joined(&delivered), payload(&whole));
+}
+
+#[test]
+fn whoever_gets_a_pods_index_gets_none_of_its_fragments() {
+    let mut fabric = Fabric::new(&pods());
+    let (_, a) = fabric.port("shop/a");
+    let (_, b) = fabric.port("shop/b");
+    let pieces = cut(&datagram(Tuple::new(A, B, UDP, 53), 2000), 700);
+    assert_eq!(fabric.send("shop/a", &pieces[0]).len(), 1);
+    fabric.nodes[0].tell(Command::Detach(b));
+    fabric.nodes[0].locals.remove(&ObjectName::new("shop", "b"));
+    fabric.apply(
+        &(pod("shop/a", 0, "{app: a}", &[A]) + &pod("shop/c", 0, "{app: c}", &["10.1.0.3"])),
+    );
+    assert_eq!(fabric.port("shop/c"), (0, b), "the same index and the same port");
+    assert_eq!(fabric.send("shop/a", &pieces[1]), []);
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::FragmentWithoutFirst), 1);
 }
