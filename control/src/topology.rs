@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 use crate::agent::host_device::{Desired, Way};
-use crate::import::{Cluster, Node};
+use crate::import::{Cluster, Node, Overlap};
 use crate::manifest::object::IpipMode;
 
 /// Where a prefix leads.
@@ -87,6 +87,27 @@ pub enum TopologyError {
         "Node {0:?} has no spec.podCIDR and no spec.podCIDRs: expected at least one block for its pods"
     )]
     NoBlock(String),
+    /// Without all pools nobody knows which blocks are behind tunnels: one taken for direct would let anybody outside
+    /// speak as its pods.
+    #[error(
+        "not valid, or defined twice: IPPool {}; until it is corrected or removed nobody knows which blocks are behind tunnels",
+        .0.join(", ")
+    )]
+    InvalidPool(Vec<String>),
+    /// Another node claims addresses of this one.
+    #[error(
+        "pod CIDR {own} of Node {name:?} overlaps {other} of Node {claimant:?}: give each node a block of its own"
+    )]
+    BlockClaimed {
+        /// This node.
+        name: String,
+        /// Its block.
+        own: IpNet,
+        /// The other node.
+        claimant: String,
+        /// The other's block.
+        other: IpNet,
+    },
 }
 
 fn list(names: &[String], none: &str) -> String {
@@ -98,14 +119,15 @@ pub fn tunnel_address(block: &IpNet) -> Option<IpAddr> {
     block.hosts().next()
 }
 
-/// How `remote`'s `block` is reached from `here`.
+/// How `remote`'s `block` is reached from `here`: as the smallest pool around it says; outside of all pools, unencapsulated.
 fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Leads {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else { return Leads::Nowhere };
     let mode = cluster
         .pools
         .iter()
-        .find(|pool| pool.cidr.contains(block))
+        .filter(|pool| pool.cidr.contains(block))
+        .max_by_key(|pool| pool.cidr.prefix_len())
         .map_or(IpipMode::Never, |pool| pool.ipip_mode);
     let encapsulate = match mode {
         IpipMode::Never => false,
@@ -118,6 +140,25 @@ fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Lea
     }
 }
 
+/// The blocks that two other nodes claim: neither gets them. This node's own are not among them: such a claim is an error.
+fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyError> {
+    let mut contested = BTreeSet::new();
+    for Overlap { outer, inner } in &cluster.overlaps {
+        for (own, other) in [(outer, inner), (inner, outer)] {
+            if own.0 == name {
+                return Err(TopologyError::BlockClaimed {
+                    name: name.to_owned(),
+                    own: own.1,
+                    claimant: other.0.clone(),
+                    other: other.1,
+                });
+            }
+            contested.insert(own.1);
+        }
+    }
+    Ok(contested)
+}
+
 /// Sees the cluster from node `name`.
 pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
     let here = cluster.nodes.get(name).ok_or_else(|| TopologyError::UnknownNode {
@@ -127,6 +168,10 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     if here.pod_cidrs.is_empty() {
         return Err(TopologyError::NoBlock(name.to_owned()));
     }
+    if !cluster.invalid_pools.is_empty() {
+        return Err(TopologyError::InvalidPool(cluster.invalid_pools.clone()));
+    }
+    let contested = contested(cluster, name)?;
     let mut prefixes = BTreeMap::from([
         (IpNet::V4(ipnet::Ipv4Net::default()), Leads::World),
         (IpNet::V6(ipnet::Ipv6Net::default()), Leads::World),
@@ -137,6 +182,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
             remote.pod_cidrs.iter().map(|b| (b.trunc(), leads_to(cluster, here, remote, b))),
         );
     }
+    prefixes.extend(contested.into_iter().map(|block| (block, Leads::Nowhere)));
     prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Leads::Local)));
     let tunnel_addresses: Vec<IpAddr> = here.pod_cidrs.iter().filter_map(tunnel_address).collect();
     let own = here.internal_ips.iter().chain(&tunnel_addresses);
@@ -205,5 +251,64 @@ mod tests {
         assert!(
             topology(&cluster(IpipMode::Never), "x").unwrap_err().to_string().contains("--name")
         );
+    }
+
+    #[test]
+    fn the_smallest_pool_around_a_block_decides() {
+        let mut cluster = cluster(IpipMode::Never);
+        let mut inner = cluster.pools[0].clone();
+        inner.cidr = "10.244.2.0/23".parse().unwrap();
+        inner.ipip_mode = IpipMode::Always;
+        cluster.pools.push(inner);
+        let block: IpNet = "10.244.2.0/24".parse().unwrap();
+        for _ in 0..2 {
+            let leads = topology(&cluster, "a").unwrap().prefixes[&block];
+            assert_eq!(leads, Leads::Tunnel("172.18.0.3".parse().unwrap()));
+            cluster.pools.reverse();
+        }
+    }
+
+    const POOL: &str = "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.244.0.0/16, ipipMode: Always}\n";
+
+    fn of_nodes(blocks: [&str; 3], more: &str) -> Cluster {
+        let node = |(number, block): (usize, &str)| {
+            let status =
+                format!("{{addresses: [{{type: InternalIP, address: 172.18.0.{number}}}]}}");
+            format!(
+                "---\napiVersion: v1\nkind: Node\nmetadata: {{name: node-{number}}}\nspec: {{podCIDR: {block}}}\nstatus: {status}\n"
+            )
+        };
+        let mut text = blocks.into_iter().enumerate().map(node).collect::<Vec<String>>().concat();
+        text += more;
+        crate::import::import(&crate::store::Contents::of_texts([("all.yaml", text.as_str())]))
+    }
+
+    #[test]
+    fn without_all_pools_there_is_no_topology() {
+        let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+        let twice = format!("{POOL}{}", POOL.replace("Always", "Never"));
+        for pools in [POOL.replace("Always", "Perhaps"), twice] {
+            let error = topology(&of_nodes(blocks, &pools), "node-0").unwrap_err();
+            assert_eq!(error, TopologyError::InvalidPool(vec!["p".to_owned()]), "{pools}");
+        }
+        assert!(topology(&of_nodes(blocks, POOL), "node-0").is_ok());
+    }
+
+    #[test]
+    fn a_block_that_two_nodes_claim_is_neithers_and_this_nodes_own_is_an_error() {
+        for claimed in ["10.244.1.0/24", "10.244.1.128/25", "10.244.0.0/23"] {
+            let blocks = ["10.244.4.0/24", "10.244.1.0/24", claimed];
+            let cluster = of_nodes(blocks, POOL);
+            assert_eq!(cluster.problems.len(), 1, "{claimed}");
+            let seen = topology(&cluster, "node-0").unwrap();
+            for block in &blocks[1..] {
+                let leads = seen.prefixes[&block.parse::<IpNet>().unwrap()];
+                assert_eq!(leads, Leads::Nowhere, "{block} of {claimed}");
+            }
+            for name in ["node-1", "node-2"] {
+                let error = topology(&cluster, name).unwrap_err();
+                assert!(matches!(error, TopologyError::BlockClaimed { .. }), "{error}");
+            }
+        }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! An object that is not valid fails closed: a policy isolates the pods that it may mean and allows nothing; a pod is no
 //! endpoint, so nothing passes its port; pods of an invalid namespace are none either, because nobody knows which
-//! selectors should match them; a node or pool is absent. All of it is in [`Cluster::problems`].
+//! selectors should match them; a node is absent; a pool is in [`Cluster::invalid_pools`], because nobody knows which blocks
+//! it encapsulates. All of it is in [`Cluster::problems`].
 
+mod overlap;
 mod policy;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,8 @@ use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
 
+pub use overlap::Overlap;
+
 /// Everything that the calculation needs of the manifests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
@@ -34,6 +38,10 @@ pub struct Cluster {
     pub pods_by_node: BTreeMap<ObjectName, String>,
     /// The address pools, by CIDR.
     pub pools: Vec<Pool>,
+    /// Names of the pools that are not valid. While there is one, nobody knows which blocks are behind tunnels.
+    pub invalid_pools: Vec<String>,
+    /// The blocks that two nodes claim.
+    pub overlaps: Vec<Overlap>,
     /// What is wrong, errors first: the store's problems and the import's own.
     pub problems: Vec<Problem>,
     /// [`Contents::in_sync`].
@@ -110,11 +118,13 @@ pub fn import(contents: &Contents) -> Cluster {
                     let selector = invalid.pod_selector.as_ref().map(policy::selector);
                     cluster.add_policy(key, PolicyState::Invalid(selector.unwrap_or_default()));
                 }
-                Kind::Namespace | Kind::Node | Kind::Pod | Kind::IpPool => {}
+                Kind::IpPool => cluster.invalid_pools.push(key.name.clone()),
+                Kind::Namespace | Kind::Node | Kind::Pod => {}
             },
         }
     }
     cluster.pools.sort_by_key(|pool| pool.cidr);
+    cluster.note_overlaps(contents);
     cluster.problems.sort_by_key(|problem| problem.severity);
     cluster
 }
@@ -162,6 +172,22 @@ impl Cluster {
     fn pod_of_invalid_namespace(&mut self, key: &ObjectKey, place: &Place) {
         let message = format!("its namespace {} is not valid: nothing passes it", key.namespace);
         self.problems.push(problem(key, place, message));
+    }
+
+    /// A problem of the node with the inner block: it is as a rule the later mistake.
+    fn note_overlaps(&mut self, contents: &Contents) {
+        self.overlaps = overlap::overlaps(&self.nodes);
+        for Overlap { outer, inner } in self.overlaps.clone() {
+            let of_inner =
+                |(key, _): &(&ObjectKey, &Stored)| key.kind == Kind::Node && key.name == inner.0;
+            if let Some((key, stored)) = contents.objects.iter().find(of_inner) {
+                let message = format!(
+                    "its pod CIDR {} overlaps {} of node {}: neither is routed",
+                    inner.1, outer.1, outer.0
+                );
+                self.problem(key, stored, message);
+            }
+        }
     }
 
     fn problem(&mut self, key: &ObjectKey, stored: &Stored, message: String) {
