@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use crate::agent::host_device::{Desired, Way};
 use crate::import::{Cluster, Node, Overlap};
+use crate::ipam;
 use crate::manifest::object::IpipMode;
 
 /// Where a prefix leads.
@@ -34,7 +35,7 @@ pub struct Topology {
     pub prefixes: BTreeMap<IpNet, Leads>,
     /// This node's blocks: where its pods' addresses come from.
     pub blocks: Vec<IpNet>,
-    /// The first address of each block: the node's own, for its traffic to remote pods.
+    /// The node's own address of each block ([`ipam::tunnel_address`]), for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
     /// Where other nodes send tunnel packets.
     pub underlay: Option<Ipv4Addr>,
@@ -114,11 +115,6 @@ fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// The address a node's own traffic to remote pods comes from: the first usable one of a block.
-pub fn tunnel_address(block: &IpNet) -> Option<IpAddr> {
-    block.hosts().next()
-}
-
 /// How `remote`'s `block` is reached from `here`: as the smallest pool around it says; outside of all pools, unencapsulated.
 fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Leads {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
@@ -184,7 +180,8 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     }
     prefixes.extend(contested.into_iter().map(|block| (block, Leads::Nowhere)));
     prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Leads::Local)));
-    let tunnel_addresses: Vec<IpAddr> = here.pod_cidrs.iter().filter_map(tunnel_address).collect();
+    let tunnel_addresses: Vec<IpAddr> =
+        here.pod_cidrs.iter().copied().filter_map(ipam::tunnel_address).collect();
     let own = here.internal_ips.iter().chain(&tunnel_addresses);
     prefixes.extend(own.map(|ip| (IpNet::from(*ip), Leads::Node)));
     let underlay = here.internal_ips.iter().find_map(|ip| match ip {
@@ -266,6 +263,19 @@ mod tests {
             assert_eq!(leads, Leads::Tunnel("172.18.0.3".parse().unwrap()));
             cluster.pools.reverse();
         }
+    }
+
+    #[test]
+    fn the_nodes_own_address_is_the_one_that_ipam_keeps_from_pods() {
+        let mut cluster = cluster(IpipMode::Never);
+        let here = cluster.nodes.get_mut("a").unwrap();
+        here.pod_cidrs.push("fd00:10:1::/64".parse().unwrap());
+        let seen = topology(&cluster, "a").unwrap();
+        let own: Vec<IpAddr> = ["10.244.1.1", "fd00:10:1::1"].map(|ip| ip.parse().unwrap()).into();
+        assert_eq!(seen.tunnel_addresses, own);
+        assert_eq!(ipam::Ipam::new(&seen.blocks).unwrap().tunnel_addresses(), own);
+        let anycast: IpNet = "fd00:10:1::/128".parse().unwrap();
+        assert!(!seen.prefixes.contains_key(&anycast));
     }
 
     const POOL: &str = "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.244.0.0/16, ipipMode: Always}\n";

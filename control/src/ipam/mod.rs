@@ -53,6 +53,15 @@ impl Error {
     }
 }
 
+/// Number of the node's own address in a block.
+const TUNNEL: u128 = 1;
+
+/// The address of a block that a node's own traffic to remote pods comes from, which no pod ever gets: the second. Absent if
+/// the block has no room for pods.
+pub fn tunnel_address(block: IpNet) -> Option<IpAddr> {
+    Block::new(block).ok().map(|block| block.address(TUNNEL))
+}
+
 /// One block and how far the turn has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Block {
@@ -71,7 +80,7 @@ pub struct Ipam {
 
 impl Block {
     /// Number of the first address that a pod may have.
-    const FIRST: u128 = 2;
+    const FIRST: u128 = TUNNEL + 1;
 
     fn new(net: IpNet) -> Result<Self, Error> {
         let block = Self { net: net.trunc(), last: Self::FIRST - 1 };
@@ -151,7 +160,7 @@ impl Ipam {
 
     /// The node's own address in each block.
     pub fn tunnel_addresses(&self) -> Vec<IpAddr> {
-        self.blocks.iter().map(|block| block.address(1)).collect()
+        self.blocks.iter().map(|block| block.address(TUNNEL)).collect()
     }
 
     /// Who has which addresses.

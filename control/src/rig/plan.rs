@@ -300,7 +300,7 @@ fn free_addresses(
         .iter()
         .map(|subnet| {
             let free = match end {
-                End::First => subnet.hosts().find(|address| !taken.contains(address)),
+                End::First => from_the_start(*subnet).find(|address| !taken.contains(address)),
                 End::Last => from_the_end(*subnet).find(|address| !taken.contains(address)),
             };
             let address = free.ok_or(PlanError::SubnetFull(*subnet))?;
@@ -308,6 +308,12 @@ fn free_addresses(
             Ok(with_prefix_of(address, *subnet))
         })
         .collect()
+}
+
+/// The usable addresses of a subnet, upwards: of IPv6 without the subnet routers' anycast address (RFC 4291 section 2.6.1).
+fn from_the_start(subnet: IpNet) -> impl Iterator<Item = IpAddr> {
+    let anycast = matches!(subnet, IpNet::V6(net) if net.prefix_len() < 127);
+    subnet.hosts().skip(usize::from(anycast))
 }
 
 /// The last usable addresses of a subnet, downwards; only so many as anybody may have taken.
