@@ -86,6 +86,9 @@ impl HostDevice {
             sysctl::set("ipv4/ip_forward", "1")?;
             // Manx checks the sources of what it hands over; the kernel's check knows nothing of tunnels.
             sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;
+            // Manx's own ICMP errors come from the tunnel address, which is the node's too: the kernel takes such a source
+            // for forged otherwise.
+            sysctl::set(&format!("ipv4/conf/{NAME}/accept_local"), "1")?;
             sysctl::set_if_present("ipv6/conf/all/forwarding", "1")
         })?
         .map_err(netlink::Error::from)?;
