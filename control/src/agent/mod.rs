@@ -114,6 +114,14 @@ pub enum Error {
     /// The worker has ended.
     #[error("the worker has ended: nothing is forwarded any more")]
     WorkerGone,
+    /// A port of the node itself failed: an agent without it would look alive and pass only part of the traffic.
+    #[error("the device of the node's port {port} failed: {source}; start the agent anew")]
+    NodePortLost {
+        /// The port's name.
+        port: String,
+        /// Why.
+        source: io::Error,
+    },
     /// A device came without its queue.
     #[error("a device came without a queue")]
     NoQueue,
@@ -134,7 +142,9 @@ impl Error {
             Self::Server(error) => error.kind(),
             Self::Addresses(error) => error.kind(),
             Self::Devices(error) => error.kind(),
-            Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) => ErrorKind::Environment,
+            Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) | Self::NodePortLost { .. } => {
+                ErrorKind::Environment
+            }
             Self::Worker(_)
             | Self::Runtime(_)
             | Self::WorkerGone
@@ -251,6 +261,9 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
             }
             _ = tick.tick() => {
                 agent.read_reports();
+                if let Some(error) = agent.failed.take() {
+                    return Err(error);
+                }
                 if !agent.worker.is_alive() {
                     return Err(Error::WorkerGone);
                 }

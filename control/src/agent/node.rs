@@ -55,6 +55,8 @@ pub(super) struct Agent {
     pub(super) tables: Arc<Tables>,
     pub(super) denials: Denials,
     pub(super) reports: Receiver<Report>,
+    /// What the agent cannot go on after.
+    pub(super) failed: Option<Error>,
     namespace: AgentNamespace,
     host_device: HostDevice,
     pod_device: Device,
@@ -97,6 +99,7 @@ impl Agent {
             tables: Arc::new(Tables::closed()),
             denials: Denials::default(),
             reports: parts.reports,
+            failed: None,
             namespace: parts.namespace,
             host_device: parts.host_device,
             pod_device: parts.pod_device,
@@ -182,9 +185,20 @@ impl Agent {
                 return Err(Failure { kind: error.kind(), message: error.to_string() });
             }
         };
-        let io = queues.pop().ok_or_else(|| internal(&Error::NoQueue))?;
-        let port =
-            self.plug(format!("pod:{}", attach.pod), io).map_err(|error| internal(&error))?;
+        let plugged = queues
+            .pop()
+            .ok_or(Error::NoQueue)
+            .and_then(|io| self.plug(format!("pod:{}", attach.pod), io));
+        let port = match plugged {
+            Ok(port) => port,
+            Err(error) => {
+                if let Err(error) = device.detach(&self.namespace) {
+                    tracing::warn!(pod = %attach.pod, %error, "the pod's interface could not be removed");
+                }
+                self.release(&attach.pod);
+                return Err(internal(&error));
+            }
+        };
         let local = Local { index: self.free_index(), port, addresses: addresses.clone(), mtu };
         self.pods.insert(name.clone(), Pod { device, port });
         self.locals.insert(name, local);
@@ -194,18 +208,23 @@ impl Agent {
     }
 
     fn detach(&mut self, pod: &PodName) {
-        let name = ObjectName::new(&pod.namespace, &pod.name);
-        self.locals.remove(&name);
-        if let Some(gone) = self.pods.remove(&name) {
-            // First nothing leads there, then the port goes, then the address may be somebody else's.
-            self.publish();
-            self.unplug(gone.port);
-            if let Err(error) = gone.device.detach(&self.namespace) {
-                tracing::warn!(%pod, %error, "the pod's interface could not be removed");
-            }
+        if self.take_off(&ObjectName::new(&pod.namespace, &pod.name)) {
             tracing::info!(%pod, "detached");
         }
         self.release(pod);
+    }
+
+    /// Takes the pod's port and device away; it keeps its addresses. Returns whether it had them.
+    fn take_off(&mut self, name: &ObjectName) -> bool {
+        self.locals.remove(name);
+        let Some(gone) = self.pods.remove(name) else { return false };
+        // First nothing leads there, then the port goes; the address may be somebody else's only after that.
+        self.publish();
+        self.unplug(gone.port);
+        if let Err(error) = gone.device.detach(&self.namespace) {
+            tracing::warn!(pod = %name, %error, "the pod's interface could not be removed");
+        }
+        true
     }
 
     fn unplug(&mut self, port: PortId) {
@@ -290,7 +309,7 @@ impl Agent {
         while let Ok(report) = self.reports.try_recv() {
             match report {
                 Report::Denied(denied) => self.note(&denied),
-                Report::PortLost(port, error) => self.lost(port, &error),
+                Report::PortLost(port, error) => self.lost(port, error),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
                 Report::Retired(tables) => drop(tables),
             }
@@ -303,10 +322,17 @@ impl Agent {
         self.denials.note(denied, rule);
     }
 
-    /// A pod's namespace that goes takes the device along: that is how most pods end.
-    fn lost(&mut self, port: PortId, error: &std::io::Error) {
-        let name = self.ports.get(&port).map_or("unknown", |port| port.name.as_str());
-        tracing::warn!(port = name, %error, "the port's device failed; nothing passes it until it is attached anew");
+    /// A pod's namespace that goes takes the device along: that is how most pods end. The pod keeps its addresses until it
+    /// is detached, and may be attached anew. Losing a port of the node itself ends the agent.
+    fn lost(&mut self, port: PortId, error: std::io::Error) {
+        let Some(known) = self.ports.get(&port) else { return };
+        let pod = self.pods.iter().find(|(_, pod)| pod.port == port).map(|(name, _)| name.clone());
+        let Some(pod) = pod else {
+            self.failed = Some(Error::NodePortLost { port: known.name.clone(), source: error });
+            return;
+        };
+        tracing::warn!(port = known.name, %error, "the pod's device failed; nothing passes until it is attached anew");
+        self.take_off(&pod);
     }
 
     fn capture(&mut self, what: &Capture) -> Answer {

@@ -31,6 +31,8 @@ pub struct Attachment<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDevice {
     netns: PathBuf,
+    /// Holds the namespace's identity, not the namespace: a descriptor kept would keep it and the device alive.
+    identity: (u64, u64),
     interface: String,
     made: Made,
     mtu: u32,
@@ -47,6 +49,8 @@ pub fn attach(
     attachment: &Attachment<'_>,
 ) -> Result<(PodDevice, Queues), Error> {
     let netns = netns::open(attachment.netns)?;
+    let identity = netns::identity(&netns)
+        .map_err(|source| netns::Error::Open { path: attachment.netns.to_owned(), source })?;
     let place = format!("the pod's network namespace {}", attachment.netns.display());
     let wanted = Wanted {
         place: &place,
@@ -58,6 +62,7 @@ pub fn attach(
     };
     let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
     let pod = PodDevice {
+        identity,
         netns: attachment.netns.to_owned(),
         interface: attachment.interface.to_owned(),
         made,
@@ -96,9 +101,11 @@ impl PodDevice {
         self.mtu
     }
 
-    /// Whether this is the interface that a repeated attachment asks for.
+    /// Whether this is the interface that a repeated attachment asks for: at the same path, in the same namespace (it may
+    /// have been made anew there), of the same name.
     pub fn is(&self, netns: &Path, interface: &str) -> bool {
-        self.netns == netns && self.interface == interface
+        let identity = netns::open(netns).ok().and_then(|found| netns::identity(found).ok());
+        self.netns == netns && self.interface == interface && identity == Some(self.identity)
     }
 
     /// Removes what closing the queues (which goes first) does not remove. Repeating it, or a pod whose namespace is gone,

@@ -156,11 +156,13 @@ pub fn open(path: &Path) -> Result<OwnedFd, Error> {
 
 /// Whether two descriptors hold the same namespace.
 pub fn same(a: impl AsFd, b: impl AsFd) -> io::Result<bool> {
-    let identity = |fd: &dyn AsFd| -> io::Result<(u64, u64)> {
-        let metadata = File::from(fd.as_fd().try_clone_to_owned()?).metadata()?;
-        Ok((metadata.dev(), metadata.ino()))
-    };
-    Ok(identity(&a)? == identity(&b)?)
+    Ok(identity(a)? == identity(b)?)
+}
+
+/// Device and inode of a namespace: no two have the same at one time. One that has gone may leave its number to another.
+pub fn identity(netns: impl AsFd) -> io::Result<(u64, u64)> {
+    let metadata = File::from(netns.as_fd().try_clone_to_owned()?).metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// Runs `work` in the namespace, in a thread of its own, and waits for it. Sockets and devices that it opens belong to the

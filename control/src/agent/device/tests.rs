@@ -189,6 +189,23 @@ fn the_kernel_forwards_nothing_between_veths_that_manx_does_not_read() {
 }
 
 #[test]
+fn a_namespace_made_anew_at_the_same_path_is_another() {
+    if !namespaces_allowed() {
+        return;
+    }
+    let agent = AgentNamespace::create().unwrap();
+    let pod = Pod::new(&["10.7.0.2"]);
+    let (device, _queues) = pod.attach(&agent, Device::Veth).unwrap();
+    // While it is held its number is nobody else's.
+    let _old = netns::open(&pod.path).unwrap();
+    assert!(device.is(&pod.path, "eth0"));
+    netns::delete(&pod.path).unwrap();
+    assert!(!device.is(&pod.path, "eth0"));
+    netns::create_named(&pod.path).unwrap();
+    assert!(!device.is(&pod.path, "eth0"));
+}
+
+#[test]
 fn a_name_that_is_taken_is_refused_and_nothing_is_left_behind() {
     if !namespaces_allowed() {
         return;
