@@ -234,7 +234,7 @@ pub struct RouteStatus {
 /// One port.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// The name: `pod:namespace/name`, `host`, `uplink-raw`, `uplink-ring`.
+    /// The name: `pod:namespace/name`, `host`, `uplink-raw`, `uplink-packet`.
     pub name: String,
     /// Packets received, super-packets counted in segments.
     pub received_packets: u64,

@@ -41,9 +41,9 @@ pub struct Underlay {
     pub mtu: u32,
     /// The raw protocol-4 socket: the kernel finds the way.
     pub raw: PortId,
-    /// The packet ring on the uplink and the uplink's own hardware address.
-    pub ring: Option<(PortId, [u8; 6])>,
-    /// Hardware address of the next hop to each peer that the ring can reach; others go by the raw socket.
+    /// The packet socket on the uplink and the uplink's own hardware address.
+    pub packet_socket: Option<(PortId, [u8; 6])>,
+    /// Hardware address of the next hop to each peer that it can reach; others go by the raw socket.
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
 }
 
@@ -154,14 +154,14 @@ impl Calculation {
         let mut tunnels = vec![None; self.tunnel_indexes.len()];
         let underlay = inputs.underlay;
         for peer in peers {
-            let (outer, port) = match (underlay.ring, underlay.next_hops.get(&peer)) {
-                (Some((ring, own)), Some(next_hop)) => (
+            let (outer, port) = match (underlay.packet_socket, underlay.next_hops.get(&peer)) {
+                (Some((packet_socket, own)), Some(next_hop)) => (
                     Outer::new(
                         local,
                         peer,
                         Some(LinkAddresses { source: own, destination: *next_hop }),
                     ),
-                    ring,
+                    packet_socket,
                 ),
                 _ => (Outer::new(local, peer, None), underlay.raw),
             };
@@ -245,8 +245,8 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     };
     set(inputs.host.port, Role::Host);
     set(inputs.underlay.raw, Role::Underlay);
-    if let Some((ring, _)) = inputs.underlay.ring {
-        set(ring, Role::Underlay);
+    if let Some((packet_socket, _)) = inputs.underlay.packet_socket {
+        set(packet_socket, Role::Underlay);
     }
     for local in inputs.locals.values() {
         set(local.port, Role::Endpoint(local.index));

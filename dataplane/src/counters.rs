@@ -68,7 +68,7 @@ pub struct WorkerCounters {
     pub busy_cycles: Counter,
     /// Flows in the table now.
     pub flows: Counter,
-    /// Flows evicted to make room.
+    /// Live flows evicted to make room; expired ones are nobody's loss.
     pub evictions: Counter,
     /// Denied flows that were not reported because the reader was behind.
     pub reports_lost: Counter,

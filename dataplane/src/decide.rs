@@ -6,8 +6,8 @@ use manx_policy_compiler::model::{Protocol, Transport};
 
 use crate::fate::{DropReason, Fate};
 use crate::flow::{
-    Admission, FlowDirection, FlowEntry, FlowKey, FlowTable, Orientation, Path, RuleCounters,
-    TcpFlags, Verdict,
+    Admission, Evicted, FlowDirection, FlowEntry, FlowKey, FlowTable, Orientation, Path,
+    RuleCounters, TcpFlags, Verdict,
 };
 use crate::fragment::FragmentTracker;
 use crate::icmp::{self, ErrorKind};
@@ -148,6 +148,8 @@ pub struct Memory {
     pub flows: FlowTable,
     /// First fragments, and what was decided of them.
     pub fragments: FragmentTracker<Settled>,
+    /// How many live flows had to make room for others.
+    pub evictions: u64,
 }
 
 /// Decides one packet. `hash` is the flow table's hash of the packet's [`flow_key`]; `now` is in seconds.
@@ -192,7 +194,7 @@ fn settle(
         if subject.parsed.is_icmp_error() {
             related(tables, &mut memory.flows, subject, now)
         } else {
-            flow(tables, &mut memory.flows, subject, hash, now)
+            flow(tables, memory, subject, hash, now)
         }
     };
     match subject.parsed.fragment {
@@ -227,14 +229,14 @@ fn entrance_code(entrance: Entrance) -> u32 {
 
 fn flow(
     tables: &Tables,
-    flows: &mut FlowTable,
+    memory: &mut Memory,
     subject: &Subject<'_>,
     hash: u64,
     now: u32,
 ) -> Settled {
     let (key, orientation) = flow_key(subject.parsed);
     let mut keep = true;
-    if let Some(entry) = flows.lookup(hash, &key, now) {
+    if let Some(entry) = memory.flows.lookup(hash, &key, now) {
         let direction = entry.direction(orientation);
         match entry.admission(subject.flags(), direction) {
             Admission::Cached => return follow(tables, entry, subject, direction, false, now),
@@ -243,13 +245,13 @@ fn flow(
             Admission::Recycle => {}
         }
     }
-    open(tables, flows, subject, hash, (key, orientation), keep, now)
+    open(tables, memory, subject, hash, (key, orientation), keep, now)
 }
 
 /// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
 fn open(
     tables: &Tables,
-    flows: &mut FlowTable,
+    memory: &mut Memory,
     subject: &Subject<'_>,
     hash: u64,
     (key, orientation): (FlowKey, Orientation),
@@ -277,7 +279,10 @@ fn open(
             subject.parsed.total_len as u64,
             now,
         );
-        flows.insert(hash, entry, now);
+        match memory.flows.insert(hash, entry, now) {
+            Some(Evicted::Unestablished | Evicted::Established) => memory.evictions += 1,
+            Some(Evicted::Expired) | None => {}
+        }
     }
     settled
 }

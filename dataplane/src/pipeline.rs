@@ -115,6 +115,7 @@ impl Pipeline {
             memory: Memory {
                 flows: FlowTable::new(sizes.flows, HashSeed::random())?,
                 fragments: FragmentTracker::new(sizes.fragments),
+                evictions: 0,
             },
             errors: RateLimit::new(ERRORS_PER_SECOND, ERRORS_BURST),
             recent: Recent::default(),
@@ -176,6 +177,7 @@ impl Pipeline {
             self.one(context, item, arrival);
         }
         self.items = items;
+        self.counters.evictions.set(self.memory.evictions);
     }
 
     fn one(&mut self, context: &mut Context<'_>, item: Item, arrival: &Arrival<'_>) {

@@ -274,7 +274,8 @@ impl Fabric {
                 topology.prefixes.insert((*ip).into(), leads);
             }
         }
-        let underlay = Underlay { mtu: MTU, raw: RAW, ring: None, next_hops: BTreeMap::new() };
+        let underlay =
+            Underlay { mtu: MTU, raw: RAW, packet_socket: None, next_hops: BTreeMap::new() };
         let host = HostPort { port: HOST, mtu: MTU };
         let Node { calculation, locals, .. } = &mut self.nodes[node];
         calculation.tables(&Inputs {

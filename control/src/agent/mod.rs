@@ -12,6 +12,7 @@ mod uplink;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// The interface to other nodes.
     pub uplink: String,
-    /// Whether tunnel packets use a packet ring on the uplink, or only the raw socket.
-    pub ring: bool,
+    /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
+    pub packet_socket: bool,
     /// How pods are attached.
     pub pod_device: PodDevice,
     /// Whether workers sleep.
@@ -180,7 +181,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         return Err(Error::NoDatastore(settings.datastore.clone()));
     }
     let mut store = Store::new(&settings.datastore);
-    let mut watcher = Watcher::new(&settings.datastore);
+    let watcher = Watcher::new(&settings.datastore);
     store.refresh();
     let contents = store.contents();
     let cluster = import(&contents);
@@ -199,7 +200,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         tracing::warn!(uplink = uplink.name, "the uplink is down: other nodes cannot be reached");
     }
     doctor::no_ipip_module()?;
-    let tunnels = uplink::open(&uplink, settings.ring)?;
+    let tunnels = uplink::open(&uplink, settings.packet_socket)?;
     let addresses =
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
     let namespace = AgentNamespace::create()?;
@@ -222,41 +223,62 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         pod_device,
         addresses,
         raw: tunnels.raw,
-        ring: tunnels.ring,
+        packet_socket: tunnels.packet_socket,
         underlay_mtu: uplink.mtu,
         host: host.pop().ok_or(Error::NoQueue)?,
         host_mtu: uplink.mtu,
     })?;
     agent.learn(cluster, contents.fingerprint);
 
-    let (peers, wanted) = watch::channel(BTreeSet::new());
-    let (found, mut next_hops) = watch::channel(uplink::NextHops::new());
-    if settings.ring {
+    let (peers, wanted) = watch::channel(agent.peers());
+    let (found, next_hops) = watch::channel(uplink::NextHops::new());
+    if settings.packet_socket {
         tokio::spawn(uplink::follow(netlink, uplink.index, wanted, found));
     }
-    peers.send_replace(agent.peers());
-    let (questions, mut inbox) = mpsc::channel(16);
+    let (questions, inbox) = mpsc::channel(16);
     tokio::spawn(server.run(questions));
+    tracing::info!(
+        node = settings.name,
+        uplink = settings.uplink,
+        packet_socket = settings.packet_socket,
+        "ready"
+    );
+    let ended = attend(&mut agent, Sources { store, watcher, inbox, peers, next_hops }).await;
+    tracing::info!(node = settings.name, "stopping");
+    ended
+}
+
+/// Where events come from.
+struct Sources {
+    store: Store,
+    watcher: Watcher,
+    inbox: mpsc::Receiver<Question>,
+    /// Tells the follower of next hops whom to look for.
+    peers: watch::Sender<BTreeSet<Ipv4Addr>>,
+    next_hops: watch::Receiver<uplink::NextHops>,
+}
+
+/// The control loop: one event after the other, until the agent is told to stop or cannot go on.
+async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
-    tracing::info!(node = settings.name, uplink = settings.uplink, ring = settings.ring, "ready");
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            Some(Question { call, answer }) = inbox.recv() => {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            Some(Question { call, answer }) = sources.inbox.recv() => {
                 let given = agent.answer(call);
                 // A client that went away no longer waits.
                 let _ = answer.send(given);
             }
-            _ = watcher.changed() => if store.refresh() {
-                let contents = store.contents();
+            _ = sources.watcher.changed() => if sources.store.refresh() {
+                let contents = sources.store.contents();
                 agent.learn(import(&contents), contents.fingerprint);
-                peers.send_replace(agent.peers());
+                sources.peers.send_replace(agent.peers());
             },
-            Ok(()) = next_hops.changed() => {
-                let hops = next_hops.borrow_and_update().clone();
+            Ok(()) = sources.next_hops.changed() => {
+                let hops = sources.next_hops.borrow_and_update().clone();
                 agent.reach(hops);
             }
             _ = tick.tick() => {
@@ -270,6 +292,4 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
             }
         }
     }
-    tracing::info!(node = settings.name, "stopping");
-    Ok(())
 }

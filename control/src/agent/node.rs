@@ -76,7 +76,7 @@ pub(super) struct Parts {
     pub(super) pod_device: Device,
     pub(super) addresses: ipam::store::Store,
     pub(super) raw: Box<dyn PacketIo>,
-    pub(super) ring: Option<(Box<dyn PacketIo>, [u8; 6])>,
+    pub(super) packet_socket: Option<(Box<dyn PacketIo>, [u8; 6])>,
     pub(super) underlay_mtu: u32,
     pub(super) host: Box<dyn PacketIo>,
     pub(super) host_mtu: u32,
@@ -107,7 +107,7 @@ impl Agent {
             underlay: Underlay {
                 mtu: parts.underlay_mtu,
                 raw: PortId(0),
-                ring: None,
+                packet_socket: None,
                 next_hops: NextHops::new(),
             },
             host: HostPort { port: PortId(0), mtu: parts.host_mtu },
@@ -115,8 +115,9 @@ impl Agent {
         };
         agent.host.port = agent.plug("host".to_owned(), parts.host)?;
         agent.underlay.raw = agent.plug("uplink-raw".to_owned(), parts.raw)?;
-        if let Some((ring, mac)) = parts.ring {
-            agent.underlay.ring = Some((agent.plug("uplink-ring".to_owned(), ring)?, mac));
+        if let Some((packet_socket, mac)) = parts.packet_socket {
+            agent.underlay.packet_socket =
+                Some((agent.plug("uplink-packet".to_owned(), packet_socket)?, mac));
         }
         Ok(agent)
     }
@@ -351,7 +352,8 @@ impl Agent {
                 ),
             }));
         };
-        let framed = self.underlay.ring.is_some_and(|(ring, _)| ring == id);
+        let framed =
+            self.underlay.packet_socket.is_some_and(|(packet_socket, _)| packet_socket == id);
         let framing = if framed { ETHERNET_LEN } else { 0 };
         capture::start(
             self.worker.commands(),

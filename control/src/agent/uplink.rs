@@ -1,4 +1,4 @@
-//! The way to the other nodes: the tunnel ports, and the hardware addresses that the packet ring needs.
+//! The way to the other nodes: the tunnel ports, and the hardware addresses that the packet socket needs.
 //!
 //! The kernel resolves neighbours; the agent reads what it found. A peer whose next hop is not known yet is reached by
 //! the raw socket, where the kernel resolves it with the first packet.
@@ -25,20 +25,20 @@ pub(super) type NextHops = BTreeMap<Ipv4Addr, [u8; 6]>;
 pub(super) struct Ports {
     /// The raw protocol-4 socket.
     pub(super) raw: Box<dyn PacketIo>,
-    /// The packet ring, if asked for, and the uplink's hardware address.
-    pub(super) ring: Option<(Box<dyn PacketIo>, [u8; 6])>,
+    /// The packet socket, if asked for, and the uplink's hardware address.
+    pub(super) packet_socket: Option<(Box<dyn PacketIo>, [u8; 6])>,
 }
 
-/// Opens the tunnel ports on the uplink `link`. With a ring the raw socket only sends; without, it receives too.
-pub(super) fn open(link: &netlink::Link, ring: bool) -> Result<Ports, Lack> {
-    let Some(mac) = link.mac.filter(|_| ring) else {
-        return Ok(Ports { raw: Box::new(raw(Reception::All)?), ring: None });
+/// Opens the tunnel ports on the uplink `link`. With a packet socket the raw socket only sends; without, it receives too.
+pub(super) fn open(link: &netlink::Link, packet_socket: bool) -> Result<Ports, Lack> {
+    let Some(mac) = link.mac.filter(|_| packet_socket) else {
+        return Ok(Ports { raw: Box::new(raw(Reception::All)?), packet_socket: None });
     };
     let raw = Box::new(raw(Reception::Quiet)?);
     let mut queues = PacketUplink::open(link.index, UplinkOptions::default(), 1)
         .map_err(|error| doctor::packet_sockets_refused(&error))?;
-    let ring = queues.pop().map(|queue| (Box::new(queue) as Box<dyn PacketIo>, mac));
-    Ok(Ports { raw, ring })
+    let packet_socket = queues.pop().map(|queue| (Box::new(queue) as Box<dyn PacketIo>, mac));
+    Ok(Ports { raw, packet_socket })
 }
 
 fn raw(reception: Reception) -> Result<IpipRaw, Lack> {

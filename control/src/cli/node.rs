@@ -27,7 +27,7 @@ pub struct Node {
     #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
     pub uplink: String,
     /// How tunnel packets reach the uplink
-    #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Ring)]
+    #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,
     /// How pods are attached
     #[arg(long, env = "MANX_POD_DEVICE", value_enum, default_value_t = PodDevice::Auto)]
@@ -56,8 +56,8 @@ impl Node {
 pub enum UplinkMode {
     /// A raw protocol-4 socket: the kernel routes the outer packet
     Raw,
-    /// A packet ring on the interface, beside the node's own stack
-    Ring,
+    /// A packet socket on the interface, beside the node's own stack
+    Packet,
 }
 
 /// How pods are attached.
@@ -97,7 +97,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
         datastore: node.datastore.clone(),
         socket: node.socket_path(),
         uplink: node.uplink.clone(),
-        ring: node.uplink_mode == UplinkMode::Ring,
+        packet_socket: node.uplink_mode == UplinkMode::Packet,
         pod_device: node.pod_device,
         polling: match node.poll {
             Poll::Adaptive => Polling::Adaptive,

@@ -53,7 +53,7 @@ fn outer_and_inner(field: &str) -> (&str, &str) {
 
 #[test]
 fn captures_over_tun_and_the_ring_are_what_was_sent() {
-    captures_are_what_was_sent("auto", "ring");
+    captures_are_what_was_sent("auto", "packet");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use crate::bench::{Bench, deviations, json};
 #[test]
 fn the_template_passes_over_every_kind_of_port_and_leaves_nothing() {
     let Some(bench) = Bench::new() else { return };
-    for (device, uplink) in [("auto", "ring"), ("veth", "ring"), ("auto", "raw"), ("veth", "raw")] {
+    for (device, uplink) in
+        [("auto", "packet"), ("veth", "packet"), ("auto", "raw"), ("veth", "raw")]
+    {
         let output =
             bench.run(&["--output", "json", "--pod-device", device, "--uplink-mode", uplink]);
         let report = json(&output);

@@ -1,7 +1,7 @@
 //! A raw socket of protocol 4 (IP in IP, RFC 2003): tunnel packets in and out without an interface of one's own.
 //!
 //! The kernel routes what is sent, resolves the neighbour, and reassembles what is received. It costs about four times a
-//! packet ring's system time, and every socket of this kind in a namespace receives every packet.
+//! packet socket's system time, and every socket of this kind in a namespace receives every packet.
 //!
 //! The kernel may have coalesced the packets of one inner TCP stream, and here, unlike on a packet socket, it does not say
 //! so: a packet of up to 64 KB arrives, its outer and inner lengths right, in its inner checksum field the pseudo-header's

@@ -78,7 +78,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = PodDevice::Auto)]
     pub pod_device: PodDevice,
     /// How tunnel packets reach the uplink
-    #[arg(long, value_enum, default_value_t = UplinkMode::Ring)]
+    #[arg(long, value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,
     /// Do not measure throughput and latency
     #[arg(long)]
