@@ -52,9 +52,6 @@ pub struct Settings {
     pub core: Option<usize>,
 }
 
-/// What puts something round a port, or takes it off again.
-pub type Wrapping = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
-
 /// Puts something round a port, or takes it off again.
 pub type Wrap = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
 
@@ -67,7 +64,7 @@ pub enum Command {
     /// Let go of a port.
     Detach(PortId),
     /// Put something round a port, or take it off again.
-    Wrap(PortId, Wrapping),
+    Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
     /// End.
@@ -142,19 +139,26 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Starts a worker on a thread of its own.
+/// Starts a worker on a thread of its own. Errors: no thread, no epoll instance, no memory, or a core to which the system
+/// does not pin it; then it has handled no packet.
 pub fn spawn(name: &str, settings: Settings, reports: Sender<Report>) -> io::Result<Handle> {
     let (queue, receiver) = crossbeam::channel::unbounded();
     let counters = Arc::new(WorkerCounters::default());
     let mut worker = Worker::new(settings, receiver, reports, Arc::clone(&counters))?;
     let commands = Commands { queue, waker: worker.poller.waker() };
+    let (pinned, outcome) = crossbeam::channel::bounded(1);
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _guard = AbortOnPanic;
-        if let Some(id) = settings.core {
-            core_affinity::set_for_current(core_affinity::CoreId { id });
+        let is_pinned = settings
+            .core
+            .is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
+        if pinned.send(is_pinned).is_ok() && is_pinned {
+            worker.run();
         }
-        worker.run();
     })?;
+    if !outcome.recv().unwrap_or(false) {
+        return Err(io::Error::other(format!("cannot pin {name} to core {:?}", settings.core)));
+    }
     Ok(Handle { commands, counters, core: settings.core, thread: Some(thread) })
 }
 
@@ -356,7 +360,7 @@ impl Worker {
         true
     }
 
-    fn wrap(&mut self, id: PortId, wrap: Wrapping) {
+    fn wrap(&mut self, id: PortId, wrap: Wrap) {
         if let Some(slot) = self.ports.detach(id, &mut self.pool) {
             self.hot.retain(|hot| *hot != id);
             self.ports.attach(id, wrap(slot.io), slot.counters);
