@@ -246,12 +246,5 @@ impl RateLimit {
     }
 }
 
-impl Default for RateLimit {
-    /// 1,000 a second, 50 at once: what Linux allows itself (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
-    fn default() -> Self {
-        Self::new(1000, 50)
-    }
-}
-
 #[cfg(test)]
 mod tests;
