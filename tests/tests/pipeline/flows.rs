@@ -317,3 +317,18 @@ fn a_silent_flow_is_forgotten_and_its_reply_is_judged_as_a_flow_of_its_own() {
     fabric.nodes[0].now += std::time::Duration::from_secs(62);
     assert!(!passes(&mut fabric, "shop/server", &tuple.reversed().data(b"x")));
 }
+
+#[test]
+fn every_live_flow_that_makes_room_for_another_is_counted() {
+    let mut fabric = Fabric::new(&(server() + &client("client")));
+    let sent = 4500;
+    for n in 0..sent {
+        let mut tuple = Tuple::new(CLIENT, SERVER, UDP, 80);
+        tuple.source_port = 10_000 + n;
+        assert!(passes(&mut fabric, "shop/client", &tuple.opening()));
+    }
+    let kept = fabric.nodes[0].flows().len() as u64;
+    let evicted = fabric.nodes[0].counters.evictions.read();
+    assert!(evicted > 0, "the table holds them all: {kept}");
+    assert_eq!(kept + evicted, u64::from(sent));
+}
