@@ -157,15 +157,6 @@ impl FlowEntry {
         self.state.admission(flags, direction)
     }
 
-    /// Where packets of this direction go.
-    #[inline]
-    pub fn next_hop(&self, direction: FlowDirection) -> u32 {
-        match direction {
-            FlowDirection::Original => self.path.next_hop_original,
-            FlowDirection::Reply => self.path.next_hop_reply,
-        }
-    }
-
     /// Counts an admitted packet (a super-packet: its segments) and follows the connection's state.
     #[inline]
     pub fn pass(

@@ -138,22 +138,10 @@ impl FlowTable {
         self.random.hash_one(key)
     }
 
-    /// First step for a batch: asks for the bucket.
+    /// For a batch: asks for the bucket before it is needed.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         prefetch(&self.buckets[self.first(hash)]);
-    }
-
-    /// Second step, when the bucket has arrived: asks for both lines of the entry that the tag points to.
-    #[inline]
-    pub fn prefetch_entry(&self, hash: u64) {
-        let bucket = &self.buckets[self.first(hash)];
-        let tag = tag(hash);
-        if let Some(way) = bucket.tags.iter().position(|&t| t == tag) {
-            let entry = &self.entries[bucket.slots[way] as usize];
-            prefetch(entry);
-            prefetch(&entry.path);
-        }
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).

@@ -52,11 +52,6 @@ impl PacketPort {
             link,
         }
     }
-
-    /// Changes the hardware addresses or the pod's own addresses.
-    pub fn set_link(&mut self, link: Link) {
-        self.link = link;
-    }
 }
 
 impl From<PacketPort> for OwnedFd {
