@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_policy_compiler::model::{
-    Endpoint, Labels, Model, NamedPort, ObjectName, PolicyState, Protocol,
+    Endpoint, LabelSelector, Labels, Model, NamedPort, ObjectName, PolicyState, Protocol,
 };
 
-use crate::manifest::object::{self, IpipMode, Kind, Object, ObjectKey, Phase};
+use crate::manifest::object::{self, IpipMode, Kind, Object, ObjectKey, Phase, Subject};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
@@ -112,14 +112,18 @@ pub fn import(contents: &Contents) -> Cluster {
                         cluster.problem(key, stored, error.to_string());
                     }
                 },
+                _ => {}
             },
             State::Invalid(invalid) => match key.kind {
                 Kind::NetworkPolicy => {
-                    let selector = invalid.pod_selector.as_ref().map(policy::selector);
-                    cluster.add_policy(key, PolicyState::Invalid(selector.unwrap_or_default()));
+                    let selector = match &invalid.subject {
+                        Some(Subject::Kubernetes(selector)) => policy::selector(selector),
+                        _ => LabelSelector::default(),
+                    };
+                    cluster.add_policy(key, PolicyState::Invalid(selector));
                 }
                 Kind::IpPool => cluster.invalid_pools.push(key.name.clone()),
-                Kind::Namespace | Kind::Node | Kind::Pod => {}
+                _ => {}
             },
         }
     }

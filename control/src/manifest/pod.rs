@@ -15,7 +15,8 @@ use super::syntax::{
 /// Where Calico's CNI plugin notes the addresses that it gave: CIDRs of one address each, joined by commas.
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
-const SPEC: &[&str] = &["nodeName", "hostNetwork", "containers", "initContainers"];
+const SPEC: &[&str] =
+    &["nodeName", "serviceAccountName", "hostNetwork", "containers", "initContainers"];
 const SPEC_IGNORED: &[&str] = &[
     "activeDeadlineSeconds",
     "affinity",
@@ -46,7 +47,6 @@ const SPEC_IGNORED: &[&str] = &[
     "schedulingGates",
     "securityContext",
     "serviceAccount",
-    "serviceAccountName",
     "setHostnameAsFQDN",
     "shareProcessNamespace",
     "subdomain",
@@ -107,6 +107,7 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
         annotated_ips: annotated(root, &metadata, out),
         labels: metadata.labels,
         deleting: metadata.deleting,
+        service_account: None,
         node_name: None,
         host_network: false,
         containers: Vec::new(),
@@ -126,19 +127,20 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     pod
 }
 
+/// The name in a field. The API writes what is not set yet as an empty string.
+fn name(spec: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<String> {
+    let name = spec.field(field)?.parsed(out, DNS_SUBDOMAIN, |text| {
+        (text.is_empty() || is_dns_subdomain(text)).then(|| text.to_owned())
+    });
+    name.filter(|name| !name.is_empty())
+}
+
 fn decode_spec(spec: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
     if !spec.mapping(out, SPEC, SPEC_IGNORED) {
         return;
     }
-    // The API writes an unscheduled pod's node as an empty string.
-    pod.node_name = spec
-        .field("nodeName")
-        .and_then(|field| {
-            field.parsed(out, DNS_SUBDOMAIN, |text| {
-                (text.is_empty() || is_dns_subdomain(text)).then(|| text.to_owned())
-            })
-        })
-        .filter(|name| !name.is_empty());
+    pod.node_name = name(spec, "nodeName", out);
+    pod.service_account = name(spec, "serviceAccountName", out);
     pod.host_network =
         spec.field("hostNetwork").and_then(|field| field.boolean(out)).unwrap_or(false);
     if let Some(field) = spec.field("containers") {

@@ -1,12 +1,14 @@
 //! All objects of one file.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::cursor::{Cursor, Finding, Findings};
 use super::infrastructure;
 use super::metadata::{self, Metadata};
 use super::network_policy;
-use super::object::{Kind, LabelSelector, Object, ObjectKey};
+use super::object::{Kind, Object, ObjectKey, Pairs, Subject};
 use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::tree::{Document, Node, Position, Value};
@@ -44,8 +46,12 @@ pub enum State {
 /// What is known of an object that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invalid {
-    /// Of a NetworkPolicy: its `podSelector`, if that much could be read.
-    pub pod_selector: Option<LabelSelector>,
+    /// Of a policy: whom it selects, if that much could be read.
+    pub subject: Option<Subject>,
+    /// Of a set of networks: its labels, if they could be read.
+    pub labels: Option<Pairs>,
+    /// Of a pod: those of its addresses that could be read.
+    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// Reads `text`, the content of the file called `file`. `Err`: it is no YAML or JSON, and nothing of it can be used.
@@ -177,10 +183,10 @@ impl Reader<'_> {
             metadata::identity(&root, kind).or_else(|| self.placeholder(&root, kind, document));
         let metadata = metadata::metadata(&root, kind, &mut out);
         let name = key.as_ref().map_or("", |key| key.name.as_str());
-        let (object, pod_selector) = decode(&root, kind, name, metadata, &mut out);
+        let (object, invalid) = decode(&root, kind, name, metadata, &mut out);
         let state = match object {
             Some(object) if !out.errors() => State::Valid(Arc::new(object)),
-            _ => State::Invalid(Invalid { pod_selector }),
+            _ => State::Invalid(invalid),
         };
         for finding in out.0 {
             self.report(document, key.as_ref(), finding);
@@ -213,7 +219,7 @@ fn decode(
     name: &str,
     metadata: Metadata,
     out: &mut Findings,
-) -> (Option<Object>, Option<LabelSelector>) {
+) -> (Option<Object>, Invalid) {
     let object = match kind {
         Kind::Namespace => {
             Some(Object::Namespace(infrastructure::namespace(root, name, metadata, out)))
@@ -223,8 +229,12 @@ fn decode(
         Kind::IpPool => infrastructure::ip_pool(root, out).map(Object::IpPool),
         Kind::NetworkPolicy => {
             let (policy, selector) = network_policy::decode(root, out);
-            return (Some(Object::NetworkPolicy(Box::new(policy))), selector);
+            let subject = selector.map(Subject::Kubernetes);
+            let invalid = Invalid { subject, ..Invalid::default() };
+            return (Some(Object::NetworkPolicy(Box::new(policy))), invalid);
         }
+        // Not among `Kind::ALL`.
+        _ => None,
     };
-    (object, None)
+    (object, Invalid::default())
 }

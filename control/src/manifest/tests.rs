@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::object::{
     Kind, LabelSelector, NetworkPolicy, Object, ObjectKey, Peer, Phase, Pod, PolicyType, Port,
-    PortNumber, Protocol,
+    PortNumber, Protocol, Subject,
 };
 use super::tree::{Node, Value};
 use super::{Manifest, State, read, yaml};
@@ -264,7 +264,10 @@ fn an_invalid_policy_keeps_the_selector_that_could_be_read() {
     let selector = |spec: &str| {
         let manifest = read("file.yaml", &policy_text(spec)).unwrap();
         let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
-        invalid.pod_selector.clone()
+        invalid.subject.clone().map(|subject| match subject {
+            Subject::Kubernetes(selector) => selector,
+            other => panic!("{other:?}"),
+        })
     };
     let kept = selector("podSelector: {matchLabels: {app: web}}\ningress: 5").unwrap();
     assert_eq!(kept.match_labels["app"], "web");

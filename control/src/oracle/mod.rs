@@ -18,7 +18,7 @@ use std::net::IpAddr;
 
 use crate::manifest::State;
 use crate::manifest::object::{
-    Kind, NetworkPolicy, Object, ObjectKey, Pairs, Phase, Pod, PolicyType, Rule,
+    Kind, NetworkPolicy, Object, ObjectKey, Pairs, Phase, Pod, PolicyType, Rule, Subject,
 };
 use crate::store::Stored;
 
@@ -201,9 +201,13 @@ impl Oracle {
                     broken_namespaces.insert(key.name.clone());
                 }
                 (State::Invalid(invalid), Kind::NetworkPolicy) => {
-                    oracle.add_policy(key, Content::Invalid(invalid.pod_selector.clone()));
+                    let selector = match &invalid.subject {
+                        Some(Subject::Kubernetes(selector)) => Some(selector.clone()),
+                        _ => None,
+                    };
+                    oracle.add_policy(key, Content::Invalid(selector));
                 }
-                (State::Invalid(_), Kind::Pod | Kind::Node | Kind::IpPool) => {}
+                (State::Invalid(_), _) => {}
                 (State::Valid(object), _) => match &**object {
                     Object::Namespace(namespace) => {
                         namespaces.insert(key.name.clone(), namespace.labels.clone());
@@ -212,7 +216,7 @@ impl Oracle {
                     Object::NetworkPolicy(policy) => {
                         oracle.add_policy(key, Content::Valid(policy.clone()));
                     }
-                    Object::Node(_) | Object::IpPool(_) => {}
+                    _ => {}
                 },
             }
         }

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::manifest::object::{LabelSelector, ObjectKey};
+use crate::manifest::object::{ObjectKey, Subject};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{Entry, Invalid, State};
 
@@ -171,14 +171,14 @@ impl Contents {
 
 /// What is known of an object with two definitions: its selector only if both have the same.
 fn either(one: &State, other: &State) -> Invalid {
-    let (one, other) = (selector(one), selector(other));
-    Invalid { pod_selector: one.filter(|one| other == Some(*one)).cloned() }
+    let same = subject(one).filter(|one| subject(other).as_ref() == Some(one));
+    Invalid { subject: same, ..Invalid::default() }
 }
 
-fn selector(state: &State) -> Option<&LabelSelector> {
+fn subject(state: &State) -> Option<Subject> {
     match state {
-        State::Valid(object) => object.pod_selector(),
-        State::Invalid(invalid) => invalid.pod_selector.as_ref(),
+        State::Valid(object) => object.subject(),
+        State::Invalid(invalid) => invalid.subject.clone(),
     }
 }
 

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::{Change, Contents, Store, Watcher};
 use crate::manifest::State;
-use crate::manifest::object::{Kind, Object, ObjectKey};
+use crate::manifest::object::{Kind, Object, ObjectKey, Subject};
 use crate::manifest::problem::Severity;
 
 const POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}\n\
@@ -129,7 +129,8 @@ fn an_object_that_turns_invalid_is_invalid_and_not_its_former_self() {
     else {
         panic!()
     };
-    assert_eq!(invalid.pod_selector.as_ref().unwrap().match_labels["app"], "web");
+    let Some(Subject::Kubernetes(selector)) = &invalid.subject else { panic!() };
+    assert_eq!(selector.match_labels["app"], "web");
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn an_object_defined_differently_twice_is_invalid() {
         let state = &contents.objects[&key(Kind::NetworkPolicy, "default", "web")].state;
         assert_eq!(matches!(state, State::Valid(_)), kept);
         if let State::Invalid(invalid) = state {
-            assert_eq!(invalid.pod_selector, None, "both sets of pods may be meant");
+            assert_eq!(invalid.subject, None, "both sets of pods may be meant");
         }
     }
 }

@@ -3,13 +3,21 @@
 //! Nothing is defaulted here: an absent `policyTypes` is `None`. Import and the oracle each apply the defaults
 //! themselves, so that one can catch the other's mistake.
 
-use std::collections::BTreeMap;
+pub mod calico;
+pub mod cluster;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The kinds of object that Manx reads.
+pub use cluster::ClusterNetworkPolicy;
+
+/// The API versions of Calico's kinds.
+const CALICO: &[&str] = &["projectcalico.org/v3", "crd.projectcalico.org/v1"];
+
+/// The kinds of object that policy and routing are written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `v1` Namespace.
@@ -18,42 +26,130 @@ pub enum Kind {
     Node,
     /// `v1` Pod.
     Pod,
+    /// `v1` `ServiceAccount`.
+    ServiceAccount,
+    /// `v1` Service.
+    Service,
+    /// `discovery.k8s.io/v1` `EndpointSlice`.
+    EndpointSlice,
     /// `networking.k8s.io/v1` NetworkPolicy.
     NetworkPolicy,
-    /// `projectcalico.org/v3` (or `crd.projectcalico.org/v1`) `IPPool`.
+    /// `policy.networking.k8s.io/v1alpha2` ClusterNetworkPolicy.
+    ClusterNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1` AdminNetworkPolicy.
+    AdminNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1` BaselineAdminNetworkPolicy.
+    BaselineAdminNetworkPolicy,
+    /// Calico's `IPPool`.
     IpPool,
+    /// Calico's NetworkPolicy.
+    CalicoNetworkPolicy,
+    /// Calico's GlobalNetworkPolicy.
+    GlobalNetworkPolicy,
+    /// Calico's StagedNetworkPolicy.
+    StagedNetworkPolicy,
+    /// Calico's StagedGlobalNetworkPolicy.
+    StagedGlobalNetworkPolicy,
+    /// Calico's StagedKubernetesNetworkPolicy.
+    StagedKubernetesNetworkPolicy,
+    /// Calico's Tier.
+    Tier,
+    /// Calico's `NetworkSet`.
+    NetworkSet,
+    /// Calico's `GlobalNetworkSet`.
+    GlobalNetworkSet,
+    /// Calico's `HostEndpoint`.
+    HostEndpoint,
+    /// Calico's Profile.
+    Profile,
+    /// Calico's `FelixConfiguration`.
+    FelixConfiguration,
 }
 
 impl Kind {
-    /// All of them.
+    /// Those that are read.
     pub const ALL: [Self; 5] =
         [Self::Namespace, Self::Node, Self::Pod, Self::NetworkPolicy, Self::IpPool];
 
-    /// The name as manifests write it.
+    /// The name as manifests write it. Calico's NetworkPolicy has the name of Kubernetes': the API version tells them apart.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
             Self::Node => "Node",
             Self::Pod => "Pod",
-            Self::NetworkPolicy => "NetworkPolicy",
+            Self::ServiceAccount => "ServiceAccount",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::NetworkPolicy | Self::CalicoNetworkPolicy => "NetworkPolicy",
+            Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::AdminNetworkPolicy => "AdminNetworkPolicy",
+            Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
             Self::IpPool => "IPPool",
+            Self::GlobalNetworkPolicy => "GlobalNetworkPolicy",
+            Self::StagedNetworkPolicy => "StagedNetworkPolicy",
+            Self::StagedGlobalNetworkPolicy => "StagedGlobalNetworkPolicy",
+            Self::StagedKubernetesNetworkPolicy => "StagedKubernetesNetworkPolicy",
+            Self::Tier => "Tier",
+            Self::NetworkSet => "NetworkSet",
+            Self::GlobalNetworkSet => "GlobalNetworkSet",
+            Self::HostEndpoint => "HostEndpoint",
+            Self::Profile => "Profile",
+            Self::FelixConfiguration => "FelixConfiguration",
         }
     }
 
     /// The API versions that are read.
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Namespace | Self::Node | Self::Pod => &["v1"],
+            Self::Namespace | Self::Node | Self::Pod | Self::ServiceAccount | Self::Service => {
+                &["v1"]
+            }
+            Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::NetworkPolicy => &["networking.k8s.io/v1"],
-            Self::IpPool => &["projectcalico.org/v3", "crd.projectcalico.org/v1"],
+            Self::ClusterNetworkPolicy => &["policy.networking.k8s.io/v1alpha2"],
+            Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => {
+                &["policy.networking.k8s.io/v1alpha1"]
+            }
+            Self::IpPool
+            | Self::CalicoNetworkPolicy
+            | Self::GlobalNetworkPolicy
+            | Self::StagedNetworkPolicy
+            | Self::StagedGlobalNetworkPolicy
+            | Self::StagedKubernetesNetworkPolicy
+            | Self::Tier
+            | Self::NetworkSet
+            | Self::GlobalNetworkSet
+            | Self::HostEndpoint
+            | Self::Profile
+            | Self::FelixConfiguration => CALICO,
         }
     }
 
     /// Whether objects of the kind live in namespaces.
     pub const fn namespaced(self) -> bool {
         match self {
-            Self::Pod | Self::NetworkPolicy => true,
-            Self::Namespace | Self::Node | Self::IpPool => false,
+            Self::Pod
+            | Self::ServiceAccount
+            | Self::Service
+            | Self::EndpointSlice
+            | Self::NetworkPolicy
+            | Self::CalicoNetworkPolicy
+            | Self::StagedNetworkPolicy
+            | Self::StagedKubernetesNetworkPolicy
+            | Self::NetworkSet => true,
+            Self::Namespace
+            | Self::Node
+            | Self::ClusterNetworkPolicy
+            | Self::AdminNetworkPolicy
+            | Self::BaselineAdminNetworkPolicy
+            | Self::IpPool
+            | Self::GlobalNetworkPolicy
+            | Self::StagedGlobalNetworkPolicy
+            | Self::Tier
+            | Self::GlobalNetworkSet
+            | Self::HostEndpoint
+            | Self::Profile
+            | Self::FelixConfiguration => false,
         }
     }
 }
@@ -94,8 +190,28 @@ pub enum Object {
     Node(Node),
     /// A pod.
     Pod(Box<Pod>),
-    /// A policy.
+    /// A service account.
+    ServiceAccount(ServiceAccount),
+    /// A service.
+    Service(Service),
+    /// Some of a service's endpoints.
+    EndpointSlice(EndpointSlice),
+    /// A Kubernetes policy, also a staged one.
     NetworkPolicy(Box<NetworkPolicy>),
+    /// A cluster-wide policy of Kubernetes', in whichever of its three kinds.
+    ClusterNetworkPolicy(Box<ClusterNetworkPolicy>),
+    /// A policy of Calico's, namespaced, global, and staged either way: the key's kind tells.
+    CalicoPolicy(Box<calico::Policy>),
+    /// A tier.
+    Tier(calico::Tier),
+    /// A set of networks, of a namespace or global.
+    NetworkSet(Box<calico::NetworkSet>),
+    /// A node's interface.
+    HostEndpoint(Box<calico::HostEndpoint>),
+    /// A profile.
+    Profile(Box<calico::Profile>),
+    /// Felix's settings.
+    FelixConfiguration(Box<calico::FelixConfiguration>),
     /// A pool of pod addresses.
     IpPool(IpPool),
 }
@@ -129,6 +245,8 @@ pub struct Pod {
     pub labels: Pairs,
     /// Whether `metadata.deletionTimestamp` is there.
     pub deleting: bool,
+    /// `spec.serviceAccountName`; absent is `default`.
+    pub service_account: Option<String>,
     /// `spec.nodeName`.
     pub node_name: Option<String>,
     /// `spec.hostNetwork`.
@@ -145,6 +263,31 @@ pub struct Pod {
     pub pod_ips: Vec<IpAddr>,
     /// The annotation `cni.projectcalico.org/podIPs`. There but empty: Calico has released the addresses.
     pub annotated_ips: Option<Vec<IpAddr>>,
+}
+
+/// A service account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceAccount {
+    /// The labels.
+    pub labels: Pairs,
+}
+
+/// A service. Its endpoints are in `EndpointSlices`; what policy knows of the service itself is that it exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// The addresses under which clients know it (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// `discovery.k8s.io/v1` `EndpointSlice`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// The label `kubernetes.io/service-name`: the service it belongs to, in its own namespace.
+    pub service: Option<String>,
+    /// `endpoints[].addresses`. As in Calico, an endpoint's conditions do not matter.
+    pub addresses: BTreeSet<IpAddr>,
+    /// `ports[]`: protocol (TCP where absent) and number; `None` is every port of the protocol.
+    pub ports: Vec<(Protocol, Option<u16>)>,
 }
 
 /// One port of a container.
@@ -318,12 +461,25 @@ pub enum IpipMode {
     Never,
 }
 
+/// The endpoints that a policy selects, in the words of its API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// Pods of the policy's namespace.
+    Kubernetes(LabelSelector),
+    /// By Calico's selectors.
+    Calico(calico::Subject),
+    /// Pods of all namespaces.
+    Cluster(cluster::Pods),
+}
+
 impl Object {
-    /// The pods that a policy selects; `None` for other kinds.
-    pub fn pod_selector(&self) -> Option<&LabelSelector> {
+    /// The endpoints that a policy selects; `None` for other kinds.
+    pub fn subject(&self) -> Option<Subject> {
         match self {
-            Self::NetworkPolicy(policy) => Some(&policy.pod_selector),
-            Self::Namespace(_) | Self::Node(_) | Self::Pod(_) | Self::IpPool(_) => None,
+            Self::NetworkPolicy(policy) => Some(Subject::Kubernetes(policy.pod_selector.clone())),
+            Self::ClusterNetworkPolicy(policy) => Some(Subject::Cluster(policy.subject.clone())),
+            Self::CalicoPolicy(policy) => Some(Subject::Calico(policy.subject.clone())),
+            _ => None,
         }
     }
 }

@@ -1,0 +1,99 @@
+//! `policy.networking.k8s.io`: ClusterNetworkPolicy (v1alpha2). AdminNetworkPolicy and BaselineAdminNetworkPolicy (v1alpha1)
+//! have the same shape here: the decoder translates them.
+
+use ipnet::IpNet;
+
+use super::{LabelSelector, Protocol};
+
+/// A `ClusterNetworkPolicy`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterNetworkPolicy {
+    /// `spec.tier`.
+    pub tier: ClusterTier,
+    /// `spec.priority`, 0-1000: lower is first. 0 for a BaselineAdminNetworkPolicy, which has none.
+    pub priority: u16,
+    /// `spec.subject`.
+    pub subject: Pods,
+    /// `spec.ingress`.
+    pub ingress: Vec<ClusterRule>,
+    /// `spec.egress`.
+    pub egress: Vec<ClusterRule>,
+}
+
+/// `spec.tier`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClusterTier {
+    /// Before every other policy: Calico's tier `kube-admin`.
+    Admin,
+    /// After every other policy: Calico's tier `kube-baseline`.
+    Baseline,
+}
+
+/// Pods by their namespaces' labels and their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pods {
+    /// `namespaceSelector`.
+    pub namespaces: LabelSelector,
+    /// `podSelector`; `namespaces` alone selects all pods of these.
+    pub pods: LabelSelector,
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterRule {
+    /// `name`.
+    pub name: Option<String>,
+    /// `action`.
+    pub action: ClusterAction,
+    /// What it matches.
+    pub matches: ClusterMatch,
+}
+
+/// `action`. `Allow` of v1alpha1 is Accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterAction {
+    /// Ends the search.
+    Accept,
+    /// Ends the search.
+    Deny,
+    /// On to the next tier.
+    Pass,
+}
+
+/// What a rule matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClusterMatch {
+    /// One of the peers and one of the protocols.
+    Of {
+        /// `from` or `to`: at least one.
+        peers: Vec<ClusterPeer>,
+        /// `protocols` (`ports` in v1alpha1); `None` is every packet.
+        protocols: Option<Vec<ClusterProtocol>>,
+    },
+    /// It asks for what Manx cannot decide (nodes, domain names, anything newer than this reader): an Accept counts as not
+    /// there, Deny and Pass as a Deny of everything.
+    Unsupported,
+}
+
+/// One peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClusterPeer {
+    /// `namespaces` or `pods`.
+    Pods(Pods),
+    /// `networks` of an egress rule: any of them.
+    Networks(Vec<IpNet>),
+}
+
+/// One entry of `protocols`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClusterProtocol {
+    /// `tcp`, `udp` or `sctp`.
+    Ports {
+        /// Which.
+        protocol: Protocol,
+        /// `destinationPort`, both ends included; `None` is every packet of the protocol.
+        ports: Option<(u16, u16)>,
+    },
+    /// `destinationNamedPort`, of whatever protocol the pod's port is.
+    Named(String),
+}
