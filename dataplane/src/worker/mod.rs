@@ -3,16 +3,15 @@
 //! A turn takes a batch from each hot port, decides every packet and sends what was queued; the tables are looked at once
 //! a batch, so a batch boundary is where new tables take effect. A worker that finds nothing for a while sleeps in epoll.
 
+mod control;
+
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError};
-use mio::Waker;
 
 use crate::counters::{PortCounters, WorkerCounters};
-use crate::flow::FlowEntry;
 use crate::outbox::{Outbox, Ports};
 use crate::packet::{Packet, Pool};
 use crate::pipeline::{Arrival, Context, Pipeline, Sizes};
@@ -21,6 +20,8 @@ use crate::port::PacketIo;
 use crate::report::Report;
 use crate::sys;
 use crate::tables::{PortId, Tables};
+
+pub use control::{Command, Commands, Handle, Wrap, spawn};
 
 /// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
 const BATCH: usize = 32;
@@ -50,116 +51,6 @@ pub struct Settings {
     pub polling: Polling,
     /// The core it is pinned to.
     pub core: Option<usize>,
-}
-
-/// Puts something round a port, or takes it off again.
-pub type Wrap = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
-
-/// What control tells a worker.
-pub enum Command {
-    /// Judge by these tables from the next batch on.
-    Publish(Arc<Tables>),
-    /// Serve a port. What comes by it is dropped until tables name it.
-    Attach(PortId, Box<dyn PacketIo>, Arc<PortCounters>),
-    /// Let go of a port.
-    Detach(PortId),
-    /// Put something round a port, or take it off again.
-    Wrap(PortId, Wrap),
-    /// Send a copy of up to this many flows.
-    Flows(usize, Sender<Vec<FlowEntry>>),
-    /// End.
-    Stop,
-}
-
-/// The way to tell a worker something; clones reach the same worker.
-#[derive(Clone)]
-pub struct Commands {
-    queue: Sender<Command>,
-    waker: Arc<Waker>,
-}
-
-impl Commands {
-    /// Tells it. False when the worker is gone.
-    pub fn tell(&self, command: Command) -> bool {
-        self.queue.send(command).is_ok() && self.waker.wake().is_ok()
-    }
-}
-
-/// A worker's thread, seen by control. Dropping it ends the worker.
-pub struct Handle {
-    commands: Commands,
-    counters: Arc<WorkerCounters>,
-    core: Option<usize>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Handle {
-    /// The way to tell the worker something.
-    pub fn commands(&self) -> &Commands {
-        &self.commands
-    }
-
-    /// Its figures.
-    pub fn counters(&self) -> &WorkerCounters {
-        &self.counters
-    }
-
-    /// The core it is pinned to.
-    pub fn core(&self) -> Option<usize> {
-        self.core
-    }
-
-    /// Whether its thread still runs.
-    pub fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.commands.tell(Command::Stop);
-        if let Some(thread) = self.thread.take() {
-            // It can only have ended by panic, and then the process is on its way down.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Half a dataplane is worse than none: a worker that panics takes the process with it.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!(
-                "manx: a worker died; the process ends with it, because half a dataplane fails open or blind"
-            );
-            std::process::abort();
-        }
-    }
-}
-
-/// Starts a worker on a thread of its own. Errors: no thread, no epoll instance, no memory, or a core to which the system
-/// does not pin it; then it has handled no packet.
-pub fn spawn(name: &str, settings: Settings, reports: Sender<Report>) -> io::Result<Handle> {
-    let (queue, receiver) = crossbeam::channel::unbounded();
-    let counters = Arc::new(WorkerCounters::default());
-    let mut worker = Worker::new(settings, receiver, reports, Arc::clone(&counters))?;
-    let commands = Commands { queue, waker: worker.poller.waker() };
-    let (pinned, outcome) = crossbeam::channel::bounded(1);
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let _guard = AbortOnPanic;
-        let is_pinned = settings
-            .core
-            .is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
-        if pinned.send(is_pinned).is_ok() && is_pinned {
-            worker.run();
-        }
-    })?;
-    if !outcome.recv().unwrap_or(false) {
-        return Err(io::Error::other(format!("cannot pin {name} to core {:?}", settings.core)));
-    }
-    Ok(Handle { commands, counters, core: settings.core, thread: Some(thread) })
 }
 
 /// The worker itself; a thread runs it, or a test turns it by hand.
