@@ -107,11 +107,10 @@ fn answer_v6(
     let quote = &whole[..whole.len().min(MAX_V6 - ipv6::HEADER_LEN - icmpv6::HEADER_LEN)];
     let [m3, m2, m1, m0] = mtu.to_be_bytes();
     let len = (icmpv6::HEADER_LEN + quote.len()) as u16;
-    let [l1, l0] = len.to_be_bytes();
-    let ip = [0x60, 0, 0, 0, l1, l0, protocol::ICMPV6, TTL];
-    let icmp = [kind, code, 0, 0, m3, m2, m1, m0];
     let (source, destination) = (from.to_bits().to_be_bytes(), to.to_bits().to_be_bytes());
-    let mut packet = joined(pool, &[&ip, &source, &destination, &icmp, quote])?;
+    let ip = ipv6::header(source, destination, protocol::ICMPV6, TTL, len);
+    let icmp = [kind, code, 0, 0, m3, m2, m1, m0];
+    let mut packet = joined(pool, &[&ip, &icmp, quote])?;
     let mut ip = ipv6::View::new_checked(packet.bytes_mut()).ok()?;
     let mut message = icmpv6::View::new_checked(ip.payload_mut()).ok()?;
     let sum = checksum::pseudo(from, to, protocol::ICMPV6, u32::from(len))

@@ -5,11 +5,8 @@
 //! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every SYN
 //! is judged and every other packet is admitted by addresses and ports alone.
 
-/// IP protocol numbers (IANA) that have timeouts of their own.
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
+use crate::wire::protocol::{ICMPV4, ICMPV6, TCP, UDP};
+use crate::wire::tcp::flag;
 
 /// TCP's control bits as in the header's 14th byte (RFC 9293, section 3.1); 0 for other protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,13 +14,13 @@ pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
     /// The sender has no more to send.
-    pub const FIN: Self = Self(0x01);
+    pub const FIN: Self = Self(flag::FIN);
     /// Synchronise sequence numbers.
-    pub const SYN: Self = Self(0x02);
+    pub const SYN: Self = Self(flag::SYN);
     /// Reset the connection.
-    pub const RST: Self = Self(0x04);
+    pub const RST: Self = Self(flag::RST);
     /// The acknowledgement field counts.
-    pub const ACK: Self = Self(0x10);
+    pub const ACK: Self = Self(flag::ACK);
 
     /// Whether all bits of `other` are set.
     #[inline]
@@ -139,7 +136,7 @@ impl FlowState {
             TCP if flags.opens() => Self::SynSent,
             TCP => Self::PickedUp,
             UDP => Self::UdpUnanswered,
-            ICMP | ICMPV6 => Self::IcmpUnanswered,
+            ICMPV4 | ICMPV6 => Self::IcmpUnanswered,
             _ => Self::OtherUnanswered,
         }
     }

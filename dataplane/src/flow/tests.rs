@@ -6,9 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::wire::address::Address;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+use crate::wire::protocol::{TCP, UDP};
 
 fn address(n: u32) -> Address {
     Address::v4(n.to_be_bytes())

@@ -2,13 +2,10 @@
 
 use crate::checksum::{finish, is_right, sum};
 use crate::packet::SegmentKind;
+use crate::wire::{Malformed, extension, ipv4, ipv6, tcp, udp};
 
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-
-/// Extension headers that may stand before the transport header, walked at most this far (RFC 8200, section 4.1 knows no
-/// more that could be repeated in front of each segment).
-const MAX_EXTENSIONS: usize = 4;
+pub(super) use crate::wire::protocol::{TCP, UDP};
+pub(super) use crate::wire::tcp::flag::{ACK, CWR, FIN, PSH};
 
 /// The shape of an unfragmented TCP or UDP packet; every offset lies within the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +25,7 @@ pub(super) enum Shape {
     Whole(Headers),
     /// Whole, well-formed, and of another protocol.
     Other,
-    /// A fragment, cut short, padded, contradictory, or too deep: no telling which flow it belongs to.
+    /// A fragment, authenticated, cut short, padded, or contradictory: no telling which flow it belongs to.
     Unknown,
 }
 
@@ -37,56 +34,42 @@ impl Shape {
         Self::parse(bytes).unwrap_or(Self::Unknown)
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let (v6, protocol, transport) = match bytes.first()? >> 4 {
+    /// By the same views as [`parse`](crate::parse::parse), but not by it: that sums up the IPv4 header, which a batch has
+    /// behind it, and keeps nothing of an authentication header, which must not be repeated.
+    fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (v6, protocol, transport) = match bytes.first().ok_or(Malformed)? >> 4 {
             4 => ipv4(bytes)?,
-            6 => ipv6(bytes)?,
-            _ => return None,
+            _ => ipv6(bytes)?,
         };
-        let header = bytes.get(transport..)?;
+        let header = bytes.get(transport..).ok_or(Malformed)?;
         let len = match protocol {
-            TCP => usize::from(header.get(12)? >> 4) * 4,
-            UDP => 8,
-            _ => return Some(Self::Other),
+            TCP => tcp::View::new_checked(header)?.header_len(),
+            UDP => udp::View::new_quoted(header).map(|_| udp::HEADER_LEN)?,
+            _ => return Ok(Self::Other),
         };
-        let least = if protocol == TCP { 20 } else { 8 };
-        if len < least || header.len() < len {
-            return None;
-        }
-        Some(Self::Whole(Headers { v6, protocol, transport, payload: transport + len }))
+        Ok(Self::Whole(Headers { v6, protocol, transport, payload: transport + len }))
     }
 }
 
-fn ipv4(bytes: &[u8]) -> Option<(bool, u8, usize)> {
-    let header = usize::from(bytes.first()? & 0xf) * 4;
-    if header < 20 || bytes.len() < header {
-        return None;
+fn ipv4(bytes: &[u8]) -> Result<(bool, u8, usize), Malformed> {
+    let ip = ipv4::View::new_checked(bytes)?;
+    let fragment = ip.more_fragments() || ip.fragment_offset() > 0;
+    if fragment || usize::from(ip.total_len()) != bytes.len() {
+        return Err(Malformed);
     }
-    let fragment = u16::from_be_bytes([bytes[6], bytes[7]]) & 0x3fff;
-    let total = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
-    (fragment == 0 && total == bytes.len()).then_some((false, bytes[9], header))
+    Ok((false, ip.protocol(), ip.header_len()))
 }
 
-fn ipv6(bytes: &[u8]) -> Option<(bool, u8, usize)> {
-    if bytes.len() < 40 || usize::from(u16::from_be_bytes([bytes[4], bytes[5]])) + 40 != bytes.len()
-    {
-        return None;
+fn ipv6(bytes: &[u8]) -> Result<(bool, u8, usize), Malformed> {
+    let ip = ipv6::View::new_checked(bytes)?;
+    if ip.total_len() != bytes.len() {
+        return Err(Malformed);
     }
-    let (mut next, mut offset) = (bytes[6], 40);
-    for _ in 0..=MAX_EXTENSIONS {
-        match next {
-            // Hop-by-hop, routing, destination options: RFC 8200, sections 4.3, 4.4, 4.6.
-            0 | 43 | 60 => {
-                let header = bytes.get(offset..offset + 2)?;
-                next = header[0];
-                offset += (usize::from(header[1]) + 1) * 8;
-            }
-            // Fragment header: RFC 8200, section 4.5.
-            44 => return None,
-            protocol => return Some((true, protocol, offset)),
-        }
+    let walked = extension::walk(ip.next_header(), ip.payload())?;
+    if walked.fragment.is_some() || walked.authenticated {
+        return Err(Malformed);
     }
-    None
+    Ok((true, walked.protocol, ipv6::HEADER_LEN + walked.offset))
 }
 
 impl Headers {
@@ -171,7 +154,3 @@ pub(super) fn sequence(bytes: &[u8], transport: usize) -> u32 {
 
 /// TCP's flags byte (RFC 9293, section 3.1) in the header that starts at `transport`.
 pub(super) const FLAGS: usize = 13;
-pub(super) const FIN: u8 = 0x01;
-pub(super) const PSH: u8 = 0x08;
-pub(super) const ACK: u8 = 0x10;
-pub(super) const CWR: u8 = 0x80;

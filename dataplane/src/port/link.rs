@@ -7,43 +7,19 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::checksum::{finish, is_right, sum};
+use crate::checksum::{finish, is_right, pseudo, sum};
+use crate::wire::address::Address;
+pub use crate::wire::ethernet::{HEADER_LEN as ETHERNET_LEN, ethertype};
+use crate::wire::icmpv6::kind;
+use crate::wire::{arp, icmpv6, ipv4, ipv6, ndp, protocol};
 
-/// Length of an Ethernet header.
-pub const ETHERNET_LEN: usize = 14;
 /// An Ethernet header.
 pub type EthernetHeader = [u8; ETHERNET_LEN];
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// The ethertypes that a link speaks (IEEE 802 numbers, as IANA lists them).
-pub mod ethertype {
-    /// IPv4.
-    pub const IPV4: u16 = 0x0800;
-    /// ARP.
-    pub const ARP: u16 = 0x0806;
-    /// IPv6.
-    pub const IPV6: u16 = 0x86dd;
-}
-
-const ARP_LEN: usize = 28;
-const IPV4_MIN: usize = 20;
-const IPV6_LEN: usize = 40;
-const NEIGHBOUR_LEN: usize = 24;
-const OPTION_LEN: usize = 8;
 /// The longest answer.
-pub const REPLY_MAX: usize = ETHERNET_LEN + IPV6_LEN + NEIGHBOUR_LEN + OPTION_LEN;
-const PROTOCOL_ICMPV6: u8 = 58;
-const ROUTER_SOLICITATION: u8 = 133;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-const REDIRECT: u8 = 137;
-/// What every message of neighbour discovery carries, so that a router cannot have passed it on (RFC 4861, 7.1.1).
-const HOP_LIMIT: u8 = 255;
-const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
-/// Router, solicited, override (RFC 4861, 4.4). A proxy should leave the last one out in favour of the address's true
-/// owner (7.2.8); on a link of two there is none.
-const ADVERTISEMENT_FLAGS: u8 = 0xe0;
+pub const REPLY_MAX: usize = ETHERNET_LEN + ipv6::HEADER_LEN + ndp::ADVERTISEMENT_LEN;
 
 /// One end of a link of two.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,63 +109,52 @@ impl Link {
         Reply { bytes, len }
     }
 
-    /// ARP, RFC 826: hardware type 0, protocol type 2, lengths 4 and 5, operation 6, sender 8 and 14, target 18 and 24.
     fn answer_arp(&self, payload: &[u8]) -> Option<Reply> {
-        let request: &[u8; ARP_LEN] = payload.first_chunk()?;
-        if request[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
-            return None;
-        }
-        let sender = Ipv4Addr::new(request[14], request[15], request[16], request[17]);
-        let target = Ipv4Addr::new(request[24], request[25], request[26], request[27]);
+        let mut packet: [u8; arp::PACKET_LEN] = *payload.first_chunk()?;
+        let mut request = arp::View::new_checked(&mut packet[..]).ok()?;
+        let sender = Ipv4Addr::from(request.sender_protocol());
+        let target = Ipv4Addr::from(request.target_protocol());
         // An announcement (sender = target) and a probe (no sender) are no questions.
-        if sender == target || sender.is_unspecified() || !self.answers_for(IpAddr::V4(target)) {
+        if request.operation() != arp::operation::REQUEST
+            || sender == target
+            || sender.is_unspecified()
+            || !self.answers_for(IpAddr::V4(target))
+        {
             return None;
         }
-        let mut answer = [0; ARP_LEN];
-        answer[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
-        answer[8..14].copy_from_slice(&self.own);
-        answer[14..18].copy_from_slice(&target.octets());
-        answer[18..24].copy_from_slice(&self.peer);
-        answer[24..28].copy_from_slice(&sender.octets());
-        Some(self.reply(ethertype::ARP, &answer))
+        request.answer(self.own);
+        Some(self.reply(ethertype::ARP, &packet))
     }
 
     /// A neighbour solicitation that passes the checks of RFC 4861, 7.1.1, answered as 7.2.4 says.
     fn advertise(&self, header: &EthernetHeader, payload: &[u8]) -> Option<Reply> {
-        let packet = payload.get(..packet_len(ethertype::IPV6, payload)?)?;
-        let message: &[u8; NEIGHBOUR_LEN] = packet.get(IPV6_LEN..)?.first_chunk()?;
-        if message[0] != NEIGHBOUR_SOLICITATION
-            || message[1] != 0
-            || !(header[..6] == self.own || header[..2] == [0x33, 0x33])
-        {
+        let ip = ipv6::View::new_checked(payload).ok()?;
+        let question = ndp::View::new_checked(ip.payload()).ok()?;
+        if !(header[..6] == self.own || header[..2] == [0x33, 0x33]) {
             return None;
         }
-        let sender = address(packet, 8)?;
-        let target = address(packet, IPV6_LEN + 8)?;
-        let sum = icmpv6_sum(&packet[8..24], &packet[24..40], &packet[IPV6_LEN..]);
+        let sender = Ipv6Addr::from(ip.source());
+        let target = Ipv6Addr::from(question.target());
         // From `::` somebody asks whether the address is free.
-        if !is_right(sum)
+        if !is_right(message_sum(ip.source(), ip.destination(), ip.payload()))
             || sender.is_unspecified()
             || sender.is_multicast()
             || !self.answers_for(IpAddr::V6(target))
         {
             return None;
         }
-        let mut answer = [0; IPV6_LEN + NEIGHBOUR_LEN + OPTION_LEN];
-        answer[0] = 0x60;
-        answer[5] = (NEIGHBOUR_LEN + OPTION_LEN) as u8;
-        answer[6] = PROTOCOL_ICMPV6;
-        answer[7] = HOP_LIMIT;
-        answer[8..24].copy_from_slice(&target.octets());
-        answer[24..40].copy_from_slice(&sender.octets());
-        answer[40] = NEIGHBOUR_ADVERTISEMENT;
-        answer[44] = ADVERTISEMENT_FLAGS;
-        answer[48..64].copy_from_slice(&target.octets());
-        answer[64] = TARGET_LINK_LAYER_ADDRESS;
-        answer[65] = 1;
-        answer[66..72].copy_from_slice(&self.own);
-        let checksum = finish(icmpv6_sum(&target.octets(), &sender.octets(), &answer[IPV6_LEN..]));
-        answer[42..44].copy_from_slice(&checksum.to_be_bytes());
+        let mut message = question.advertisement(self.own);
+        let checksum = finish(message_sum(question.target(), ip.source(), &message));
+        icmpv6::View::new_checked(&mut message[..]).ok()?.set_checksum(checksum);
+        let mut answer = [0; ipv6::HEADER_LEN + ndp::ADVERTISEMENT_LEN];
+        answer[..ipv6::HEADER_LEN].copy_from_slice(&ipv6::header(
+            question.target(),
+            ip.source(),
+            protocol::ICMPV6,
+            ndp::HOP_LIMIT,
+            ndp::ADVERTISEMENT_LEN as u16,
+        ));
+        answer[ipv6::HEADER_LEN..].copy_from_slice(&message);
         Some(self.reply(ethertype::IPV6, &answer))
     }
 
@@ -209,40 +174,29 @@ impl Link {
 /// An IPv6 packet of payload length 0 may be a super-packet beyond 64 KB and takes the whole frame.
 #[inline]
 pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
-    let version = payload.first()? >> 4;
-    let len = match (ethertype, version) {
-        (ethertype::IPV4, 4) => {
-            let len = usize::from(u16::from_be_bytes([*payload.get(2)?, *payload.get(3)?]));
-            if len < IPV4_MIN {
-                return None;
-            }
-            len
+    match ethertype {
+        ethertype::IPV4 => Some(usize::from(ipv4::View::new_checked(payload).ok()?.total_len())),
+        ethertype::IPV6 => {
+            let ip = ipv6::View::new_checked(payload).ok()?;
+            Some(if ip.payload_len() == 0 { payload.len() } else { ip.total_len() })
         }
-        (ethertype::IPV6, 6) => match u16::from_be_bytes([*payload.get(4)?, *payload.get(5)?]) {
-            0 => payload.len(),
-            len => IPV6_LEN + usize::from(len),
-        },
-        _ => return None,
-    };
-    (len <= payload.len()).then_some(len)
+        _ => None,
+    }
 }
 
 /// Router and neighbour messages and redirects: talk of the link that no router passes on.
 fn is_neighbour_discovery(payload: &[u8]) -> bool {
-    payload.len() > IPV6_LEN
-        && payload[6] == PROTOCOL_ICMPV6
-        && payload[7] == HOP_LIMIT
-        && (ROUTER_SOLICITATION..=REDIRECT).contains(&payload[IPV6_LEN])
-}
-
-fn address(packet: &[u8], at: usize) -> Option<Ipv6Addr> {
-    packet.get(at..)?.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))
+    ipv6::View::new_checked(payload).is_ok_and(|ip| {
+        ip.next_header() == protocol::ICMPV6
+            && ip.hop_limit() == ndp::HOP_LIMIT
+            && ip.payload().first().is_some_and(|&first| kind::is_neighbour_discovery(first))
+    })
 }
 
 /// The sum over the pseudo-header and the message (RFC 8200, 8.1), not yet folded.
-fn icmpv6_sum(source: &[u8], destination: &[u8], message: &[u8]) -> u32 {
-    let [len, upper] = [message.len() as u32, PROTOCOL_ICMPV6.into()];
-    sum(source) + sum(destination) + len + upper + sum(message)
+fn message_sum(source: [u8; 16], destination: [u8; 16], message: &[u8]) -> u32 {
+    let (source, destination) = (Address::v6(source), Address::v6(destination));
+    pseudo(source, destination, protocol::ICMPV6, message.len() as u32) + sum(message)
 }
 
 #[cfg(test)]
@@ -287,7 +241,7 @@ mod tests {
             PacketBuilder::ethernet2(POD, to).ipv6(sender.octets(), destination, hop_limit);
         let mut frame = Vec::new();
         builder
-            .icmpv6_raw(NEIGHBOUR_SOLICITATION, 0, bytes5to8)
+            .icmpv6_raw(kind::NEIGHBOUR_SOLICITATION, 0, bytes5to8)
             .write(&mut frame, &message[4..])
             .unwrap();
         frame
@@ -347,7 +301,7 @@ mod tests {
                 panic!("no ICMPv6")
             };
             assert!(icmp.is_checksum_valid(OTHER6.octets(), POD6.octets()));
-            assert_eq!(icmp.slice()[0], NEIGHBOUR_ADVERTISEMENT);
+            assert_eq!(icmp.slice()[0], kind::NEIGHBOUR_ADVERTISEMENT);
             assert_eq!(icmp.slice()[8..24], OTHER6.octets());
             assert_eq!(icmp.slice()[24..], [2, 1, 2, 0, 0, 0, 0, 1]);
         }

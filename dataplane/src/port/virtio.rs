@@ -6,6 +6,7 @@
 
 use super::sctp;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
+use crate::wire::{ipv4, ipv6, protocol, tcp, udp};
 
 /// Length of the header without `num_buffers`.
 pub const HEADER_LEN: usize = 10;
@@ -19,12 +20,6 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
-
-const IPV4_MIN: usize = 20;
-const IPV6_LEN: usize = 40;
-const TCP_MIN: usize = 20;
-const UDP_LEN: usize = 8;
-const PROTOCOL_IPIP: u8 = 4;
 
 /// Why a header cannot be true of the packet that it came with. The packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +45,7 @@ pub fn decode(header: &Header, packet: &[u8], link_len: usize) -> Result<Offload
         let start = field(header, 6) as usize;
         let offset = field(header, 8);
         let start = start.checked_sub(link_len).ok_or(Malformed::ChecksumOutside)?;
-        if start < IPV4_MIN || start + offset as usize + 2 > packet.len() {
+        if start < ipv4::HEADER_LEN || start + offset as usize + 2 > packet.len() {
             return Err(Malformed::ChecksumOutside);
         }
         Checksum::Partial { start: start as u16, offset }
@@ -130,10 +125,11 @@ fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
         }
     };
     let len = match kind {
-        SegmentKind::Udp => UDP_LEN,
-        SegmentKind::Tcp4 | SegmentKind::Tcp6 => {
-            packet.get(start + 12).map_or(TCP_MIN, |b| usize::from(b >> 4) * 4).max(TCP_MIN)
-        }
+        SegmentKind::Udp => udp::HEADER_LEN,
+        SegmentKind::Tcp4 | SegmentKind::Tcp6 => packet
+            .get(start + 12)
+            .map_or(tcp::HEADER_LEN, |b| usize::from(b >> 4) * 4)
+            .max(tcp::HEADER_LEN),
     };
     (start + len).min(packet.len())
 }
@@ -142,7 +138,7 @@ fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
 /// speaks of the inner ones) and where the layer behind it starts, extension headers not walked.
 fn transport(packet: &[u8]) -> Option<(u8, usize)> {
     let (version, len) = ip_header(packet)?;
-    if version == 4 && packet[9] == PROTOCOL_IPIP {
+    if version == 4 && packet[9] == protocol::IPIP {
         let (inner, inner_len) = ip_header(&packet[len..])?;
         return Some((inner, len + inner_len));
     }
@@ -153,10 +149,10 @@ fn ip_header(packet: &[u8]) -> Option<(u8, usize)> {
     let first = *packet.first()?;
     let len = match first >> 4 {
         4 => usize::from(first & 15) * 4,
-        6 => IPV6_LEN,
+        6 => ipv6::HEADER_LEN,
         _ => return None,
     };
-    (len >= IPV4_MIN && len <= packet.len()).then_some((first >> 4, len))
+    (len >= ipv4::HEADER_LEN && len <= packet.len()).then_some((first >> 4, len))
 }
 
 fn version_of(kind: SegmentKind) -> Option<u8> {
@@ -169,8 +165,8 @@ fn version_of(kind: SegmentKind) -> Option<u8> {
 
 fn transport_min(kind: SegmentKind) -> usize {
     match kind {
-        SegmentKind::Tcp4 | SegmentKind::Tcp6 => TCP_MIN,
-        SegmentKind::Udp => UDP_LEN,
+        SegmentKind::Tcp4 | SegmentKind::Tcp6 => tcp::HEADER_LEN,
+        SegmentKind::Udp => udp::HEADER_LEN,
     }
 }
 
@@ -199,7 +195,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         if tunnelled {
-            bytes.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, PROTOCOL_IPIP]);
+            bytes.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol::IPIP]);
             bytes.resize(20, 0);
         }
         let inner = bytes.len();
@@ -240,7 +236,7 @@ mod tests {
         ) {
             if let Ok(offload) = decode(&header, &bytes, link_len) {
                 if let Checksum::Partial { start, offset } = offload.checksum {
-                    prop_assert!(start as usize >= IPV4_MIN);
+                    prop_assert!(start as usize >= ipv4::HEADER_LEN);
                     prop_assert!(start as usize + offset as usize + 2 <= bytes.len());
                 }
                 if let Some(s) = offload.segmentation {

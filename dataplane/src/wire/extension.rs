@@ -1,5 +1,6 @@
 //! IPv6 extension headers (RFC 8200, section 4), walked to what stands behind them.
 
+use super::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
 use super::{Malformed, u16_at, u32_at};
 
 mod field {
@@ -19,12 +20,6 @@ pub const LIMIT: usize = 8;
 pub const FRAGMENT_LEN: usize = UNIT;
 /// Every extension header but authentication's is a multiple of this long, and none is shorter.
 const UNIT: usize = 8;
-
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
-const DESTINATION_OPTIONS: u8 = 60;
 
 /// The fragment header's content (RFC 8200, section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +41,8 @@ pub struct Walked {
     pub offset: usize,
     /// If a fragment header was passed, its content and where it ended.
     pub fragment: Option<(Fragment, usize)>,
+    /// Whether an authentication header was passed: the packet may be neither cut nor joined (RFC 4302).
+    pub authenticated: bool,
 }
 
 /// Walks over hop-by-hop options, routing, fragment, authentication and destination options headers.
@@ -56,7 +53,8 @@ pub struct Walked {
 /// (RFC 5095).
 #[inline]
 pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
-    let mut walked = Walked { protocol: next_header, offset: 0, fragment: None };
+    let mut walked =
+        Walked { protocol: next_header, offset: 0, fragment: None, authenticated: false };
     for _ in 0..=LIMIT {
         let kind = walked.protocol;
         if !matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS) {
@@ -79,6 +77,7 @@ pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
         }
         walked.protocol = header[field::NEXT_HEADER];
         walked.offset = end;
+        walked.authenticated |= kind == AUTHENTICATION;
         if kind == FRAGMENT {
             if walked.fragment.is_some() {
                 return Err(Malformed);
@@ -146,7 +145,8 @@ mod tests {
                         == Ok(Walked {
                             protocol: protocol::UDP,
                             offset: chain.len(),
-                            fragment: None
+                            fragment: None,
+                            authenticated: false,
                         })
             );
         }
@@ -172,8 +172,12 @@ mod tests {
         let mut bytes = header(DESTINATION_OPTIONS, 1);
         bytes[2..8].copy_from_slice(&[0, 8, 0, 0, 0, 7]);
         let fragment = Fragment { id: 7, offset: 8, more: false };
-        let expected =
-            Walked { protocol: DESTINATION_OPTIONS, offset: 8, fragment: Some((fragment, 8)) };
+        let expected = Walked {
+            protocol: DESTINATION_OPTIONS,
+            offset: 8,
+            fragment: Some((fragment, 8)),
+            authenticated: false,
+        };
         assert_eq!(walk(FRAGMENT, &bytes), Ok(expected));
     }
 }

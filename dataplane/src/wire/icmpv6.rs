@@ -31,6 +31,8 @@ pub mod kind {
     pub const ECHO_REQUEST: u8 = 128;
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
+    /// Router solicitation: the first message of neighbour discovery.
+    pub const ROUTER_SOLICITATION: u8 = 133;
     /// Neighbour solicitation ([`crate::wire::ndp`]).
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
     /// Neighbour advertisement ([`crate::wire::ndp`]).
@@ -42,6 +44,12 @@ pub mod kind {
     #[inline]
     pub const fn is_error(kind: u8) -> bool {
         kind < 128
+    }
+
+    /// Whether it is talk of the link, which no router passes on (RFC 4861, section 4).
+    #[inline]
+    pub const fn is_neighbour_discovery(kind: u8) -> bool {
+        kind >= ROUTER_SOLICITATION && kind <= REDIRECT
     }
 
     /// Whether it carries an identifier, by which a reply finds its request.

@@ -16,6 +16,24 @@ mod field {
 /// Length of the fixed header.
 pub const HEADER_LEN: usize = 40;
 
+/// The header of a packet that this program originates: traffic class and flow label 0.
+pub fn header(
+    source: [u8; 16],
+    destination: [u8; 16],
+    next_header: u8,
+    hop_limit: u8,
+    payload_len: u16,
+) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    header[0] = 0x60;
+    put(&mut header, field::PAYLOAD_LEN, &payload_len.to_be_bytes());
+    header[field::NEXT_HEADER] = next_header;
+    header[field::HOP_LIMIT] = hop_limit;
+    put(&mut header, field::SOURCE, &source);
+    put(&mut header, field::DESTINATION, &destination);
+    header
+}
+
 /// A packet.
 #[derive(Debug, Clone, Copy)]
 pub struct View<T>(T);

@@ -35,8 +35,10 @@ impl From<Malformed> for DropReason {
     }
 }
 
-/// Numbers of the protocols that are looked into (IANA, Assigned Internet Protocol Numbers).
+/// Numbers of the protocols and IPv6 extension headers that are looked into (IANA, Assigned Internet Protocol Numbers).
 pub mod protocol {
+    /// IPv6: hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
     /// ICMP for IPv4.
     pub const ICMPV4: u8 = 1;
     /// IPv4 in IP: IPIP (RFC 2003).
@@ -45,8 +47,16 @@ pub mod protocol {
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// IPv6: routing header.
+    pub const ROUTING: u8 = 43;
+    /// IPv6: fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// IPv6: authentication header.
+    pub const AUTHENTICATION: u8 = 51;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
+    /// IPv6: destination options.
+    pub const DESTINATION_OPTIONS: u8 = 60;
     /// SCTP.
     pub const SCTP: u8 = 132;
 }
