@@ -5,7 +5,7 @@
 
 use crate::packet::{Checksum, Packet};
 use crate::wire::address::Address;
-use crate::wire::{Malformed, icmpv6, protocol, tcp, udp};
+use crate::wire::{Malformed, udp};
 
 /// Words that [`sum`] adds side by side, so that no addition waits for the one before.
 const LANES: usize = 4;
@@ -97,40 +97,6 @@ pub const fn adjust(checksum: u16, old: u16, new: u16) -> u16 {
     finish(!checksum as u32 + !old as u32 + new as u32)
 }
 
-/// Whether a layer-4 checksum is right over all of `segment`, header and payload.
-///
-/// True for protocols without an Internet checksum and for UDP over IPv4 without one (RFC 768): there is nothing to be
-/// wrong. `segment` must hold the protocol's header, or the answer is false.
-pub fn transport_is_right(
-    source: Address,
-    destination: Address,
-    protocol: u8,
-    segment: &[u8],
-) -> bool {
-    let pseudo = || pseudo(source, destination, protocol, segment.len() as u32);
-    match protocol {
-        protocol::TCP => {
-            tcp::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
-        }
-        protocol::UDP => match udp::View::new_checked(segment) {
-            Err(Malformed) => false,
-            Ok(view) if view.checksum() == 0 => source.is_v4(),
-            Ok(view) => {
-                // UDP's own length counts; what IP carries behind it is not UDP's.
-                let len = view.len();
-                let covered = &segment[..usize::from(len)];
-                let pseudo = self::pseudo(source, destination, protocol, u32::from(len));
-                is_right(pseudo + sum(covered))
-            }
-        },
-        protocol::ICMPV4 => is_right(sum(segment)),
-        protocol::ICMPV6 => {
-            icmpv6::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
-        }
-        _ => true,
-    }
-}
-
 /// Turns [`Checksum::Partial`] into a whole checksum, over everything from the layer-4 header to the packet's end. A UDP
 /// checksum of 0 is sent as 0xffff, or it would mean "none" (RFC 768). Any other state is left alone.
 ///
@@ -151,7 +117,7 @@ pub fn complete_partial(packet: &mut Packet) -> Result<(), Malformed> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use etherparse::checksum::Sum16BitWords;
     use proptest::prelude::*;
 
@@ -159,6 +125,41 @@ mod tests {
     use crate::packet::Pool;
     use crate::parse::parse;
     use crate::wire::arbitrary::{self, Transport};
+    use crate::wire::{icmpv6, protocol, tcp};
+
+    /// Whether a layer-4 checksum is right over all of `segment`, header and payload.
+    ///
+    /// True for protocols without an Internet checksum and for UDP over IPv4 without one (RFC 768): there is nothing to be
+    /// wrong. `segment` must hold the protocol's header, or the answer is false.
+    pub(crate) fn transport_is_right(
+        source: Address,
+        destination: Address,
+        protocol: u8,
+        segment: &[u8],
+    ) -> bool {
+        let pseudo = || pseudo(source, destination, protocol, segment.len() as u32);
+        match protocol {
+            protocol::TCP => {
+                tcp::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
+            }
+            protocol::UDP => match udp::View::new_checked(segment) {
+                Err(Malformed) => false,
+                Ok(view) if view.checksum() == 0 => source.is_v4(),
+                Ok(view) => {
+                    // UDP's own length counts; what IP carries behind it is not UDP's.
+                    let len = view.len();
+                    let covered = &segment[..usize::from(len)];
+                    let pseudo = super::pseudo(source, destination, protocol, u32::from(len));
+                    is_right(pseudo + sum(covered))
+                }
+            },
+            protocol::ICMPV4 => is_right(sum(segment)),
+            protocol::ICMPV6 => {
+                icmpv6::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
+            }
+            _ => true,
+        }
+    }
 
     /// RFC 1071's definition, word by word.
     fn by_definition(bytes: &[u8]) -> u16 {

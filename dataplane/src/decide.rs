@@ -380,7 +380,6 @@ fn stamp(
         route_generation: tables.route_generation,
         next_hop_original: ends.to.encode(),
         next_hop_reply: ends.from.encode(),
-        origin: ends.from.encode(),
     };
 }
 

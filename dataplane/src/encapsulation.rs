@@ -33,13 +33,8 @@ pub struct Outer {
 impl Outer {
     /// The header of packets from `local` to `remote`, behind an Ethernet header if `link` is given.
     pub fn new(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
-        let link = link.map(|link| {
-            let mut header = [0; ethernet::HEADER_LEN];
-            header[..6].copy_from_slice(&link.destination);
-            header[6..12].copy_from_slice(&link.source);
-            header[12..].copy_from_slice(&ethernet::ethertype::IPV4.to_be_bytes());
-            header
-        });
+        let link = link
+            .map(|link| ethernet::header(link.destination, link.source, ethernet::ethertype::IPV4));
         let mut ip = [0; ipv4::HEADER_LEN];
         ip[field::VERSION_IHL] = 0x45;
         ip[field::TTL] = TTL;

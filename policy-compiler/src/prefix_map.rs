@@ -9,7 +9,6 @@
 //! one longer than /24; about 40 bytes for an IPv6 /128 and at most 64 for a shorter IPv6 prefix.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use ahash::AHashMap;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -21,15 +20,15 @@ const PAGE_BIT: u32 = 1 << 31;
 const ROOT: usize = 1 << 16;
 const PAGE: usize = 1 << 8;
 
-type Page = [AtomicU32; PAGE];
+type Page = [u32; PAGE];
 
 /// A map from address prefixes to values of up to 31 bits; every address has a value.
 #[derive(Debug)]
 pub struct PrefixMap {
     default: u32,
-    root: Box<[AtomicU32]>,
+    root: Box<[u32]>,
     pages: Vec<Page>,
-    hosts: AHashMap<u128, AtomicU32>,
+    hosts: AHashMap<u128, u32>,
     /// First address and value of each interval, ascending, the first at 0.
     intervals: Vec<(u128, u32)>,
 }
@@ -90,40 +89,23 @@ impl PrefixMap {
     #[inline]
     pub fn lookup_v6(&self, address: u128) -> u32 {
         if let Some(value) = self.hosts.get(&address) {
-            return value.load(Ordering::Acquire);
+            return *value;
         }
         let after = self.intervals.partition_point(|(start, _)| *start <= address);
         after.checked_sub(1).and_then(|at| self.intervals.get(at)).map_or(self.default, |i| i.1)
     }
 
-    /// Gives one address a value in place, visible to readers at once. False, and nothing done, where the map has no cell
-    /// of this address's own (an IPv4 /24 without any longer prefix, an IPv6 address that was not a /128 when the map was
-    /// built) or the value is above [`MAX_VALUE`]: then a new map has to be built.
-    pub fn store_host(&self, address: IpAddr, value: u32) -> bool {
-        let cell = match address {
-            IpAddr::V4(address) => self.leaf_v4(address.to_bits()),
-            IpAddr::V6(address) => self.hosts.get(&address.to_bits()),
-        };
-        match cell {
-            Some(cell) if value <= MAX_VALUE => {
-                cell.store(value, Ordering::Release);
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// Bytes of memory that the map holds, within the hash table's slack.
     pub fn bytes(&self) -> usize {
-        self.root.len() * size_of::<AtomicU32>()
+        self.root.len() * size_of::<u32>()
             + self.pages.capacity() * size_of::<Page>()
-            + self.hosts.capacity() * (size_of::<(u128, AtomicU32)>() + 1)
+            + self.hosts.capacity() * (size_of::<(u128, u32)>() + 1)
             + self.intervals.capacity() * size_of::<(u128, u32)>()
     }
 
     #[inline]
-    fn load(&self, cells: &[AtomicU32], index: u32) -> u32 {
-        cells.get(index as usize).map_or(self.default, |cell| cell.load(Ordering::Acquire))
+    fn load(&self, cells: &[u32], index: u32) -> u32 {
+        cells.get(index as usize).copied().unwrap_or(self.default)
     }
 
     #[inline]
@@ -132,22 +114,6 @@ impl PrefixMap {
             Some(page) => self.load(page, index & 0xff),
             None => self.default,
         }
-    }
-
-    fn leaf_v4(&self, address: u32) -> Option<&AtomicU32> {
-        let mut entry = self.load(&self.root, address >> 16);
-        for shift in [8, 0] {
-            if entry & PAGE_BIT == 0 {
-                return None;
-            }
-            let page = self.pages.get((entry & MAX_VALUE) as usize)?;
-            let cell = &page[(address >> shift & 0xff) as usize];
-            if shift == 0 {
-                return Some(cell);
-            }
-            entry = cell.load(Ordering::Acquire);
-        }
-        None
     }
 
     /// Shorter prefixes first, so that a fill never meets a page: what refines it comes later.
@@ -164,7 +130,7 @@ impl PrefixMap {
                 fill(&mut self.pages[second], address >> 8 & 0xff, 24 - len, value);
                 continue;
             }
-            let mut cell = AtomicU32::new(self.load(&self.pages[second], address >> 8 & 0xff));
+            let mut cell = self.load(&self.pages[second], address >> 8 & 0xff);
             let third = refine(&mut cell, &mut self.pages);
             self.pages[second][(address >> 8 & 0xff) as usize] = cell;
             fill(&mut self.pages[third], address & 0xff, 32 - len, value);
@@ -178,7 +144,7 @@ impl PrefixMap {
         cut(&mut self.intervals, 0, self.default);
         for (net, value) in entries {
             if net.prefix_len() == 128 {
-                self.hosts.insert(net.network().to_bits(), AtomicU32::new(value));
+                self.hosts.insert(net.network().to_bits(), value);
                 continue;
             }
             let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
@@ -219,25 +185,25 @@ fn cut(intervals: &mut Vec<(u128, u32)>, start: u128, value: u32) {
     }
 }
 
-fn page(cells: usize, value: u32) -> Box<[AtomicU32]> {
-    (0..cells).map(|_| AtomicU32::new(value)).collect()
+fn page(cells: usize, value: u32) -> Box<[u32]> {
+    vec![value; cells].into()
 }
 
-fn fill(cells: &mut [AtomicU32], first: u32, bits: u8, value: u32) {
+fn fill(cells: &mut [u32], first: u32, bits: u8, value: u32) {
     for cell in cells.iter_mut().skip(first as usize).take(1 << bits) {
-        *cell.get_mut() = value;
+        *cell = value;
     }
 }
 
 /// The page that refines `cell`, made with the cell's value if there is none yet.
-fn refine(cell: &mut AtomicU32, pages: &mut Vec<Page>) -> usize {
-    let entry = *cell.get_mut();
+fn refine(cell: &mut u32, pages: &mut Vec<Page>) -> usize {
+    let entry = *cell;
     if entry & PAGE_BIT != 0 {
         return (entry & MAX_VALUE) as usize;
     }
-    pages.push(std::array::from_fn(|_| AtomicU32::new(entry)));
+    pages.push([entry; PAGE]);
     let index = pages.len() - 1;
-    *cell.get_mut() = PAGE_BIT | index as u32;
+    *cell = PAGE_BIT | index as u32;
     index
 }
 
@@ -245,7 +211,6 @@ fn refine(cell: &mut AtomicU32, pages: &mut Vec<Page>) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     /// Few distinct addresses and every length, so that prefixes nest, touch and repeat.
@@ -317,39 +282,6 @@ mod tests {
                 prop_assert_eq!(forward.lookup(address), backward.lookup(address));
             }
         }
-
-        #[test]
-        fn a_stored_host_changes_that_address_and_no_other(
-            entries in prop::collection::vec((net(), 1u32..50), 1..20),
-            pick in any::<prop::sample::Index>(),
-        ) {
-            let map = PrefixMap::build(0, entries.iter().copied());
-            let all = witnesses(&entries);
-            let address = all[pick.index(all.len())];
-            let before: BTreeMap<IpAddr, u32> =
-                all.iter().map(|a| (*a, map.lookup(*a))).collect();
-            let stored = map.store_host(address, 77);
-            for (other, value) in before {
-                let expected = if stored && other == address { 77 } else { value };
-                prop_assert_eq!(map.lookup(other), expected);
-            }
-        }
-    }
-
-    #[test]
-    fn a_host_is_stored_where_its_cell_exists_and_refused_elsewhere() {
-        let nets = ["10.0.0.7/32", "10.1.0.0/16", "fd00::7/128", "fd00::/64"];
-        let map = PrefixMap::build(0, nets.iter().map(|net| (net.parse().unwrap(), 5)));
-        for (address, stored) in
-            [("10.0.0.9", true), ("10.0.1.9", false), ("10.1.0.9", false), ("11.0.0.1", false)]
-        {
-            assert_eq!(map.store_host(address.parse().unwrap(), 9), stored, "{address}");
-        }
-        assert!(map.store_host("fd00::7".parse().unwrap(), 9));
-        assert!(!map.store_host("fd00::8".parse().unwrap(), 9));
-        assert!(!map.store_host("10.0.0.7".parse().unwrap(), MAX_VALUE + 1));
-        assert_eq!(map.lookup("10.0.0.9".parse().unwrap()), 9);
-        assert_eq!(map.lookup("fd00::7".parse().unwrap()), 9);
     }
 
     #[test]

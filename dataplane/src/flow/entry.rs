@@ -37,10 +37,8 @@ pub struct Path {
     pub route_generation: u32,
     /// Next hop of packets in the original direction.
     pub next_hop_original: u32,
-    /// Next hop of replies.
+    /// Next hop of replies: where the first packet came from.
     pub next_hop_reply: u32,
-    /// Where the first packet came from (a port or a tunnel); replies leave by it.
-    pub origin: u32,
 }
 
 /// Counter slots of the rules that allowed the flow's first packet.
@@ -95,7 +93,7 @@ const _: () = assert!(size_of::<FlowEntry>() == 128);
 
 impl FlowEntry {
     /// Changes with every change of layout or of a discriminant.
-    pub const VERSION: u8 = 1;
+    pub const VERSION: u8 = 2;
 
     /// The flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
     /// caller has filled in what was decided. Nothing is counted yet: see [`FlowEntry::pass`].

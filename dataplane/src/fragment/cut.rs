@@ -310,7 +310,7 @@ mod tests {
             Checksum::Partial { start: 20, offset: udp::CHECKSUM_OFFSET as u16 };
         let mut pieces = Vec::new();
         assert_eq!(fragment(packet, 68, &mut pool, &mut pieces), Ok(()));
-        assert!(checksum::transport_is_right(
+        assert!(checksum::tests::transport_is_right(
             parsed.source,
             parsed.destination,
             17,

@@ -44,7 +44,7 @@ proptest! {
         prop_assert_eq!((parsed.source, parsed.destination), (ours(about.is_v4()), about.source));
         prop_assert_eq!(usize::from(parsed.total_len), answer.len());
         let message = &answer.bytes()[usize::from(parsed.transport_offset)..];
-        prop_assert!(checksum::transport_is_right(parsed.source, parsed.destination, parsed.protocol, message));
+        prop_assert!(checksum::tests::transport_is_right(parsed.source, parsed.destination, parsed.protocol, message));
 
         let sliced = SlicedPacket::from_ip(answer.bytes()).unwrap();
         let quote = match sliced.transport.unwrap() {

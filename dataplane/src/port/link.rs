@@ -11,7 +11,7 @@ use crate::checksum::{finish, is_right, pseudo, sum};
 use crate::wire::address::Address;
 pub use crate::wire::ethernet::{HEADER_LEN as ETHERNET_LEN, ethertype};
 use crate::wire::icmpv6::kind;
-use crate::wire::{arp, icmpv6, ipv4, ipv6, ndp, protocol};
+use crate::wire::{arp, ethernet, icmpv6, ipv4, ipv6, ndp, protocol};
 
 /// An Ethernet header.
 pub type EthernetHeader = [u8; ETHERNET_LEN];
@@ -68,7 +68,7 @@ impl Link {
             6 => ethertype::IPV6,
             _ => return None,
         };
-        Some(self.header_of(ethertype))
+        Some(ethernet::header(self.peer, self.own, ethertype))
     }
 
     /// Sorts a frame, given as its header and what follows.
@@ -77,34 +77,28 @@ impl Link {
     /// neighbour but the router is reached by it.
     #[inline]
     pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
-        let to_us = header[..6] == self.own;
-        let ethertype = u16::from_be_bytes([header[12], header[13]]);
+        let Ok(frame) = ethernet::View::new_checked(header) else { return Frame::Malformed };
+        let (to, ethertype) = (frame.destination(), frame.ethertype());
+        let to_us = to == self.own;
         match ethertype {
             ethertype::IPV6 if is_neighbour_discovery(payload) => {
-                self.advertise(header, payload).map_or(Frame::NotOurs, Frame::Question)
+                self.advertise(to, payload).map_or(Frame::NotOurs, Frame::Question)
             }
             ethertype::IPV4 | ethertype::IPV6 if to_us => {
                 packet_len(ethertype, payload).map_or(Frame::Malformed, Frame::Packet)
             }
-            ethertype::ARP if to_us || header[..6] == [0xff; 6] => {
+            ethertype::ARP if to_us || to == [0xff; 6] => {
                 self.answer_arp(payload).map_or(Frame::NotOurs, Frame::Question)
             }
             _ => Frame::NotOurs,
         }
     }
 
-    fn header_of(&self, ethertype: u16) -> EthernetHeader {
-        let mut header = [0; ETHERNET_LEN];
-        header[..6].copy_from_slice(&self.peer);
-        header[6..12].copy_from_slice(&self.own);
-        header[12..].copy_from_slice(&ethertype.to_be_bytes());
-        header
-    }
-
     fn reply(&self, ethertype: u16, payload: &[u8]) -> Reply {
         let mut bytes = [0; REPLY_MAX];
         let len = ETHERNET_LEN + payload.len();
-        bytes[..ETHERNET_LEN].copy_from_slice(&self.header_of(ethertype));
+        let header = ethernet::header(self.peer, self.own, ethertype);
+        bytes[..ETHERNET_LEN].copy_from_slice(&header);
         bytes[ETHERNET_LEN..len].copy_from_slice(payload);
         Reply { bytes, len }
     }
@@ -127,10 +121,10 @@ impl Link {
     }
 
     /// A neighbour solicitation that passes the checks of RFC 4861, 7.1.1, answered as 7.2.4 says.
-    fn advertise(&self, header: &EthernetHeader, payload: &[u8]) -> Option<Reply> {
+    fn advertise(&self, to: Mac, payload: &[u8]) -> Option<Reply> {
         let ip = ipv6::View::new_checked(payload).ok()?;
         let question = ndp::View::new_checked(ip.payload()).ok()?;
-        if !(header[..6] == self.own || header[..2] == [0x33, 0x33]) {
+        if !(to == self.own || to[..2] == [0x33, 0x33]) {
             return None;
         }
         let sender = Ipv6Addr::from(ip.source());

@@ -60,12 +60,6 @@ impl<T: AsRef<[u8]>> View<T> {
         array_at(self.0.as_ref(), field::SENDER_PROTOCOL)
     }
 
-    /// The target's hardware address; nothing in a request.
-    #[inline]
-    pub fn target_hardware(&self) -> [u8; 6] {
-        array_at(self.0.as_ref(), field::TARGET_HARDWARE)
-    }
-
     /// The target's IPv4 address.
     #[inline]
     pub fn target_protocol(&self) -> [u8; 4] {
@@ -115,7 +109,7 @@ mod tests {
             }
             if let Ok(view) = View::new_checked(&bytes) {
                 let _ = (view.operation(), view.sender_hardware(), view.sender_protocol());
-                let _ = (view.target_hardware(), view.target_protocol());
+                let _ = view.target_protocol();
             }
         }
 
@@ -124,7 +118,7 @@ mod tests {
             let view = View::new_checked(packet(operation, sender, target)).unwrap();
             prop_assert_eq!(view.operation(), operation);
             prop_assert_eq!((view.sender_hardware(), view.sender_protocol()), sender);
-            prop_assert_eq!((view.target_hardware(), view.target_protocol()), target);
+            prop_assert_eq!(view.target_protocol(), target.1);
         }
 
         #[test]

@@ -194,14 +194,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
         self.adjust_checksum(old, len);
     }
 
-    /// Sets the identification and adjusts the checksum.
-    #[inline]
-    pub fn set_id(&mut self, id: u16) {
-        let old = self.id();
-        put(self.0.as_mut(), field::ID, &id.to_be_bytes());
-        self.adjust_checksum(old, id);
-    }
-
     /// Sets the word of flags and offset and adjusts the checksum.
     #[inline]
     pub fn set_flags_offset(&mut self, word: u16) {
@@ -290,17 +282,16 @@ mod tests {
 
         #[test]
         fn what_is_set_is_read_back_and_the_checksum_stays_right(
-            mut bytes in arbitrary::packet4(), ecn: u8, id: u16, word in 0u16..0x8000, ttl: u8, cut in 0u16..8,
+            mut bytes in arbitrary::packet4(), ecn: u8, word in 0u16..0x8000, ttl: u8, cut in 0u16..8,
         ) {
             let mut view = View::new_checked(&mut bytes[..]).unwrap();
             let len = view.total_len() - cut.min(view.payload().len() as u16);
             view.set_ecn(Ecn::from_bits(ecn));
-            view.set_id(id);
             view.set_flags_offset(word);
             view.set_ttl(ttl);
             view.set_total_len(len);
             prop_assert_eq!(view.ecn(), Ecn::from_bits(ecn));
-            prop_assert_eq!((view.id(), view.flags_offset(), view.ttl()), (id, word, ttl));
+            prop_assert_eq!((view.flags_offset(), view.ttl()), (word, ttl));
             prop_assert_eq!(view.total_len(), len);
             let theirs = Ipv4HeaderSlice::from_slice(&bytes).unwrap();
             prop_assert_eq!(theirs.header_checksum(), theirs.to_header().calc_header_checksum());

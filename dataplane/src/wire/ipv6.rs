@@ -129,12 +129,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
         put(self.0.as_mut(), field::VERSION_CLASS, &word.to_be_bytes());
     }
 
-    /// Sets the payload length. It is for the caller to have as many bytes.
-    #[inline]
-    pub fn set_payload_len(&mut self, len: u16) {
-        put(self.0.as_mut(), field::PAYLOAD_LEN, &len.to_be_bytes());
-    }
-
     /// Sets the hops left.
     #[inline]
     pub fn set_hop_limit(&mut self, hops: u8) {
@@ -183,14 +177,13 @@ mod tests {
         }
 
         #[test]
-        fn what_is_set_is_read_back(mut bytes in arbitrary::packet6(), ecn: u8, len: u16, hops: u8) {
+        fn what_is_set_is_read_back(mut bytes in arbitrary::packet6(), ecn: u8, hops: u8) {
             let before = bytes.clone();
             let mut view = View::new_checked(&mut bytes[..]).unwrap();
             view.set_ecn(Ecn::from_bits(ecn));
-            view.set_payload_len(len);
             view.set_hop_limit(hops);
             prop_assert_eq!(view.ecn(), Ecn::from_bits(ecn));
-            prop_assert_eq!((view.payload_len(), view.hop_limit()), (len, hops));
+            prop_assert_eq!(view.hop_limit(), hops);
             let before = View::new_checked(before).unwrap();
             prop_assert_eq!(view.dscp(), before.dscp());
             prop_assert_eq!(view.source(), before.source());

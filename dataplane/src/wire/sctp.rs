@@ -8,7 +8,6 @@ mod field {
 
     pub(super) const SOURCE_PORT: Range<usize> = 0..2;
     pub(super) const DESTINATION_PORT: Range<usize> = 2..4;
-    pub(super) const VERIFICATION_TAG: Range<usize> = 4..8;
     pub(super) const CHECKSUM: Range<usize> = 8..12;
 }
 
@@ -41,12 +40,6 @@ impl<T: AsRef<[u8]>> View<T> {
         u16_at(self.0.as_ref(), field::DESTINATION_PORT)
     }
 
-    /// What proves the sender to the receiver.
-    #[inline]
-    pub fn verification_tag(&self) -> u32 {
-        u32_at(self.0.as_ref(), field::VERIFICATION_TAG)
-    }
-
     /// The CRC-32C, as it stands there.
     #[inline]
     pub fn checksum(&self) -> u32 {
@@ -70,8 +63,8 @@ mod tests {
         #[test]
         fn no_accessor_panics(bytes: Vec<u8>) {
             if let Ok(view) = View::new_checked(&bytes) {
-                let _ = (view.source_port(), view.destination_port(), view.verification_tag());
-                let _ = (view.checksum(), view.payload());
+                let _ = (view.source_port(), view.destination_port(), view.checksum());
+                let _ = view.payload();
             }
         }
     }
@@ -80,7 +73,7 @@ mod tests {
     fn reads_what_stands_there() {
         let view = View::new_checked([0x0f, 0xa0, 0x13, 0x88, 1, 2, 3, 4, 5, 6, 7, 8, 1]).unwrap();
         assert_eq!((view.source_port(), view.destination_port()), (4000, 5000));
-        assert_eq!((view.verification_tag(), view.checksum()), (0x0102_0304, 0x0506_0708));
+        assert_eq!(view.checksum(), 0x0506_0708);
         assert_eq!(view.payload(), [1]);
         assert!(View::new_checked([0; 11]).is_err());
     }
