@@ -143,14 +143,13 @@ impl Feature {
             }
         };
         match object {
-            Object::Namespace(namespace) => {
-                if self == Self::NamespaceNameLabel {
-                    namespace.labels.remove("kubernetes.io/metadata.name");
-                }
+            Object::Namespace(namespace) if self == Self::NamespaceNameLabel => {
+                namespace.labels.remove("kubernetes.io/metadata.name");
             }
             Object::Pod(pod) => self.ablate_pod(pod),
             Object::NetworkPolicy(policy) => self.ablate_policy(policy),
-            Object::Node(_) | Object::IpPool(_) => {}
+            // Nothing else is evaluated yet.
+            _ => {}
         }
     }
 
@@ -263,7 +262,7 @@ impl Feature {
 /// Whether it is an invalid policy whose selector could be read, or could not.
 fn is_invalid_policy(key: &ObjectKey, stored: &Stored, readable: bool) -> bool {
     let State::Invalid(invalid) = &stored.state else { return false };
-    key.kind == Kind::NetworkPolicy && invalid.pod_selector.is_some() == readable
+    key.kind == Kind::NetworkPolicy && invalid.subject.is_some() == readable
 }
 
 /// Selects nothing.
