@@ -31,6 +31,8 @@ pub enum Fate {
 pub enum DropReason {
     /// A header is cut short, contradicts itself or has a version or length that cannot be.
     Malformed,
+    /// A frame that is not for this port: another's hardware address, a VLAN tag, no IP inside, talk of the link.
+    NotOurs,
     /// No tables are published yet, or this port is not in them.
     NoTables,
     /// The source address does not belong to where the packet came from.
@@ -69,8 +71,9 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of their discriminants.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Malformed,
+        Self::NotOurs,
         Self::NoTables,
         Self::SourceSpoofed,
         Self::UnknownTunnelPeer,
@@ -94,6 +97,7 @@ impl DropReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
+            Self::NotOurs => "not-ours",
             Self::NoTables => "no-tables",
             Self::SourceSpoofed => "source-spoofed",
             Self::UnknownTunnelPeer => "unknown-tunnel-peer",

@@ -1,7 +1,5 @@
 //! ICMP errors: those that this node originates, and the inner headers of those that pass.
 
-use std::time::Duration;
-
 use crate::checksum;
 use crate::packet::{Packet, Pool};
 use crate::parse::{Fragment, Parsed};
@@ -216,32 +214,6 @@ fn ports(protocol: u8, segment: &[u8]) -> Option<(u16, u16)> {
             Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
         }
         _ => Some((0, 0)),
-    }
-}
-
-/// How many errors may be sent: a token bucket, described by the moment at which it will be full again.
-#[derive(Debug, Clone, Copy)]
-pub struct RateLimit {
-    interval: Duration,
-    depth: Duration,
-    full_at: Duration,
-}
-
-impl RateLimit {
-    /// `burst` at once, and `per_second` in the long run (0 counts as 1).
-    pub fn new(per_second: u32, burst: u32) -> Self {
-        let interval = Duration::from_secs(1) / per_second.max(1);
-        Self { interval, depth: interval * burst, full_at: Duration::ZERO }
-    }
-
-    /// Whether one may be sent now, which takes a token; `now` counts from any fixed moment.
-    pub fn allow(&mut self, now: Duration) -> bool {
-        let full_at = self.full_at.max(now) + self.interval;
-        let allowed = full_at.saturating_sub(now) <= self.depth;
-        if allowed {
-            self.full_at = full_at;
-        }
-        allowed
     }
 }
 

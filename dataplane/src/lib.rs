@@ -16,6 +16,7 @@ pub mod parse;
 pub mod pipeline;
 pub mod poller;
 pub mod port;
+mod rate_limit;
 pub mod report;
 pub mod sys;
 pub mod tables;

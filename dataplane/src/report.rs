@@ -33,7 +33,7 @@ pub enum Report {
     Denied(Denied),
     /// A port's device failed; the worker has let go of it.
     PortLost(PortId, io::Error),
-    /// Asking epoll failed.
+    /// Asking epoll failed. At most one a second: what fails once may fail each turn.
     PollFailed(io::Error),
     /// Tables that this worker uses no longer: control frees them, not the packet path.
     Retired(Arc<Tables>),

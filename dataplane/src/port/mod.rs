@@ -57,7 +57,8 @@ pub struct Received {
     pub drained: bool,
     /// Packets dropped because what the device says of them (virtio header, framing, length) contradicts their bytes.
     pub malformed: usize,
-    /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside.
+    /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside,
+    /// talk of the link without an answer.
     pub not_ours: usize,
     /// Frames that the port answered itself (ARP, neighbour solicitations) and that nobody above sees.
     pub answered: usize,

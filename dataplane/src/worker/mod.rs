@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender, TryRecvError};
 
 use crate::counters::{PortCounters, WorkerCounters};
+use crate::fate::DropReason;
 use crate::outbox::{Outbox, Ports};
 use crate::packet::{Packet, Pool};
 use crate::pipeline::{Arrival, Context, Pipeline, Sizes};
 use crate::poller::Poller;
 use crate::port::PacketIo;
+use crate::rate_limit::RateLimit;
 use crate::report::Report;
 use crate::sys;
 use crate::tables::{PortId, Tables};
@@ -69,6 +71,9 @@ pub struct Worker {
     reports: Sender<Report>,
     counters: Arc<WorkerCounters>,
     turns: u32,
+    /// When the last turn began.
+    now: Duration,
+    complaints: RateLimit,
 }
 
 impl Worker {
@@ -94,6 +99,8 @@ impl Worker {
             reports,
             counters,
             turns: 0,
+            now: Duration::ZERO,
+            complaints: RateLimit::new(1, 1),
         })
     }
 
@@ -150,6 +157,7 @@ impl Worker {
 
     /// One turn: a batch from each hot port. Returns how many packets were found. `now` counts from the worker's start.
     pub fn turn(&mut self, now: Duration) -> usize {
+        self.now = now;
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(ASK_EVERY) && !self.hot.is_empty() {
             self.ask(Duration::ZERO);
@@ -192,9 +200,13 @@ impl Worker {
         slot.hot = polled || !received.drained;
         let stays_hot = slot.hot;
         let counters = Arc::clone(&slot.counters);
-        if received.malformed > 0 {
-            counters.received_packets.add(received.malformed as u64);
-            counters.dropped(crate::fate::DropReason::Malformed).add(received.malformed as u64);
+        for (packets, reason) in
+            [(received.malformed, DropReason::Malformed), (received.not_ours, DropReason::NotOurs)]
+        {
+            if packets > 0 {
+                counters.received_packets.add(packets as u64);
+                counters.dropped(reason).add(packets as u64);
+            }
         }
         let packets = self.batch.len();
         if packets > 0 {
@@ -224,7 +236,7 @@ impl Worker {
             }
         });
         if let Err(error) = asked {
-            self.report(Report::PollFailed(error));
+            self.complain(error);
         }
     }
 
@@ -246,7 +258,7 @@ impl Worker {
         if let Some(descriptor) = slot.io.descriptor()
             && let Err(error) = self.poller.forget(descriptor)
         {
-            self.report(Report::PollFailed(error));
+            self.complain(error);
         }
         true
     }
@@ -259,7 +271,17 @@ impl Worker {
         }
     }
 
+    /// Reports trouble with epoll, which may come back every turn.
+    fn complain(&mut self, error: io::Error) {
+        if self.complaints.allow(self.now) {
+            self.report(Report::PollFailed(error));
+        }
+    }
+
     fn report(&self, report: Report) {
         let _ = self.reports.send(report);
     }
 }
+
+#[cfg(test)]
+mod tests;
