@@ -8,7 +8,7 @@ use crate::encapsulation::encapsulate;
 use crate::fate::DropReason;
 use crate::fragment::fragment;
 use crate::offload::segment::segment;
-use crate::packet::{Packet, Pool};
+use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
 use crate::port::{Capabilities, PacketIo};
 use crate::tables::{PortId, Tables, Tunnel, Via};
 
@@ -72,6 +72,7 @@ const FULL: usize = 64;
 pub(crate) struct Outbox {
     waiting: Vec<PortId>,
     pieces: Vec<Packet>,
+    segments: Vec<Packet>,
     queued: usize,
     next_id: u16,
 }
@@ -111,7 +112,7 @@ impl Outbox {
             self.queued += 1;
             return Ok(());
         }
-        self.split(packet, mtu, pool)?;
+        self.split(packet, header_len, mtu, pool)?;
         self.queued += self.pieces.len();
         let mut outcome = Ok(());
         for piece in self.pieces.drain(..) {
@@ -120,15 +121,39 @@ impl Outbox {
         outcome
     }
 
-    /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, or its fragments.
-    fn split(&mut self, packet: Packet, mtu: usize, pool: &mut Pool) -> Result<(), DropReason> {
-        if packet.offload.segmentation.is_none() && packet.len() > mtu {
-            return fragment(packet, mtu, pool, &mut self.pieces);
+    /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or those of its
+    /// segments: a datagram too long is cut, not shortened. What must not be cut has been answered.
+    fn split(
+        &mut self,
+        packet: Packet,
+        header_len: usize,
+        mtu: usize,
+        pool: &mut Pool,
+    ) -> Result<(), DropReason> {
+        let longest = match packet.offload.segmentation {
+            None if packet.len() > mtu => return fragment(packet, mtu, pool, &mut self.pieces),
+            Some(s) if s.kind == SegmentKind::Udp => {
+                packet.len().min(header_len + usize::from(s.size))
+            }
+            None | Some(_) => 0,
+        };
+        if longest <= mtu {
+            return segment(packet, mtu, pool, &mut self.pieces)
+                .map_err(|(packet, reason)| refuse(pool, packet, reason));
         }
-        segment(packet, mtu, pool, &mut self.pieces).map_err(|(packet, reason)| {
-            pool.put(packet);
-            reason
-        })
+        segment(packet, MAX_PACKET, pool, &mut self.segments)
+            .map_err(|(packet, reason)| refuse(pool, packet, reason))?;
+        let mut outcome = Ok(());
+        for segment in self.segments.drain(..) {
+            outcome = match outcome {
+                Ok(()) => fragment(segment, mtu, pool, &mut self.pieces),
+                Err(reason) => Err(refuse(pool, segment, reason)),
+            };
+        }
+        if outcome.is_err() {
+            self.pieces.drain(..).for_each(|piece| pool.put(piece));
+        }
+        outcome
     }
 
     /// Whether it is time to send.
@@ -161,6 +186,11 @@ impl Outbox {
             }
         }
     }
+}
+
+fn refuse(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
+    pool.put(packet);
+    reason
 }
 
 /// Puts the outer header on, if there is one, and queues.

@@ -185,26 +185,28 @@ pub fn tunnelled(from: Ipv4Addr, to: Ipv4Addr, inner: &[u8], ecn: u8) -> Vec<u8>
     [&header.to_bytes()[..], inner].concat()
 }
 
-/// A TCP super-packet as a kernel hands it over: its checksum only the pseudo-header's sum, to be cut into segments of
+/// A TCP or UDP super-packet as a kernel hands it over: its checksum only the pseudo-header's sum, to be cut into segments of
 /// `size` bytes of payload.
 pub fn super_packet(tuple: Tuple, payload: &[u8], size: u16) -> (Vec<u8>, Offload) {
-    assert_eq!(tuple.protocol, TCP);
     let mut bytes = tuple.data(payload);
-    let (start, from, kind) = if tuple.source.is_ipv4() {
-        (20, 12, SegmentKind::Tcp4)
-    } else {
-        (40, 8, SegmentKind::Tcp6)
+    let v4 = tuple.source.is_ipv4();
+    let (start, from) = if v4 { (20, 12) } else { (40, 8) };
+    let (kind, offset) = match (tuple.protocol, v4) {
+        (TCP, true) => (SegmentKind::Tcp4, 16),
+        (TCP, false) => (SegmentKind::Tcp6, 16),
+        (UDP, _) => (SegmentKind::Udp, 6),
+        (protocol, _) => panic!("no super-packets of protocol {protocol}"),
     };
     let len = (bytes.len() - start) as u32;
     let words =
         bytes[from..start].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-    let mut sum = words.sum::<u32>() + u32::from(TCP) + len;
+    let mut sum = words.sum::<u32>() + u32::from(tuple.protocol) + len;
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    bytes[start + 16..start + 18].copy_from_slice(&(sum as u16).to_be_bytes());
+    bytes[start + offset..start + offset + 2].copy_from_slice(&(sum as u16).to_be_bytes());
     let offload = Offload {
-        checksum: Checksum::Partial { start: start as u16, offset: 16 },
+        checksum: Checksum::Partial { start: start as u16, offset: offset as u16 },
         segmentation: Some(Segmentation { kind, size, ecn: false }),
     };
     (bytes, offload)

@@ -1,5 +1,7 @@
 //! Fragments: the first decides for the later ones.
 
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use etherparse::SlicedPacket;
@@ -8,7 +10,7 @@ use manx_dataplane::fate::DropReason;
 use manx_dataplane::worker::Command;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Delivery, Fabric, MTU, RAW, TUNNEL_MTU, UNDERLAY, pod, policy};
-use manx_tests::packet::{Tuple, UDP, change_v4, payload, tunnelled};
+use manx_tests::packet::{Tuple, UDP, change_v4, payload, super_packet, tunnelled};
 
 const A: &str = "10.1.0.1";
 const B: &str = "10.1.0.2";
@@ -37,6 +39,13 @@ fn joined(deliveries: &[Delivery]) -> Vec<u8> {
         whole = whole.or(pool.process_sliced_packet(&sliced, (), ()).unwrap());
     }
     whole.unwrap().payload
+}
+
+fn joined_or_whole(deliveries: &[Delivery]) -> Vec<u8> {
+    match deliveries {
+        [whole] => payload(&whole.frame.bytes).to_vec(),
+        pieces => joined(pieces),
+    }
 }
 
 /// The pieces that the kernel of a sender would make of a datagram, of at most `mtu` bytes.
@@ -78,6 +87,60 @@ fn what_is_too_big_and_may_be_cut_arrives_in_pieces_that_reassemble() {
         assert_eq!(joined(&delivered), payload(&whole), "{to} {len}");
         let text = fabric.nodes[0].drops();
         assert!(text.is_empty() && fabric.nodes[1].drops().is_empty(), "{text:?}");
+    }
+}
+
+#[test]
+fn datagrams_of_a_super_packet_that_are_too_big_are_cut_one_by_one() {
+    const SIZE: usize = 1472;
+    let mut fabric = Fabric::new(&pods());
+    let (_, a) = fabric.port("shop/a");
+    let data: Vec<u8> = (0..5 * SIZE + 100).map(|n| (n % 251) as u8).collect();
+    let (mut bytes, offload) = super_packet(Tuple::new(A, FAR, UDP, 53), &data, SIZE as u16);
+    change_v4(&mut bytes, |ip| (ip.dont_fragment, ip.identification) = (false, 77));
+    // Again and again, so that a buffer that did not come back would be missed.
+    for _ in 0..50 {
+        fabric.nodes[0].inject_with(a, &bytes, offload);
+        let delivered = fabric.settle();
+        assert!(delivered.iter().all(|d| d.frame.bytes.len() <= TUNNEL_MTU as usize));
+        let mut datagrams: BTreeMap<u16, Vec<Delivery>> = BTreeMap::new();
+        for delivery in delivered {
+            let id = [delivery.frame.bytes[4], delivery.frame.bytes[5]];
+            datagrams.entry(u16::from_be_bytes(id)).or_default().push(delivery);
+        }
+        assert_eq!(datagrams.keys().copied().collect::<Vec<_>>(), [77, 78, 79, 80, 81, 82]);
+        for (pieces, expected) in datagrams.values().zip(data.chunks(SIZE)) {
+            assert_eq!(pieces.len(), if expected.len() == SIZE { 2 } else { 1 });
+            let datagram = joined_or_whole(pieces);
+            assert_eq!(datagram[8..], *expected);
+            let udp = etherparse::UdpHeader::from_slice(&datagram).unwrap().0;
+            let [source, destination] = [A, FAR].map(|ip| ip.parse::<Ipv4Addr>().unwrap().octets());
+            let right = udp.calc_checksum_ipv4_raw(source, destination, expected).unwrap();
+            assert_eq!(udp.checksum, right);
+        }
+    }
+    assert_eq!(fabric.nodes[0].wires[&a].counters.received_packets.read(), 6 * 50);
+    assert!(fabric.nodes.iter().all(|node| node.drops().is_empty()));
+}
+
+#[test]
+fn datagrams_of_a_super_packet_that_are_too_big_and_may_not_be_cut_are_answered() {
+    let yaml = pod("shop/a", 0, "{}", &[A, "fd00:1::1"])
+        + &pod("shop/b", 0, "{}", &[B, "fd00:1::2"])
+        + &pod("shop/far", 1, "{}", &[FAR]);
+    for (source, destination, size) in [(A, FAR, 1472), ("fd00:1::1", "fd00:1::2", 1460)] {
+        let mut fabric = Fabric::new(&yaml);
+        let (_, a) = fabric.port("shop/a");
+        // IPv4 as Tuple makes it: with DF.
+        let tuple = Tuple::new(source, destination, UDP, 53);
+        let (bytes, offload) = super_packet(tuple, &[7; 3000], size);
+        fabric.nodes[0].inject_with(a, &bytes, offload);
+        let delivered = fabric.settle();
+        assert_eq!((delivered.len(), delivered[0].port), (1, a), "an ICMP error");
+        let error = payload(&delivered[0].frame.bytes);
+        let (kind, mtu) = if destination == FAR { ([3, 4], TUNNEL_MTU) } else { ([2, 0], MTU) };
+        assert_eq!((&error[..2], &error[4..8]), (&kind[..], &mtu.to_be_bytes()[..]));
+        assert_eq!(fabric.nodes[0].dropped(a, DropReason::TooBig), 3);
     }
 }
 
