@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_dataplane::encapsulation::{LinkAddresses, Outer};
-use manx_dataplane::tables::{Endpoint, HostPort, PortId, Role, Tables, Tunnel, Via};
+use manx_dataplane::tables::{Connections, Endpoint, HostPort, PortId, Role, Tables, Tunnel, Via};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{Direction, ObjectName, Reason};
@@ -60,6 +60,8 @@ pub struct Inputs<'a> {
     pub underlay: &'a Underlay,
     /// The way to this node and beyond.
     pub host: HostPort,
+    /// How connections are followed.
+    pub connections: Connections,
 }
 
 /// What survives from one table to the next.
@@ -133,6 +135,7 @@ impl Calculation {
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
             roles: roles(inputs),
+            connections: inputs.connections,
             router_v4: router(inputs, |ip| match ip {
                 IpAddr::V4(v4) => Some(v4),
                 IpAddr::V6(_) => None,

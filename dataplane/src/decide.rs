@@ -13,7 +13,7 @@ use crate::fragment::FragmentTracker;
 use crate::icmp::{self, ErrorKind};
 use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT};
 use crate::parse::{Fragment, Parsed};
-use crate::tables::{Tables, Via};
+use crate::tables::{Established, Tables, Via};
 use crate::wire::address::Address;
 use crate::wire::{icmpv4, icmpv6, protocol};
 
@@ -240,6 +240,8 @@ fn flow(
         let direction = entry.direction(orientation);
         match entry.admission(subject.flags(), direction) {
             Admission::Cached => return follow(tables, entry, subject, direction, false, now),
+            // Were it denied, it would end what is to be kept.
+            Admission::Judge if is_kept(tables, entry) => keep = false,
             Admission::Judge => return follow(tables, entry, subject, direction, true, now),
             Admission::JudgeAlone => keep = false,
             Admission::Recycle => {}
@@ -262,6 +264,10 @@ fn open(
     let ends = ends(tables, source, destination);
     if !subject.entrance.admits(ends.from) {
         return Settled::refused(subject.entrance.refusal());
+    }
+    let opens = subject.parsed.protocol != protocol::TCP || subject.flags().opens();
+    if !opens && tables.connections.tcp_strict {
+        return Settled::refused(DropReason::TcpWithoutFlow);
     }
     if !connects(ends.from, ends.to) {
         return Settled::refused(DropReason::NoRoute);
@@ -349,6 +355,10 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgem
             return (ends, Judgement { denied: Some(denied), rules });
         }
     }
+    if !judge && is_kept(tables, entry) && leads_as_before(tables, entry, &ends) {
+        entry.path.route_generation = tables.route_generation;
+        return (ends, Judgement { denied: None, rules: entry.counters });
+    }
     let protocol = entry.key().protocol();
     let port = Protocol::from_number(protocol).map(|_| port);
     let judgement = if connects(ends.from, ends.to) {
@@ -358,6 +368,27 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgem
     };
     stamp(entry, tables, &ends, grounds, &judgement);
     (ends, judgement)
+}
+
+/// Whether a flow is to survive what policy says now.
+fn is_kept(tables: &Tables, entry: &FlowEntry) -> bool {
+    tables.connections.established == Established::Keep
+        && entry.verdict == Verdict::Allow
+        && entry.state().is_answered()
+}
+
+/// Whether a flow's ends are where they were: not, when another pod has an end's address.
+fn leads_as_before(tables: &Tables, entry: &FlowEntry, ends: &Ends) -> bool {
+    let path = &entry.path;
+    let hops = [path.next_hop_reply, path.next_hop_original];
+    hops == [ends.from, ends.to].map(Via::encode) && path.ports == local_ports(tables, ends)
+}
+
+fn local_ports(tables: &Tables, ends: &Ends) -> [u16; 2] {
+    [ends.from, ends.to].map(|via| match via {
+        Via::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.port.0),
+        Via::NoRoute | Via::Unreachable | Via::Node | Via::Host | Via::Tunnel(_) => 0,
+    })
 }
 
 /// Writes into a flow what was decided and what it rests on.
@@ -380,6 +411,7 @@ fn stamp(
         route_generation: tables.route_generation,
         next_hop_original: ends.to.encode(),
         next_hop_reply: ends.from.encode(),
+        ports: local_ports(tables, ends),
     };
 }
 

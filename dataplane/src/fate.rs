@@ -49,6 +49,9 @@ pub enum DropReason {
     PolicyEgress,
     /// The destination's ingress policy denies it.
     PolicyIngress,
+    /// A TCP packet that is no SYN and belongs to no flow, where that is forbidden
+    /// ([`Connections::tcp_strict`](crate::tables::Connections)).
+    TcpWithoutFlow,
     /// No route to the destination.
     NoRoute,
     /// The destination is in this node's block and no endpoint has it.
@@ -71,7 +74,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of their discriminants.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Malformed,
         Self::NotOurs,
         Self::NoTables,
@@ -82,6 +85,7 @@ impl DropReason {
         Self::TunnelFromPod,
         Self::PolicyEgress,
         Self::PolicyIngress,
+        Self::TcpWithoutFlow,
         Self::NoRoute,
         Self::HostUnreachable,
         Self::TtlExceeded,
@@ -106,6 +110,7 @@ impl DropReason {
             Self::TunnelFromPod => "tunnel-from-pod",
             Self::PolicyEgress => "policy-egress",
             Self::PolicyIngress => "policy-ingress",
+            Self::TcpWithoutFlow => "tcp-without-flow",
             Self::NoRoute => "no-route",
             Self::HostUnreachable => "host-unreachable",
             Self::TtlExceeded => "ttl-exceeded",

@@ -113,6 +113,25 @@ pub enum Role {
     Underlay,
 }
 
+/// What becomes of an established connection that policy has stopped allowing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Established {
+    /// It is judged again at its next packet, and ends.
+    #[default]
+    Judge,
+    /// It lives until it ends by itself, as with Calico's own dataplanes.
+    Keep,
+}
+
+/// How connections are followed, where neither Kubernetes nor Calico settles it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Connections {
+    /// Drop a TCP packet without a flow that is no SYN, instead of judging it as if it opened one.
+    pub tcp_strict: bool,
+    /// What a change does to connections that have been answered.
+    pub established: Established,
+}
+
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
@@ -136,6 +155,8 @@ pub struct Tables {
     pub host: Option<HostPort>,
     /// By port number.
     pub roles: Vec<Role>,
+    /// How connections are followed.
+    pub connections: Connections,
     /// The source of the ICMP errors that this node originates.
     pub router_v4: Option<Ipv4Addr>,
     /// The same for IPv6.
@@ -156,6 +177,7 @@ impl Tables {
             underlay_address: None,
             host: None,
             roles: Vec::new(),
+            connections: Connections::default(),
             router_v4: None,
             router_v6: None,
         }

@@ -22,7 +22,7 @@ use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{HostPort, PortId, Tables};
+use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
 use manx_dataplane::worker::{Command, Polling, Settings, Worker};
 use manx_policy_compiler::model::{ObjectName, Reason};
 
@@ -190,6 +190,8 @@ pub struct Fabric {
     pub contents: Contents,
     pub cluster: Cluster,
     pub nodes: [Node; 2],
+    /// How both follow connections, from the next publication on.
+    pub connections: Connections,
     offload: fn(&ObjectName) -> Capabilities,
 }
 
@@ -200,6 +202,7 @@ impl Fabric {
             contents: Contents::of_texts([]),
             cluster: Cluster::default(),
             nodes: [Node::new(), Node::new()],
+            connections: Connections::default(),
             offload: |_| Capabilities::ALL,
         }
     }
@@ -284,6 +287,7 @@ impl Fabric {
             locals,
             underlay: &underlay,
             host,
+            connections: self.connections,
         })
     }
 

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::{self, Polling};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -57,6 +58,8 @@ pub struct Settings {
     pub polling: Polling,
     /// The core the worker is pinned to.
     pub core: Option<usize>,
+    /// How connections are followed.
+    pub connections: Connections,
 }
 
 /// Why an agent cannot start or go on.
@@ -227,6 +230,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         underlay_mtu: uplink.mtu,
         host: host.pop().ok_or(Error::NoQueue)?,
         host_mtu: uplink.mtu,
+        connections: settings.connections,
     })?;
     agent.learn(cluster, contents.fingerprint);
 

@@ -10,7 +10,7 @@ use manx_dataplane::counters::PortCounters;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::{Denied, Report};
-use manx_dataplane::tables::{HostPort, PortId, Tables};
+use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
 use manx_dataplane::worker::{Command, Handle};
 use manx_policy_compiler::model::ObjectName;
 
@@ -63,6 +63,7 @@ pub(super) struct Agent {
     addresses: ipam::store::Store,
     underlay: Underlay,
     host: HostPort,
+    connections: Connections,
     next_port: u16,
 }
 
@@ -80,6 +81,7 @@ pub(super) struct Parts {
     pub(super) underlay_mtu: u32,
     pub(super) host: Box<dyn PacketIo>,
     pub(super) host_mtu: u32,
+    pub(super) connections: Connections,
 }
 
 impl Agent {
@@ -111,6 +113,7 @@ impl Agent {
                 next_hops: NextHops::new(),
             },
             host: HostPort { port: PortId(0), mtu: parts.host_mtu },
+            connections: parts.connections,
             next_port: 0,
         };
         agent.host.port = agent.plug("host".to_owned(), parts.host)?;
@@ -300,6 +303,7 @@ impl Agent {
             locals: &self.locals,
             underlay: &self.underlay,
             host: self.host,
+            connections: self.connections,
         });
         self.tables = Arc::new(tables);
         self.worker.commands().tell(Command::Publish(Arc::clone(&self.tables)));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use manx_dataplane::tables::{self, Connections};
 use manx_dataplane::worker::Polling;
 
 use super::{Error, log, socket};
@@ -38,6 +39,14 @@ pub struct Node {
     /// Core to pin the worker to
     #[arg(long, env = "MANX_PIN", value_name = "CORE")]
     pub pin: Option<usize>,
+    /// Drop a TCP packet that is no SYN and belongs to no known connection, instead of asking policy
+    ///
+    /// A restart of the agent then ends every connection of the node's pods.
+    #[arg(long, env = "MANX_TCP_STRICT")]
+    pub tcp_strict: bool,
+    /// What becomes of an established connection that policy has stopped allowing
+    #[arg(long, env = "MANX_ESTABLISHED", value_enum, default_value_t = Established::Judge)]
+    pub established: Established,
     /// Form of the log
     #[arg(long, env = "MANX_LOG", value_enum, default_value_t = LogFormat::Text)]
     pub log: LogFormat,
@@ -80,6 +89,15 @@ pub enum Poll {
     Busy,
 }
 
+/// What becomes of an established connection that policy has stopped allowing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Established {
+    /// It is judged at its next packet, and ends
+    Judge,
+    /// It lives until it ends by itself, as with Calico
+    Keep,
+}
+
 /// Form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -104,6 +122,13 @@ pub fn run(node: &Node) -> Result<(), Error> {
             Poll::Busy => Polling::Busy,
         },
         core: node.pin,
+        connections: Connections {
+            tcp_strict: node.tcp_strict,
+            established: match node.established {
+                Established::Judge => tables::Established::Judge,
+                Established::Keep => tables::Established::Keep,
+            },
+        },
     })
     .map_err(Error::from)
 }

@@ -39,6 +39,9 @@ pub struct Path {
     pub next_hop_original: u32,
     /// Next hop of replies: where the first packet came from.
     pub next_hop_reply: u32,
+    /// Of the source and of the destination, if it is a local endpoint, the port; else 0. The number of an endpoint may come
+    /// to another one, that of a port does not.
+    pub ports: [u16; 2],
 }
 
 /// Counter slots of the rules that allowed the flow's first packet.
@@ -93,7 +96,7 @@ const _: () = assert!(size_of::<FlowEntry>() == 128);
 
 impl FlowEntry {
     /// Changes with every change of layout or of a discriminant.
-    pub const VERSION: u8 = 2;
+    pub const VERSION: u8 = 3;
 
     /// The flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
     /// caller has filled in what was decided. Nothing is counted yet: see [`FlowEntry::pass`].

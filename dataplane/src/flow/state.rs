@@ -243,6 +243,13 @@ impl FlowState {
         }
     }
 
+    /// Whether both sides have spoken, so that the connection is more than an attempt.
+    #[inline]
+    pub const fn is_answered(self) -> bool {
+        self.is_established()
+            || matches!(self, Self::SynReceived | Self::Closed | Self::ResetEstablished)
+    }
+
     /// What is to be done with a packet of this flow.
     #[inline]
     pub const fn admission(self, flags: TcpFlags, direction: FlowDirection) -> Admission {

@@ -3,6 +3,7 @@
 mod buffers;
 mod change;
 mod closed;
+mod connections;
 mod errors;
 mod flows;
 mod fragments;
