@@ -102,16 +102,18 @@ pub fn import(contents: &Contents) -> Cluster {
                     cluster.pod_of_invalid_namespace(key, &stored.place);
                 }
                 Object::Pod(pod) => cluster.import_pod(key, pod),
-                Object::NetworkPolicy(wire) => match policy::import(wire) {
-                    Ok(policy) => {
-                        cluster.add_policy(key, PolicyState::Valid(Arc::new(policy)));
+                Object::NetworkPolicy(wire) if key.kind == Kind::NetworkPolicy => {
+                    match policy::import(wire) {
+                        Ok(policy) => {
+                            cluster.add_policy(key, PolicyState::Valid(Arc::new(policy)));
+                        }
+                        Err(error) => {
+                            let selector = policy::selector(&wire.pod_selector);
+                            cluster.add_policy(key, PolicyState::Invalid(selector));
+                            cluster.problem(key, stored, error.to_string());
+                        }
                     }
-                    Err(error) => {
-                        let selector = policy::selector(&wire.pod_selector);
-                        cluster.add_policy(key, PolicyState::Invalid(selector));
-                        cluster.problem(key, stored, error.to_string());
-                    }
-                },
+                }
                 _ => {}
             },
             State::Invalid(invalid) => match key.kind {

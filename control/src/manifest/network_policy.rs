@@ -29,6 +29,7 @@ pub(super) fn decode(
         policy_types: None,
         ingress: None,
         egress: None,
+        staged_action: None,
     };
     // The API server takes a policy without a spec: it selects every pod and allows no ingress.
     let Some(spec) = root.field("spec") else { return (policy, Some(LabelSelector::default())) };

@@ -213,7 +213,7 @@ impl Oracle {
                         namespaces.insert(key.name.clone(), namespace.labels.clone());
                     }
                     Object::Pod(pod) => oracle.add_pod(key, pod),
-                    Object::NetworkPolicy(policy) => {
+                    Object::NetworkPolicy(policy) if key.kind == Kind::NetworkPolicy => {
                         oracle.add_policy(key, Content::Valid(policy.clone()));
                     }
                     _ => {}

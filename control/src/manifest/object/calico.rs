@@ -1,7 +1,7 @@
 //! Calico's kinds, of `projectcalico.org/v3` and `crd.projectcalico.org/v1`: one shape for both.
 //!
-//! Selectors are texts here, known to parse. Protocol names are IANA's numbers. Everything else is as written; what is
-//! absent is `None` or empty.
+//! Selectors are texts here, known to parse, never empty. Protocol names are IANA's numbers. Everything else is as
+//! written; what is absent is `None` or empty.
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub struct Policy {
 /// The endpoints that a policy of Calico's selects: all three hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subject {
-    /// `spec.selector`; empty and absent select all.
+    /// `spec.selector`; absent (and what was empty) selects all.
     pub selector: Option<String>,
     /// `spec.namespaceSelector`; global policies only.
     pub namespace_selector: Option<String>,
@@ -147,7 +147,8 @@ pub struct EntityRule {
     pub nets: Vec<IpNet>,
     /// `notNets`: none of them.
     pub not_nets: Vec<IpNet>,
-    /// `selector`. Absent is no criterion, empty selects all endpoints and sets.
+    /// `selector`. Absent and empty are no criterion, as they are one to Calico's API; `all()` selects all endpoints and
+    /// sets.
     pub selector: Option<String>,
     /// `notSelector`.
     pub not_selector: Option<String>,

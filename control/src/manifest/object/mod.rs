@@ -34,7 +34,7 @@ pub enum Kind {
     EndpointSlice,
     /// `networking.k8s.io/v1` NetworkPolicy.
     NetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha2` ClusterNetworkPolicy.
+    /// `policy.networking.k8s.io/v1alpha2` and `v1beta1` ClusterNetworkPolicy.
     ClusterNetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha1` AdminNetworkPolicy.
     AdminNetworkPolicy,
@@ -106,7 +106,9 @@ impl Kind {
             }
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::NetworkPolicy => &["networking.k8s.io/v1"],
-            Self::ClusterNetworkPolicy => &["policy.networking.k8s.io/v1alpha2"],
+            Self::ClusterNetworkPolicy => {
+                &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"]
+            }
             Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => {
                 &["policy.networking.k8s.io/v1alpha1"]
             }
@@ -123,6 +125,29 @@ impl Kind {
             | Self::Profile
             | Self::FelixConfiguration => CALICO,
         }
+    }
+
+    /// Whether objects of the kind are policies that are evaluated for reporting only.
+    pub const fn staged(self) -> bool {
+        matches!(
+            self,
+            Self::StagedNetworkPolicy
+                | Self::StagedGlobalNetworkPolicy
+                | Self::StagedKubernetesNetworkPolicy
+        )
+    }
+
+    /// Whether objects of the kind are policies that are enforced.
+    pub const fn enforced_policy(self) -> bool {
+        matches!(
+            self,
+            Self::NetworkPolicy
+                | Self::ClusterNetworkPolicy
+                | Self::AdminNetworkPolicy
+                | Self::BaselineAdminNetworkPolicy
+                | Self::CalicoNetworkPolicy
+                | Self::GlobalNetworkPolicy
+        )
     }
 
     /// Whether objects of the kind live in namespaces.
@@ -327,7 +352,7 @@ pub enum Protocol {
     Sctp,
 }
 
-/// `networking.k8s.io/v1` NetworkPolicy.
+/// `networking.k8s.io/v1` NetworkPolicy, and Calico's StagedKubernetesNetworkPolicy: the key's kind tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPolicy {
     /// `spec.podSelector`; absent is the empty selector.
@@ -338,6 +363,8 @@ pub struct NetworkPolicy {
     pub ingress: Option<Vec<Rule>>,
     /// `spec.egress`.
     pub egress: Option<Vec<Rule>>,
+    /// `spec.stagedAction` of a StagedKubernetesNetworkPolicy; Set where absent.
+    pub staged_action: Option<calico::StagedAction>,
 }
 
 /// `spec.policyTypes[]`.
