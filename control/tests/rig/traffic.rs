@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{getsockopt, sockopt};
+
 use crate::bench::Bench;
 
 /// Where every party listens, by TCP and UDP.
@@ -41,6 +43,11 @@ impl Talker {
     /// Sends so many bytes over one connection, as fast as it goes, and reads their echo.
     pub(crate) fn bulk(bench: &Bench, party: &str, peer: IpAddr, bytes: usize) -> Self {
         Self::spawn(bench, party, &format!("bulk {peer} {bytes}"))
+    }
+
+    /// Sends datagrams of `len` bytes with their IPv4 header, and says `too big, path mtu N` from when it is told so.
+    pub(crate) fn oversized(bench: &Bench, party: &str, peer: IpAddr, len: usize) -> Self {
+        Self::spawn(bench, party, &format!("oversized {peer} {len}"))
     }
 
     fn spawn(bench: &Bench, party: &str, task: &str) -> Self {
@@ -126,6 +133,10 @@ fn helper() {
                 thread::spawn(move || pulse_tcp(peer));
                 thread::spawn(move || pulse_udp(peer).unwrap());
             }
+        }
+        (&"oversized", [peer, len]) => {
+            let (peer, len) = (address(peer), len.parse().unwrap());
+            thread::spawn(move || oversized(peer, len).unwrap());
         }
         (&"bulk", [peer, bytes]) => bulk(address(peer), bytes.parse().unwrap()).unwrap(),
         _ => unreachable!("{task}"),
@@ -216,6 +227,26 @@ fn pulse_udp(peer: SocketAddr) -> io::Result<()> {
     loop {
         // Errors are the answers of those who do not listen yet, or of a route that is gone.
         let _ = socket.send_to(&[7; 8], peer);
+        thread::sleep(PULSE);
+    }
+}
+
+/// The kernel sends with DF what the interface takes (`IP_PMTUDISC_WANT`), and tells a connected socket of an error once.
+fn oversized(peer: SocketAddr, len: usize) -> io::Result<()> {
+    const HEADERS: usize = 28;
+    let socket = UdpSocket::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+    socket.connect(peer)?;
+    socket.set_read_timeout(Some(PULSE))?;
+    let too_big = |error: &io::Error| error.raw_os_error() == Some(libc::EMSGSIZE);
+    let mut told = false;
+    loop {
+        let sent = socket.send(&vec![7; len - HEADERS]);
+        let heard = socket.recv(&mut [0; 2048]);
+        told |= [sent, heard].iter().any(|outcome| outcome.as_ref().is_err_and(too_big));
+        if told {
+            let mtu = getsockopt(&socket, sockopt::IpMtu).map_err(io::Error::from)?;
+            say(&format!("too big, path mtu {mtu}"));
+        }
         thread::sleep(PULSE);
     }
 }
