@@ -6,8 +6,9 @@ use std::cell::Cell;
 
 use manx_dataplane::packet::Offload;
 use manx_dataplane::tables::PortId;
-use manx_tests::fabric::{Fabric, HOST, RAW, UNDERLAY, pod, policy};
+use manx_tests::fabric::{HOST, RAW, UNDERLAY};
 use manx_tests::packet::{TCP, Tuple, UDP, super_packet, tunnelled};
+use manx_tests::shop::{self, A, A6, B, B6, FAR};
 
 thread_local! {
     /// Allocations of this thread since it began to count; `None`: it does not count.
@@ -63,27 +64,14 @@ fn an_allocation_is_counted() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Vec::<u8>::new()))), 0);
 }
 
-const A: &str = "10.1.0.1";
-const B: &str = "10.1.0.2";
-const FAR: &str = "10.2.0.1";
 const ROUNDS: usize = 300;
 const WARM_UP: usize = 100;
 
 #[test]
 fn established_flows_allocate_nothing() {
-    let yaml = pod("shop/a", 0, "{app: a}", &[A, "fd00:1::1"])
-        + &pod("shop/b", 0, "{app: b}", &[B, "fd00:1::2"])
-        + &pod("shop/far", 1, "{app: far}", &[FAR])
-        + &policy(
-            "shop/b",
-            "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress], \
-             ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}",
-        );
-    let mut fabric = Fabric::new(&yaml);
-    let (_, a) = fabric.port("shop/a");
-    let (_, b) = fabric.port("shop/b");
+    let (mut fabric, a, b) = shop::fabric();
     let near = Tuple::new(A, B, TCP, 80);
-    let near6 = Tuple::new("fd00:1::1", "fd00:1::2", UDP, 53);
+    let near6 = Tuple::new(A6, B6, UDP, 53);
     let away = Tuple::new(A, FAR, TCP, 80);
     let out = Tuple::new(A, "192.0.2.1", UDP, 53);
     let denied = Tuple::new(B, A, UDP, 53).from_port(9);

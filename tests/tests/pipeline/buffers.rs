@@ -5,12 +5,10 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Command;
-use manx_tests::fabric::{Fabric, HOST, RAW, UNDERLAY, pod, policy};
+use manx_tests::fabric::{HOST, Node, RAW, UNDERLAY};
 use manx_tests::packet::{TCP, Tuple, UDP, change_v4, super_packet, tunnelled, with_ttl};
+use manx_tests::shop::{self, A, B, FAR};
 
-const A: &str = "10.1.0.1";
-const B: &str = "10.1.0.2";
-const FAR: &str = "10.2.0.1";
 /// More than a worker has buffers.
 const TIMES: u64 = 300;
 
@@ -105,23 +103,13 @@ fn cases(a: PortId, b: PortId) -> Vec<Case> {
 
 #[test]
 fn every_buffer_comes_back_and_every_packet_is_forwarded_or_dropped_once() {
-    let yaml = pod("shop/a", 0, "{app: a}", &[A])
-        + &pod("shop/b", 0, "{app: b}", &[B])
-        + &pod("shop/far", 1, "{app: far}", &[FAR])
-        + &policy(
-            "shop/b",
-            "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress], \
-             ingress: [{from: [{podSelector: {matchLabels: {app: a}}}]}]}",
-        );
-    let mut fabric = Fabric::new(&yaml);
-    let (_, a) = fabric.port("shop/a");
-    let (_, b) = fabric.port("shop/b");
+    let (mut fabric, a, b) = shop::fabric();
     fabric.nodes[0].attach(PortId(50), Capabilities::ALL);
     let node = &mut fabric.nodes[0];
     for (name, port, bytes, offload, reason) in cases(a, b) {
         let (received, _) = node.traffic();
         let dropped: u64 = node.drops().values().sum();
-        let for_reason = |node: &manx_tests::fabric::Node| reason.map(|r| node.dropped(port, r));
+        let for_reason = |node: &Node| reason.map(|r| node.dropped(port, r));
         let before = for_reason(node);
         let mut came_out = 0;
         for _ in 0..TIMES {
@@ -148,10 +136,7 @@ fn every_buffer_comes_back_and_every_packet_is_forwarded_or_dropped_once() {
 
 #[test]
 fn what_a_device_refuses_is_counted_at_its_port_and_not_as_sent() {
-    let yaml = pod("shop/a", 0, "{}", &[A]) + &pod("shop/b", 0, "{}", &[B]);
-    let mut fabric = Fabric::new(&yaml);
-    let (_, a) = fabric.port("shop/a");
-    let (_, b) = fabric.port("shop/b");
+    let (mut fabric, a, b) = shop::fabric();
     let node = &mut fabric.nodes[0];
     // A device whose queue is full after two packets.
     node.tell(Command::Detach(b));
