@@ -1,13 +1,10 @@
-//! The oracle's own selectors, blocks and ports.
+//! The oracle's own Kubernetes selectors, blocks and protocols.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::manifest::object::{
-    IpBlock, LabelSelector, Operator, Pairs, Port, PortNumber, Protocol,
-};
+use crate::manifest::object::{IpBlock, LabelSelector, Operator, Pairs, Protocol};
 
 /// Whether a selector takes an object with these labels. Kubernetes, "Labels and Selectors": all requirements must hold;
 /// `NotIn` and `DoesNotExist` take objects without the key.
@@ -47,7 +44,7 @@ pub(super) fn in_block(block: &IpBlock, address: IpAddr) -> bool {
 }
 
 /// Whether the leading bits agree; never across families.
-fn in_net(net: IpNet, address: IpAddr) -> bool {
+pub(super) fn in_net(net: IpNet, address: IpAddr) -> bool {
     let (net_bits, address_bits, width) = match (net.addr(), address) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
             (u128::from(a.to_bits()), u128::from(b.to_bits()), 32_u32)
@@ -58,29 +55,6 @@ fn in_net(net: IpNet, address: IpAddr) -> bool {
     let host = width - u32::from(net.prefix_len());
     // Everything is host where the prefix has no bits.
     host == 128 || net_bits >> host == address_bits >> host
-}
-
-/// Whether one entry of a rule's `ports` takes a packet. `named` are the named ports of the pod at the destination.
-pub(super) fn covers_port(
-    port: &Port,
-    named: &BTreeSet<(String, u8, u16)>,
-    protocol: u8,
-    number: Option<u16>,
-) -> bool {
-    if protocol_number(port.protocol) != protocol {
-        return false;
-    }
-    match (&port.port, number) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(PortNumber::Number { port, end: None }), Some(number)) => *port == number,
-        (Some(PortNumber::Number { port, end: Some(end) }), Some(number)) => {
-            *port <= number && number <= *end
-        }
-        (Some(PortNumber::Name(name)), Some(number)) => {
-            named.contains(&(name.clone(), protocol, number))
-        }
-    }
 }
 
 /// IANA's number; a port without a protocol is TCP.

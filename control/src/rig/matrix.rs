@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::party::{HOST_PORTS, Party};
 use super::plan::{Plan, Port};
 use super::service::Service;
-use crate::oracle::{self, Oracle};
+use crate::oracle::{self, Oracle, Packet};
 
 /// What should become of a probe, or became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -74,12 +74,10 @@ pub fn cells(plan: &Plan, addresses: &Addresses, oracle: &Oracle) -> Vec<Cell> {
     for (source, destination, ports) in pairs(plan) {
         for (from, to) in families(addresses, &source, &destination) {
             for (service, listening) in services(&ports) {
-                let transport = service.transport(to.is_ipv4());
                 let judgement = oracle.judge(
                     &judged(&source, from),
                     &judged(&destination, to),
-                    transport.protocol,
-                    transport.port,
+                    packet(service, to.is_ipv4()),
                 );
                 let expected = match (judgement.allowed(), listening) {
                     (true, true) => Outcome::Allowed,
@@ -153,6 +151,14 @@ fn services(ports: &BTreeSet<Port>) -> Vec<(Service, bool)> {
 /// A port of the protocol on which nobody listens: 9 (discard), or the next one.
 fn closed_port(ports: &BTreeSet<Port>, protocol: Protocol) -> Option<Port> {
     (9..u16::MAX).map(|number| Port { protocol, number }).find(|port| !ports.contains(port))
+}
+
+/// The first packet of a probe.
+fn packet(service: Service, v4: bool) -> Packet {
+    match service {
+        Service::Port(port) => Packet::to_port(port.protocol.number(), Some(port.number)),
+        Service::Echo => Packet::echo(v4),
+    }
 }
 
 fn judged(party: &Party, address: IpAddr) -> oracle::Party {

@@ -16,7 +16,8 @@ use std::net::IpAddr;
 
 use manx::import::{Cluster as Imported, import};
 use manx::manifest::State;
-use manx::oracle::{Explanation, Oracle, Party};
+use manx::manifest::object::ObjectKey;
+use manx::oracle::{Explanation, Oracle, Packet, Party};
 use manx::store::Contents;
 use manx_fixtures::cluster::{Cluster, Manifest};
 use manx_fixtures::{generate, probe};
@@ -123,34 +124,28 @@ fn by_oracle(oracle: &Oracle, probe: &Probe) -> Option<Reason> {
         address: probe.local_address,
     };
     let peer = Party::Address(probe.peer);
-    let Transport { protocol, port } = probe.transport;
-    let explanation = match probe.direction {
-        Direction::Egress => oracle.judge(&local, &peer, protocol, port).egress,
-        Direction::Ingress => oracle.judge(&peer, &local, protocol, port).ingress,
+    let packet = Packet::to_port(probe.transport.protocol, probe.transport.port);
+    let verdict = match probe.direction {
+        Direction::Egress => oracle.judge(&local, &peer, packet).egress,
+        Direction::Ingress => oracle.judge(&peer, &local, packet).ingress,
     };
-    reason(explanation, probe.direction)
+    reason(verdict.why, probe.direction)
 }
 
 /// `None` for what the model has no word for.
 fn reason(explanation: Explanation, direction: Direction) -> Option<Reason> {
-    let named = |text: &str| {
-        let (namespace, name) = text.split_once('/')?;
-        Some(ObjectName::new(namespace, name))
-    };
+    let named = |key: &ObjectKey| ObjectName::new(&key.namespace, &key.name);
     match explanation {
-        Explanation::NotIsolated => Some(Reason::NotIsolated(direction)),
-        Explanation::Allowed { policy, rule } => Some(Reason::Rule(RuleName {
-            policy: named(&policy)?,
+        Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
+        Explanation::Rule { rule, .. } => Some(Reason::Rule(RuleName {
+            policy: named(&rule.policy),
             direction,
-            index: u32::try_from(rule).ok()?,
+            index: u32::try_from(rule.index).ok()?,
         })),
-        Explanation::Denied { policies } => {
-            Some(Reason::Isolated(direction, named(policies.first()?)?))
+        Explanation::TierEnd { policies, .. } => {
+            Some(Reason::Isolated(direction, named(policies.first()?)))
         }
-        Explanation::NoPod
-        | Explanation::Itself
-        | Explanation::OwnNode
-        | Explanation::NoEndpoint => None,
+        _ => None,
     }
 }
 
@@ -305,7 +300,7 @@ fn a_connection_passes_where_both_sides_of_the_reference_allow_it() {
             let both = side(from, Direction::Egress, to) == Verdict::Allow
                 && side(to, Direction::Ingress, from) == Verdict::Allow;
             let expected = both || name(from) == name(to);
-            let judgement = oracle.judge(from, to, protocol, port);
+            let judgement = oracle.judge(from, to, Packet::to_port(protocol, port));
             prop_assert_eq!(judgement.allowed(), expected, "{} to {}: {}", from, to, judgement);
         }
         Ok(())

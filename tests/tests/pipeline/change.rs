@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use manx::oracle::Oracle;
+use manx::oracle::{Oracle, Packet};
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
 use manx_fixtures::{generate, probe};
@@ -28,7 +28,9 @@ impl Flow<'_> {
     fn allowed(&self, oracle: &Oracle) -> bool {
         let has_port = matches!(self.tuple.protocol, 6 | 17 | 132);
         let port = has_port.then_some(self.tuple.destination_port);
-        oracle.judge(&self.from.party, &self.to.party, self.tuple.protocol, port).allowed()
+        oracle
+            .judge(&self.from.party, &self.to.party, Packet::to_port(self.tuple.protocol, port))
+            .allowed()
     }
 
     /// Sends the next packet one way or the other; whether it came out.

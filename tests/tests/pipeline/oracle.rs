@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use manx::oracle::{Explanation, Oracle, Party};
+use manx::manifest::object::ObjectKey;
+use manx::oracle::{Explanation, Oracle, Packet, Party};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
@@ -95,18 +96,22 @@ fn goes_anywhere(address: IpAddr) -> bool {
 
 /// What the model calls it; `None` if no rule is asked.
 fn reason(explanation: &Explanation, direction: Direction) -> Option<Reason> {
-    let named = |text: &str| {
-        let (namespace, name) = text.split_once('/').unwrap();
-        ObjectName::new(namespace, name)
-    };
+    let named = |key: &ObjectKey| ObjectName::new(&key.namespace, &key.name);
     match explanation {
-        Explanation::NotIsolated => Some(Reason::NotIsolated(direction)),
-        Explanation::Allowed { policy, rule } => {
-            Some(Reason::Rule(RuleName { policy: named(policy), direction, index: *rule as u32 }))
+        Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
+        Explanation::Rule { rule, .. } => Some(Reason::Rule(RuleName {
+            policy: named(&rule.policy),
+            direction,
+            index: rule.index as u32,
+        })),
+        Explanation::TierEnd { policies, .. } => {
+            Some(Reason::Isolated(direction, named(&policies[0])))
         }
-        Explanation::Denied { policies } => Some(Reason::Isolated(direction, named(&policies[0]))),
-        Explanation::NoPod | Explanation::Itself | Explanation::OwnNode => None,
-        Explanation::NoEndpoint => panic!("every pod that is probed is an endpoint"),
+        Explanation::NoPod
+        | Explanation::Itself
+        | Explanation::OwnNode
+        | Explanation::EndpointToHost { .. } => None,
+        other => panic!("nothing of the kind is generated: {other}"),
     }
 }
 
@@ -258,7 +263,7 @@ fn one_probe(
 ) {
     let has_ports = matches!(tuple.protocol, 6 | 17 | 132);
     let port = has_ports.then_some(tuple.destination_port);
-    let judgement = oracle.judge(&from.party, &to.party, tuple.protocol, port);
+    let judgement = oracle.judge(&from.party, &to.party, Packet::to_port(tuple.protocol, port));
     let source_node = from.node.or(to.node).unwrap();
     let (mut node, mut at) = (to.node.unwrap_or(source_node), to.port);
     // A node that is not the pod's own is somebody in the world, unless its address is behind the tunnel.
@@ -273,14 +278,14 @@ fn one_probe(
     let (source_pod, destination_pod) = (from.pod(), to.pod());
     let itself = source_pod.is_some() && source_pod == destination_pod;
     let mut passes = |times: u64| {
-        let rule = reason(&judgement.egress, Direction::Egress);
+        let rule = reason(&judgement.egress.why, Direction::Egress);
         if let Some(rule) = rule {
             *expected[source_node].decisions.entry(rule).or_default() += times;
         }
         if !judgement.egress.allows() {
             return;
         }
-        if let Some(rule) = reason(&judgement.ingress, Direction::Ingress) {
+        if let Some(rule) = reason(&judgement.ingress.why, Direction::Ingress) {
             *expected[node].decisions.entry(rule).or_default() += times;
         }
     };

@@ -1,38 +1,6 @@
-use super::{Explanation, Oracle, Party};
+use super::cluster::{CLUSTER, ICMP, SCTP, TCP, UDP, address, db, lab, web};
+use crate::oracle::{Explanation, Oracle, Packet, Party};
 use crate::store::Contents;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
-const ICMP: u8 = 1;
-
-/// Two namespaces; `web` and `db` in shop, `web` in lab. Pod addresses are 10.0.<namespace>.<pod>.
-const CLUSTER: &str = "
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {team: a}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: shop, labels: {app: web}}
-spec:
-  nodeName: node-1
-  containers: [{name: c, ports: [{name: http, containerPort: 80}]}]
-  initContainers: [{name: i, ports: [{name: dns, containerPort: 53, protocol: UDP}]}]
-status: {podIPs: [{ip: 10.0.1.1}, {ip: 'fd00::1'}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: db, namespace: shop, labels: {app: db}}
-spec: {nodeName: node-2, containers: [{name: c, ports: [{name: http, containerPort: 8080}]}]}
-status: {podIP: 10.0.1.2}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: lab, labels: {app: web}}
-spec: {nodeName: node-1}
-status: {podIP: 10.0.2.1}
-";
 
 fn oracle(policies: &[&str]) -> Oracle {
     let mut texts = vec![("cluster.yaml".to_owned(), CLUSTER.to_owned())];
@@ -47,41 +15,16 @@ fn oracle(policies: &[&str]) -> Oracle {
     Oracle::new(&Contents::of_texts(texts).objects)
 }
 
-fn pod(namespace: &str, name: &str) -> Party {
-    let address = match (namespace, name) {
-        ("shop", "web") => "10.0.1.1",
-        ("shop", "db") => "10.0.1.2",
-        _ => "10.0.2.1",
-    };
-    let address = address.parse().unwrap();
-    Party::Pod { namespace: namespace.to_owned(), name: name.to_owned(), address }
-}
-
-fn address(text: &str) -> Party {
-    Party::Address(text.parse().unwrap())
-}
-
 fn allowed(policies: &[&str], from: &Party, to: &Party, protocol: u8, port: u16) -> bool {
-    oracle(policies).judge(from, to, protocol, Some(port)).allowed()
-}
-
-fn web() -> Party {
-    pod("shop", "web")
-}
-
-fn db() -> Party {
-    pod("shop", "db")
-}
-
-fn lab() -> Party {
-    pod("lab", "web")
+    oracle(policies).judge(from, to, Packet::to_port(protocol, Some(port))).allowed()
 }
 
 #[test]
 fn without_policies_everything_passes() {
-    let judgement = oracle(&[]).judge(&web(), &db(), TCP, Some(80));
-    assert_eq!(judgement.egress, Explanation::NotIsolated);
-    assert_eq!(judgement.ingress, Explanation::NotIsolated);
+    let judgement = oracle(&[]).judge(&web(), &db(), Packet::to_port(TCP, Some(80)));
+    let profile = Explanation::DefaultProfile("kns.shop".to_owned());
+    assert_eq!(judgement.egress.why, profile);
+    assert_eq!(judgement.ingress.why, profile);
 }
 
 #[test]
@@ -115,8 +58,8 @@ fn rules_add_up_and_the_first_is_named() {
         "ingress: [{ports: [{port: 2}]}, {ports: [{port: 80}]}]",
         "ingress: [{}]",
     ])
-    .judge(&lab(), &web(), TCP, Some(80));
-    assert_eq!(judgement.ingress, Explanation::Allowed { policy: "shop/p1".to_owned(), rule: 1 });
+    .judge(&lab(), &web(), Packet::to_port(TCP, Some(80)));
+    assert_eq!(judgement.ingress.to_string(), "allowed by rule 1 of shop/p1");
 }
 
 #[test]
@@ -200,9 +143,11 @@ fn ports_are_ranges_with_both_ends_and_of_one_protocol() {
     ] {
         assert_eq!(allowed(&[&spec(ports)], &web(), &db(), protocol, port), expected, "{ports}");
     }
-    let judge = |ports: &str| oracle(&[&spec(ports)]).judge(&web(), &db(), ICMP, None).allowed();
+    let judge = |ports: &str| {
+        oracle(&[&spec(ports)]).judge(&web(), &db(), Packet::to_port(ICMP, None)).allowed()
+    };
     assert!(!judge("{}") && !judge("{protocol: UDP}"));
-    assert!(oracle(&["ingress: [{}]"]).judge(&web(), &db(), ICMP, None).allowed());
+    assert!(oracle(&["ingress: [{}]"]).judge(&web(), &db(), Packet::to_port(ICMP, None)).allowed());
 }
 
 #[test]
@@ -254,12 +199,14 @@ fn who_is_no_endpoint_passes_nothing() {
         name: "stranger".to_owned(),
         address: "10.0.9.9".parse().unwrap(),
     };
-    let judgement = oracle(&[]).judge(&stranger, &web(), TCP, Some(80));
-    assert_eq!(judgement.egress, Explanation::NoEndpoint);
+    let judgement = oracle(&[]).judge(&stranger, &web(), Packet::to_port(TCP, Some(80)));
+    assert_eq!(judgement.egress.why, Explanation::NoEndpoint);
     assert!(!judgement.allowed());
 }
 
 #[test]
 fn a_judgement_explains_itself() {
-    insta::assert_snapshot!(oracle(&["podSelector: {}"]).judge(&web(), &db(), TCP, Some(80)));
+    let judgement =
+        oracle(&["podSelector: {}"]).judge(&web(), &db(), Packet::to_port(TCP, Some(80)));
+    insta::assert_snapshot!(judgement, @"denied: egress: no policy decides, and profile kns.shop allows everything; ingress: isolated by shop/p0, and no rule allows it");
 }

@@ -1,0 +1,205 @@
+//! The search: ahead of the tiers, tier by tier, then the profiles.
+
+use super::Oracle;
+use super::members::Role;
+use super::policies::{Hook, Policy};
+use super::profiles::Profile;
+use super::rules::{Direction, Flow, Mismatch, Rule};
+use super::tiers::Tier;
+use super::verdict::{Explanation, RuleName, Verdict};
+use crate::manifest::object::calico::Action;
+use crate::manifest::object::{Kind, ObjectKey};
+
+/// Which policies are asked, and what comes after the last tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// At a pod, and for the traffic of the host's own processes. Then the profiles.
+    Endpoint,
+    /// For what a host endpoint forwards.
+    Forward,
+    /// Before destination NAT.
+    PreDnat,
+    /// Before connection tracking.
+    Untracked,
+}
+
+impl Chain {
+    pub(super) fn asks(self, hook: Hook) -> bool {
+        match self {
+            Self::Endpoint => matches!(hook, Hook::Normal | Hook::Forward),
+            Self::Forward => hook == Hook::Forward,
+            Self::PreDnat => hook == Hook::PreDnat,
+            Self::Untracked => hook == Hook::Untracked,
+        }
+    }
+
+    /// Whether a tier whose default action is Deny denies. Where the packet is judged once more later on, it does not.
+    fn ends_tiers(self) -> bool {
+        matches!(self, Self::Endpoint | Self::Forward)
+    }
+}
+
+/// Somebody who looks on, step by step. It changes nothing.
+pub(super) trait Watch {
+    /// A tier begins.
+    fn tier(&mut self, _tier: &Tier) {}
+    /// A policy that selects the endpoint in this direction begins.
+    fn policy(&mut self, _policy: &Policy) {}
+    /// A rule of it was asked.
+    fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
+    /// A profile begins.
+    fn profile(&mut self, _name: &str) {}
+}
+
+/// Nobody looks.
+impl Watch for () {}
+
+/// How the tiers ended.
+pub(super) enum Outcome {
+    Decided(Explanation),
+    /// No policy was there to be asked.
+    NobodyAsked,
+    /// Some were, and passed it on.
+    Passed,
+}
+
+impl Oracle {
+    /// What the policies and profiles of an endpoint say.
+    pub(super) fn decide(
+        &self,
+        endpoint: usize,
+        flow: &Flow<'_>,
+        watch: &mut impl Watch,
+    ) -> Verdict {
+        let mut through = Vec::new();
+        let why = match self.broken(endpoint) {
+            Some(why) => why,
+            None => match self.tiers(Chain::Endpoint, endpoint, flow, &mut through, watch) {
+                Outcome::Decided(why) => why,
+                Outcome::NobodyAsked | Outcome::Passed => {
+                    self.profiles(endpoint, flow, &mut through, watch)
+                }
+            },
+        };
+        Verdict { why, through }
+    }
+
+    /// The policies that deny the endpoint everything because nobody can evaluate them.
+    pub(super) fn broken(&self, endpoint: usize) -> Option<Explanation> {
+        let broken: Vec<ObjectKey> = self
+            .policies
+            .iter()
+            .filter(|policy| policy.broken.is_some() && policy.subject[endpoint])
+            .map(|policy| policy.key.clone())
+            .collect();
+        (!broken.is_empty()).then_some(Explanation::InvalidPolicies(broken))
+    }
+
+    /// Goes through the tiers. A tier counts if an enforced policy of it selects the endpoint in this direction.
+    pub(super) fn tiers(
+        &self,
+        chain: Chain,
+        endpoint: usize,
+        flow: &Flow<'_>,
+        through: &mut Vec<RuleName>,
+        watch: &mut impl Watch,
+    ) -> Outcome {
+        let mut nobody = true;
+        for tier in &self.tiers {
+            let mut asked = Vec::new();
+            let mut passed = false;
+            watch.tier(tier);
+            for policy in tier.policies.iter().map(|index| &self.policies[*index]) {
+                if !policy.subject[endpoint] || !chain.asks(policy.hook) {
+                    continue;
+                }
+                let Some(rules) = policy.rules(flow.direction) else { continue };
+                watch.policy(policy);
+                if policy.staged {
+                    // Asked only for those who look on.
+                    first_match(rules, flow, watch, |_, _| {});
+                    continue;
+                }
+                nobody = false;
+                asked.push(&policy.key);
+                let note = |rule: &Rule, _| through.push(name(&policy.key, flow.direction, rule));
+                match first_match(rules, flow, watch, note) {
+                    Some((rule, Action::Pass)) => {
+                        through.push(name(&policy.key, flow.direction, rule));
+                        passed = true;
+                        break;
+                    }
+                    Some((rule, action)) => {
+                        let rule = name(&policy.key, flow.direction, rule);
+                        let allowed = action == Action::Allow;
+                        return Outcome::Decided(Explanation::Rule { rule, allowed });
+                    }
+                    None => {}
+                }
+            }
+            if !passed && !asked.is_empty() && !tier.passes && chain.ends_tiers() {
+                return Outcome::Decided(Explanation::TierEnd {
+                    tier: tier.name.clone(),
+                    policies: asked.into_iter().cloned().collect(),
+                });
+            }
+        }
+        if nobody { Outcome::NobodyAsked } else { Outcome::Passed }
+    }
+
+    /// What holds where no policy decided. Every pod has its namespace's profile, and its service account's behind it.
+    fn profiles(
+        &self,
+        endpoint: usize,
+        flow: &Flow<'_>,
+        through: &mut Vec<RuleName>,
+        watch: &mut impl Watch,
+    ) -> Explanation {
+        let member = &self.members.list[endpoint];
+        if let (Role::Pod, Some(namespace)) = (member.role, &member.namespace) {
+            let profile = format!("kns.{namespace}");
+            watch.profile(&profile);
+            return Explanation::DefaultProfile(profile);
+        }
+        for profile in &member.profiles {
+            watch.profile(profile);
+            let rules = match self.profiles.find(profile, flow.direction) {
+                Profile::Open => return Explanation::DefaultProfile(profile.clone()),
+                Profile::Missing => return Explanation::MissingProfile(profile.clone()),
+                Profile::Empty => continue,
+                Profile::Rules(rules) => rules,
+            };
+            let (kind, namespace) = (Kind::Profile, String::new());
+            let key = ObjectKey { kind, namespace, name: profile.clone() };
+            let note = |rule: &Rule, _| through.push(name(&key, flow.direction, rule));
+            if let Some((rule, action)) = first_match(rules, flow, watch, note) {
+                let allowed = action == Action::Allow;
+                return Explanation::Rule { rule: name(&key, flow.direction, rule), allowed };
+            }
+        }
+        Explanation::NoProfile
+    }
+}
+
+/// The first rule that matches and ends the search here. A Log that matches is noted, and the search goes on.
+fn first_match<'a>(
+    rules: &'a [Rule],
+    flow: &Flow<'_>,
+    watch: &mut impl Watch,
+    mut note: impl FnMut(&Rule, Action),
+) -> Option<(&'a Rule, Action)> {
+    for rule in rules {
+        let mismatch = rule.mismatch(flow);
+        watch.rule(rule, mismatch);
+        match (mismatch, rule.action) {
+            (Some(_), _) => {}
+            (None, Action::Log) => note(rule, rule.action),
+            (None, action) => return Some((rule, action)),
+        }
+    }
+    None
+}
+
+fn name(policy: &ObjectKey, direction: Direction, rule: &Rule) -> RuleName {
+    RuleName { policy: policy.clone(), direction, index: rule.index }
+}

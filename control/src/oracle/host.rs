@@ -1,0 +1,281 @@
+//! Host endpoints: what passes an interface of a node's.
+//!
+//! The order of the hooks, from Calico's pages "Host endpoints" and "Policy for hosts":
+//! 1. `doNotTrack` policies, before connection tracking. What one allows passes this interface, and no other policy of it
+//!    is asked; what none decides goes on.
+//! 2. In ingress, `preDNAT` policies, on the original destination. Likewise; there is no drop at a tier's end.
+//! 3. For traffic of the host's own processes: all other policies tier by tier, then the profiles, then deny. For
+//!    forwarded traffic: of these policies those with `applyOnForward`; if there is none, it passes, if there is some and
+//!    none allows, it does not.
+//!
+//! Failsafe ports pass the first two hooks, and local traffic of theirs the third. Policies that nobody can evaluate deny
+//! ahead of every hook, except to what a failsafe port lets pass. Forwarded traffic to a pod is judged by the pod's policies as well, which is
+//! [`Oracle::judge`]'s part.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::decide::{Chain, Outcome, Watch};
+use super::members::{Member, Role};
+use super::policies::Policy;
+use super::rules::{Direction, Flow};
+use super::verdict::{Explanation, Verdict};
+use super::{Oracle, Packet};
+use crate::manifest::State;
+use crate::manifest::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
+use crate::manifest::object::{Kind, Object, ObjectKey};
+use crate::oracle::matching::in_net;
+use crate::store::Stored;
+
+/// A packet that passes an interface of a node's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crossing<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// The interface's name.
+    pub interface: &'a str,
+    /// The interface's addresses, by which a host endpoint without a name for it finds it.
+    pub addresses: &'a [IpAddr],
+    /// Ingress comes in by the interface, egress goes out.
+    pub direction: Direction,
+    /// Whether it is neither from nor for a process of the node's.
+    pub forwarded: bool,
+    /// The sender.
+    pub source: IpAddr,
+    /// The receiver, after destination NAT.
+    pub destination: IpAddr,
+    /// What the packet shows, after destination NAT.
+    pub packet: Packet,
+    /// Receiver and ports before destination NAT, where they are others.
+    pub original: Option<(IpAddr, Packet)>,
+}
+
+/// Calico's failsafe ports: inward and outward. Source: Felix' configuration, `FailsafeInboundHostPorts`.
+const FAILSAFE: [&[(u8, u16)]; 2] = [
+    &[
+        (6, 22),
+        (6, 179),
+        (6, 2379),
+        (6, 2380),
+        (6, 5473),
+        (6, 6443),
+        (6, 6666),
+        (6, 6667),
+        (17, 68),
+    ],
+    &[
+        (6, 179),
+        (6, 2379),
+        (6, 2380),
+        (6, 5473),
+        (6, 6443),
+        (6, 6666),
+        (6, 6667),
+        (17, 53),
+        (17, 67),
+    ],
+];
+
+/// What Felix is told about hosts, and which host endpoints are not valid.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    /// By name: `default`, and `node.<name>`, whose fields come first.
+    configurations: BTreeMap<String, FelixConfiguration>,
+    /// Names of those that are not valid.
+    broken_configurations: Vec<String>,
+    broken_endpoints: Vec<String>,
+}
+
+impl Hosts {
+    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
+        let mut hosts = Self::default();
+        for (key, stored) in objects {
+            match (&stored.state, key.kind) {
+                (State::Valid(object), _) => {
+                    if let Object::FelixConfiguration(wire) = &**object {
+                        hosts.configurations.insert(key.name.clone(), (**wire).clone());
+                    }
+                }
+                (State::Invalid(_), Kind::FelixConfiguration) => {
+                    hosts.broken_configurations.push(key.name.clone());
+                }
+                (State::Invalid(_), Kind::HostEndpoint) => {
+                    hosts.broken_endpoints.push(key.name.clone());
+                }
+                (State::Invalid(_), _) => {}
+            }
+        }
+        hosts
+    }
+
+    /// The node's own configuration, then everybody's.
+    fn setting<T>(
+        &self,
+        node: &str,
+        field: impl Fn(&FelixConfiguration) -> Option<T>,
+    ) -> Option<T> {
+        [format!("node.{node}"), "default".to_owned()]
+            .iter()
+            .find_map(|name| self.configurations.get(name).and_then(&field))
+    }
+
+    /// Whether a node accepts its own pods' packets. It does unless it is told otherwise, or nobody knows what it is told.
+    pub(super) fn accepts_pods(&self, node: &str) -> bool {
+        let broken = |name: &String| name == "default" || name.strip_prefix("node.") == Some(node);
+        if self.broken_configurations.iter().any(broken) {
+            return false;
+        }
+        self.setting(node, |felix| felix.endpoint_to_host) != Some(EndpointToHost::Drop)
+    }
+
+    /// Whether it is for a failsafe port: the receiver's, with the peer that the port is kept open for. A configuration
+    /// that is not valid closes none of Calico's own.
+    fn is_failsafe(
+        &self,
+        crossing: &Crossing<'_>,
+        (destination, packet): (IpAddr, Packet),
+    ) -> bool {
+        let Some((_, port)) = packet.ports() else { return false };
+        let (peer, listed, ours) = match crossing.direction {
+            Direction::Ingress => (
+                crossing.source,
+                self.setting(crossing.node, |felix| felix.failsafe_inbound.clone()),
+                FAILSAFE[0],
+            ),
+            Direction::Egress => (
+                destination,
+                self.setting(crossing.node, |felix| felix.failsafe_outbound.clone()),
+                FAILSAFE[1],
+            ),
+        };
+        let covers = |safe: &Failsafe| {
+            safe.protocol == packet.protocol
+                && safe.port == port
+                && safe.net.is_none_or(|net| in_net(net, peer))
+        };
+        match listed {
+            Some(listed) => listed.iter().any(covers),
+            None => ours.contains(&(packet.protocol, port)),
+        }
+    }
+}
+
+impl Crossing<'_> {
+    /// Receiver and ports as policy sees them at the end.
+    fn last(&self) -> (IpAddr, Packet) {
+        (self.destination, self.packet)
+    }
+
+    /// Receiver and ports before destination NAT, which is ahead of egress.
+    fn first(&self) -> (IpAddr, Packet) {
+        match self.original {
+            Some(original) if self.direction == Direction::Ingress => original,
+            _ => self.last(),
+        }
+    }
+}
+
+impl Oracle {
+    /// Whether a packet passes an interface. Replies are none of its business.
+    pub fn judge_host(&self, crossing: &Crossing<'_>) -> Verdict {
+        self.watch_host(crossing, &mut ())
+    }
+
+    pub(super) fn watch_host(&self, crossing: &Crossing<'_>, watch: &mut impl Watch) -> Verdict {
+        let Some(endpoint) = self.host_endpoint(crossing) else {
+            return self.ungoverned(crossing).into();
+        };
+        let mut through = Vec::new();
+        if !self.hosts.is_failsafe(crossing, crossing.first()) {
+            if let Some(why) = self.broken(endpoint) {
+                return why.into();
+            }
+            let flow = self.flow(crossing, endpoint, crossing.first());
+            for chain in [Chain::Untracked, Chain::PreDnat] {
+                let outcome = self.tiers(chain, endpoint, &flow, &mut through, watch);
+                if let Outcome::Decided(why) = outcome {
+                    return Verdict { why, through };
+                }
+            }
+        }
+        if !crossing.forwarded && self.hosts.is_failsafe(crossing, crossing.last()) {
+            return Verdict { why: Explanation::Failsafe, through };
+        }
+        if let Some(why) = self.broken(endpoint) {
+            return Verdict { why, through };
+        }
+        let flow = self.flow(crossing, endpoint, crossing.last());
+        if !crossing.forwarded {
+            let mut verdict = self.decide(endpoint, &flow, watch);
+            through.append(&mut verdict.through);
+            return Verdict { why: verdict.why, through };
+        }
+        let why = match self.tiers(Chain::Forward, endpoint, &flow, &mut through, watch) {
+            Outcome::Decided(why) => why,
+            Outcome::NobodyAsked => Explanation::NoForwardPolicy,
+            Outcome::Passed => Explanation::NotForwarded,
+        };
+        Verdict { why, through }
+    }
+
+    /// Without a host endpoint nobody asked for policy, unless one that is not valid may be meant: that denies what a
+    /// host endpoint without policies would deny, and all that policies of forwarded traffic might.
+    fn ungoverned(&self, crossing: &Crossing<'_>) -> Explanation {
+        if self.hosts.broken_endpoints.is_empty() {
+            return Explanation::NoHostEndpoint;
+        }
+        let speaks = |policy: &Policy| {
+            let global = !policy.key.kind.namespaced() && !policy.staged;
+            let forward = [Chain::Forward, Chain::PreDnat, Chain::Untracked];
+            global
+                && (policy.broken.is_some()
+                    || (forward.iter().any(|chain| chain.asks(policy.hook))
+                        && policy.rules(crossing.direction).is_some()))
+        };
+        if !crossing.forwarded && self.hosts.is_failsafe(crossing, crossing.last()) {
+            Explanation::Failsafe
+        } else if !crossing.forwarded || self.policies.iter().any(speaks) {
+            Explanation::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
+        } else {
+            Explanation::NoHostEndpoint
+        }
+    }
+
+    /// The host endpoint of the interface: one that names it, then one whose expected address it has, then one for all
+    /// interfaces; of several the first by name.
+    fn host_endpoint(&self, crossing: &Crossing<'_>) -> Option<usize> {
+        let rank = |member: &Member| match member.interface.as_deref() {
+            Some("*") => Some(2),
+            Some(name) => (name == crossing.interface).then_some(0),
+            None => {
+                crossing.addresses.iter().any(|own| member.addresses.contains(own)).then_some(1)
+            }
+        };
+        let members = self.members.list.iter().enumerate();
+        members
+            .filter(|(_, member)| {
+                member.role == Role::HostEndpoint && member.node.as_deref() == Some(crossing.node)
+            })
+            .filter_map(|(index, member)| Some((rank(member)?, &member.name, index)))
+            .min()
+            .map(|(.., index)| index)
+    }
+
+    fn flow(
+        &self,
+        crossing: &Crossing<'_>,
+        endpoint: usize,
+        (destination, packet): (IpAddr, Packet),
+    ) -> Flow<'_> {
+        // A port's name is the host endpoint's own only where the host itself is the end.
+        let own = (!crossing.forwarded).then_some(endpoint);
+        let at = |direction| own.filter(|_| crossing.direction == direction);
+        Flow {
+            members: &self.members.list,
+            source: self.seen(crossing.source, at(Direction::Egress)),
+            destination: self.seen(destination, at(Direction::Ingress)),
+            packet,
+            direction: crossing.direction,
+        }
+    }
+}

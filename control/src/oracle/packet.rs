@@ -1,0 +1,129 @@
+//! What a packet shows to policy besides its addresses.
+
+use std::fmt;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const SCTP: u8 = 132;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// The protocol of a packet and what stands behind its IP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Packet {
+    /// IANA's number of the protocol.
+    pub protocol: u8,
+    /// What it shows; what does not fit the protocol counts as nothing.
+    pub shown: Shown,
+}
+
+/// What a packet shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Shown {
+    /// Neither ports nor a type: another protocol, or a fragment that is not the first.
+    Nothing,
+    /// The ports of TCP, UDP or SCTP.
+    Ports {
+        /// The sender's.
+        source: u16,
+        /// The receiver's.
+        destination: u16,
+    },
+    /// Type and code of ICMP or `ICMPv6`.
+    Icmp {
+        /// The type.
+        kind: u8,
+        /// The code.
+        code: u8,
+    },
+}
+
+impl Packet {
+    /// The source port of one who does not care: the first of the ephemeral ports (RFC 6335).
+    pub const EPHEMERAL: u16 = 49152;
+
+    /// A packet to a port from an ephemeral one; without a port it shows nothing.
+    pub const fn to_port(protocol: u8, port: Option<u16>) -> Self {
+        let shown = match port {
+            Some(destination) => Shown::Ports { source: Self::EPHEMERAL, destination },
+            None => Shown::Nothing,
+        };
+        Self { protocol, shown }
+    }
+
+    /// A packet that shows nothing.
+    pub const fn bare(protocol: u8) -> Self {
+        Self { protocol, shown: Shown::Nothing }
+    }
+
+    /// An echo request of ICMP, or of `ICMPv6`.
+    pub const fn echo(v4: bool) -> Self {
+        if v4 { Self::icmp(ICMP, 8, 0) } else { Self::icmp(ICMPV6, 128, 0) }
+    }
+
+    /// A packet of ICMP or `ICMPv6`.
+    pub const fn icmp(protocol: u8, kind: u8, code: u8) -> Self {
+        Self { protocol, shown: Shown::Icmp { kind, code } }
+    }
+
+    /// Source and destination port, of the protocols whose ports policy knows.
+    pub(super) const fn ports(self) -> Option<(u16, u16)> {
+        match self.shown {
+            Shown::Ports { source, destination } if has_ports(self.protocol) => {
+                Some((source, destination))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is ICMP in IPv4 or `ICMPv6` in IPv6.
+    pub(super) const fn is_icmp(self, v4: bool) -> bool {
+        self.protocol == icmp_of(v4)
+    }
+
+    /// Type and code, if it is the family's ICMP.
+    pub(super) const fn type_and_code(self, v4: bool) -> Option<(u8, u8)> {
+        match self.shown {
+            Shown::Icmp { kind, code } if self.is_icmp(v4) => Some((kind, code)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a protocol has ports in policy.
+pub(super) const fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, TCP | UDP | SCTP)
+}
+
+/// Whether a rule for this protocol can match a packet of the family: IPv4 has ICMP, IPv6 has `ICMPv6`.
+pub(super) const fn is_of_family(protocol: u8, v4: bool) -> bool {
+    match protocol {
+        ICMP => v4,
+        ICMPV6 => !v4,
+        _ => true,
+    }
+}
+
+const fn icmp_of(v4: bool) -> u8 {
+    if v4 { ICMP } else { ICMPV6 }
+}
+
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.protocol {
+            TCP => "TCP".to_owned(),
+            UDP => "UDP".to_owned(),
+            SCTP => "SCTP".to_owned(),
+            ICMP => "ICMP".to_owned(),
+            ICMPV6 => "ICMPv6".to_owned(),
+            other => format!("protocol {other}"),
+        };
+        match self.shown {
+            Shown::Ports { source, destination } => {
+                write!(f, "{name} from port {source} to port {destination}")
+            }
+            Shown::Icmp { kind, code } => write!(f, "{name} type {kind} code {code}"),
+            Shown::Nothing => write!(f, "{name}"),
+        }
+    }
+}

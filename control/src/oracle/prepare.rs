@@ -1,0 +1,175 @@
+//! Selectors read and asked once: what a rule or a policy means, as sets of members.
+
+use super::members::{Member, Members, Role};
+use super::rules::{CalicoTerms, ClusterPeer, Entity, KubernetesPeer, Rule, Terms};
+use super::selector::{self, Language, Selector};
+use super::services::Services;
+use crate::manifest::object::calico::{self, Action, EntityRule};
+use crate::manifest::object::cluster::{self, ClusterAction, ClusterMatch};
+use crate::manifest::object::{self, Peer};
+
+/// What a rule matches is not known, because of this.
+#[derive(Debug)]
+pub(super) struct Unknown(pub(super) String);
+
+/// Makes sets of members.
+#[derive(Debug)]
+pub(super) struct Preparer<'a> {
+    pub(super) members: &'a Members,
+    pub(super) services: &'a Services,
+}
+
+impl Preparer<'_> {
+    /// The members that `takes` takes.
+    pub(super) fn set(&self, takes: impl Fn(&Member) -> bool) -> Vec<bool> {
+        self.members.list.iter().map(takes).collect()
+    }
+
+    /// The endpoints that a policy of Calico's selects; a namespaced policy those of its namespace.
+    pub(super) fn subject(
+        &self,
+        wire: &calico::Subject,
+        namespace: Option<&str>,
+    ) -> Result<Vec<bool>, Unknown> {
+        let selector = read(wire.selector.as_deref(), Language::Endpoints)?;
+        let namespaces = read(wire.namespace_selector.as_deref(), Language::Namespaces)?;
+        let accounts = read(wire.service_account_selector.as_deref(), Language::Accounts)?;
+        Ok(self.set(|member| {
+            member.is_endpoint()
+                && namespace.is_none_or(|own| member.namespace.as_deref() == Some(own))
+                && takes(selector.as_ref(), Language::Endpoints, member)
+                && takes(namespaces.as_ref(), Language::Namespaces, member)
+                && takes(accounts.as_ref(), Language::Accounts, member)
+        }))
+    }
+
+    /// A rule of a Kubernetes policy: all of them allow.
+    pub(super) fn kubernetes(&self, index: usize, wire: &object::Rule, namespace: &str) -> Rule {
+        let peers = wire.peers.as_deref().unwrap_or(&[]).iter().map(|peer| match peer {
+            Peer::IpBlock(block) => KubernetesPeer::Block(block.clone()),
+            Peer::Selectors { pods, namespaces } => KubernetesPeer::Pods(self.set(|member| {
+                let there = match namespaces {
+                    Some(selector) => member.is_pod_in(selector),
+                    None => member.namespace.as_deref() == Some(namespace),
+                };
+                there
+                    && member.role == Role::Pod
+                    && pods.as_ref().is_none_or(|selector| member.is_pod_of(selector))
+            })),
+        });
+        let terms = Terms::Kubernetes {
+            peers: peers.collect(),
+            ports: wire.ports.clone().unwrap_or_default(),
+        };
+        Rule { index, action: Action::Allow, terms }
+    }
+
+    /// A rule of a cluster-wide policy. What asks for something that nobody can decide here: an Accept is dropped, Deny
+    /// and Pass deny everything.
+    pub(super) fn cluster(&self, index: usize, wire: &cluster::ClusterRule) -> Rule {
+        let action = match wire.action {
+            ClusterAction::Accept => Action::Allow,
+            ClusterAction::Deny => Action::Deny,
+            ClusterAction::Pass => Action::Pass,
+        };
+        let ClusterMatch::Of { peers, protocols } = &wire.matches else {
+            return match action {
+                Action::Allow => Rule { index, action, terms: Terms::Nothing },
+                _ => Rule { index, action: Action::Deny, terms: Terms::Everything },
+            };
+        };
+        let peers =
+            peers.iter().map(|peer| match peer {
+                cluster::ClusterPeer::Networks(nets) => ClusterPeer::Networks(nets.clone()),
+                cluster::ClusterPeer::Pods(pods) => ClusterPeer::Pods(self.set(|member| {
+                    member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
+                })),
+            });
+        let terms = Terms::Cluster {
+            peers: peers.collect(),
+            protocols: protocols.clone().unwrap_or_default(),
+        };
+        Rule { index, action, terms }
+    }
+
+    /// A rule of a policy of Calico's in `namespace`, of a global one, or of a profile.
+    pub(super) fn calico(
+        &self,
+        index: usize,
+        wire: &calico::Rule,
+        namespace: Option<&str>,
+    ) -> Result<Rule, Unknown> {
+        let terms = Terms::Calico(Box::new(CalicoTerms {
+            source: self.entity(&wire.source, namespace)?,
+            destination: self.entity(&wire.destination, namespace)?,
+            wire: wire.clone(),
+        }));
+        Ok(Rule { index, action: wire.action, terms })
+    }
+
+    /// In a namespaced policy whatever selects also keeps to the policy's namespace, unless a namespaceSelector is there;
+    /// a notSelector alone does so too, though what it excludes may be anywhere.
+    fn entity(&self, wire: &EntityRule, namespace: Option<&str>) -> Result<Entity, Unknown> {
+        let selector = read(wire.selector.as_deref(), Language::Endpoints)?;
+        let not_selector = read(wire.not_selector.as_deref(), Language::Endpoints)?;
+        let namespaces = read(wire.namespace_selector.as_deref(), Language::Namespaces)?;
+        let (names, accounts) = match &wire.service_accounts {
+            Some(accounts) => {
+                (accounts.names.as_slice(), read(accounts.selector.as_deref(), Language::Accounts)?)
+            }
+            None => (&[][..], None),
+        };
+        let selects =
+            selector.is_some() || namespaces.is_some() || accounts.is_some() || !names.is_empty();
+        let positive = |member: &Member| {
+            let there = match &namespaces {
+                Some(selector) => member.is_taken_by(selector, Language::Namespaces),
+                None => namespace.is_none_or(|own| member.namespace.as_deref() == Some(own)),
+            };
+            there
+                && takes(selector.as_ref(), Language::Endpoints, member)
+                && takes(accounts.as_ref(), Language::Accounts, member)
+                && (names.is_empty() || member.runs_as(names))
+        };
+        let negative = |member: &Member| {
+            not_selector
+                .as_ref()
+                .is_some_and(|selector| member.is_taken_by(selector, Language::Endpoints))
+        };
+        let is_positive = selects || (not_selector.is_some() && namespace.is_some());
+        let doubt =
+            self.members.doubtful.iter().any(|set| (is_positive && positive(set)) || negative(set));
+        let asks_for_sets = selector.is_some() || not_selector.is_some() || namespaces.is_some();
+        if doubt || (self.members.unknown_sets && asks_for_sets) {
+            return Err(Unknown("a network set that it may mean is not valid".to_owned()));
+        }
+        let service = match &wire.service {
+            None => None,
+            Some(service) => {
+                let namespace = service.namespace.as_deref().or(namespace).unwrap_or_default();
+                let members = self.services.members(namespace, &service.name).ok_or_else(|| {
+                    Unknown(format!("an EndpointSlice in namespace {namespace} is not valid"))
+                })?;
+                Some(members)
+            }
+        };
+        Ok(Entity {
+            positive: is_positive.then(|| self.set(positive)),
+            negative: not_selector.is_some().then(|| self.set(negative)),
+            service,
+        })
+    }
+}
+
+/// Empty is absent, as it is to Calico's API.
+fn read(text: Option<&str>, language: Language) -> Result<Option<Selector>, Unknown> {
+    text.filter(|text| !text.is_empty())
+        .map(|text| selector::parse(text, language))
+        .transpose()
+        .map_err(|error| Unknown(format!("one of its selectors cannot be read: {error}")))
+}
+
+/// Without a selector everything is taken.
+fn takes(selector: Option<&Selector>, language: Language, member: &Member) -> bool {
+    selector.is_none_or(|selector| member.is_taken_by(selector, language))
+}

@@ -1,0 +1,71 @@
+//! What staged policies would do.
+
+use std::fmt;
+
+use super::decide::Watch;
+use super::policies::Policy;
+use super::rules::{Direction, Mismatch, Rule};
+use super::verdict::RuleName;
+use super::{Oracle, Packet, Party};
+use crate::manifest::object::ObjectKey;
+use crate::manifest::object::calico::Action;
+
+/// A rule of a staged policy that would have decided, had the policy been enforced: the search came to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staged {
+    /// The rule.
+    pub rule: RuleName,
+    /// What it does.
+    pub action: Action,
+}
+
+impl fmt::Display for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} by {} ({})", self.action, self.rule, self.rule.direction)
+    }
+}
+
+impl Oracle {
+    /// The rules of staged policies that would have decided about a packet, in the order in which they were come to. What
+    /// comes behind the enforced rule that decided is not among them.
+    pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
+        let mut found = Vec::new();
+        if super::is_same_pod(from, to) {
+            return found;
+        }
+        for (direction, local, peer) in
+            [(Direction::Egress, from, to), (Direction::Ingress, to, from)]
+        {
+            let mut watch = Collector { direction, asked: None, found: &mut found };
+            self.side(direction, local, peer, packet, &mut watch);
+        }
+        found
+    }
+}
+
+struct Collector<'a> {
+    direction: Direction,
+    /// The staged policy that is asked and has not decided.
+    asked: Option<ObjectKey>,
+    found: &'a mut Vec<Staged>,
+}
+
+impl Watch for Collector<'_> {
+    fn policy(&mut self, policy: &Policy) {
+        self.asked = policy.staged.then(|| policy.key.clone());
+    }
+
+    fn rule(&mut self, rule: &Rule, mismatch: Option<Mismatch>) {
+        if mismatch.is_none()
+            && rule.action != Action::Log
+            && let Some(policy) = self.asked.take()
+        {
+            let rule_name = RuleName { policy, direction: self.direction, index: rule.index };
+            self.found.push(Staged { rule: rule_name, action: rule.action });
+        }
+    }
+
+    fn profile(&mut self, _name: &str) {
+        self.asked = None;
+    }
+}

@@ -1,0 +1,10 @@
+//! Every line of the semantics that the oracle decides is a test named after it.
+
+mod cluster;
+mod cluster_policies;
+mod host;
+mod invalid;
+mod kubernetes;
+mod rules;
+mod selectors;
+mod tiers;
