@@ -107,10 +107,18 @@ fn a_tunnel_packet_is_taken_only_from_a_known_node_and_only_for_this_one() {
 #[test]
 fn what_comes_out_of_a_tunnel_must_belong_to_its_node() {
     let mut fabric = Fabric::new(&open_cluster());
-    for source in [A, B, "192.0.2.1", "172.18.0.3", "10.244.1.1", "172.18.0.2"] {
+    // Pods of this node, its block, its own addresses; the world; the other node itself.
+    let own = [A, B, "10.244.1.77", "10.244.1.1", "172.18.0.2"];
+    for source in own.into_iter().chain(["192.0.2.1", "172.18.0.3"]) {
         let inner = Tuple::new(source, A, UDP, 53).opening();
         let outer = tunnelled(UNDERLAY[1], UNDERLAY[0], &inner, 0);
         is_dropped(&mut fabric, 0, RAW, &outer, DropReason::TunnelSourceMismatch);
+    }
+    for source in [A6, "fd44:1::77", "fd18::2", "fd00:2::1"] {
+        let inner = Tuple::new(source, A6, UDP, 53).opening();
+        let outer = tunnelled(UNDERLAY[1], UNDERLAY[0], &inner, 0);
+        // IPv6 is in no tunnel, whoever it is from.
+        is_dropped(&mut fabric, 0, RAW, &outer, DropReason::Malformed);
     }
     let inner = Tuple::new("10.244.2.1", A, UDP, 53).opening();
     let outer = tunnelled(UNDERLAY[1], UNDERLAY[0], &inner, 0);
@@ -167,8 +175,10 @@ fn the_host_port_brings_no_pods_address() {
         let bytes = Tuple::new(source, B, UDP, 53).opening();
         is_dropped(&mut fabric, 0, HOST, &bytes, DropReason::SourceSpoofed);
     }
-    let bytes = Tuple::new(A6, B6, UDP, 53).opening();
-    is_dropped(&mut fabric, 0, HOST, &bytes, DropReason::SourceSpoofed);
+    for source in [A6, "fd44:1::77"] {
+        let bytes = Tuple::new(source, B6, UDP, 53).opening();
+        is_dropped(&mut fabric, 0, HOST, &bytes, DropReason::SourceSpoofed);
+    }
 }
 
 #[test]
