@@ -62,9 +62,12 @@ impl Topology {
             Leads::Direct(address) => Some((*block, Way::Node { address })),
             Leads::Node | Leads::World => None,
         };
+        let own =
+            |(prefix, leads): (&IpNet, &Leads)| (*leads == Leads::Node).then_some(prefix.addr());
         Desired {
             addresses: self.tunnel_addresses.clone(),
             blocks: self.prefixes.iter().filter_map(way).collect(),
+            own: self.prefixes.iter().filter_map(own).collect(),
         }
     }
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
 use crate::api::Device;
-use crate::netlink::{self, Address, Netlink, Route};
+use crate::netlink::{self, Address, Netlink, Refusal, Route};
 use crate::netns::{self, sysctl};
 
 /// The interface's name.
@@ -37,6 +37,8 @@ pub struct Desired {
     pub addresses: Vec<IpAddr>,
     /// How each block is reached.
     pub blocks: Vec<(IpNet, Way)>,
+    /// The node's own addresses, which nobody beyond the uplink has.
+    pub own: BTreeSet<IpAddr>,
 }
 
 /// What [`HostDevice::reconcile`] changed.
@@ -55,6 +57,7 @@ pub struct Changes {
 pub struct HostDevice {
     netns: OwnedFd,
     made: Made,
+    uplink: String,
 }
 
 impl HostDevice {
@@ -65,12 +68,13 @@ impl HostDevice {
         device: Device,
         mtu: u32,
         queues: usize,
+        uplink: &str,
     ) -> Result<(Self, Queues), Error> {
         let netns = netns::current()?;
         let wanted =
             Wanted { place: "the node", interface: NAME, device, addresses: &[], mtu, queues };
         let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
-        let host = Self { netns, made };
+        let host = Self { netns, made, uplink: uplink.to_owned() };
         match host.forward() {
             Ok(()) => Ok((host, queues)),
             Err(error) => {
@@ -104,6 +108,9 @@ impl HostDevice {
     /// again changes nothing.
     pub fn reconcile(&self, desired: &Desired) -> Result<Changes, Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
+            // Manx cannot tell by a source whether the node speaks or somebody beyond it, and what NAT makes of others'
+            // packets on the way does come from the node: so before that, where a packet comes in.
+            netlink.set_refusals(&self.refusals(desired)).await?;
             // What must exist before use is made first, removed last.
             let stale = self.add_addresses(&netlink, desired).await?;
             let changes = self.reconcile_routes(&netlink, desired).await?;
@@ -112,6 +119,14 @@ impl HostDevice {
             }
             Ok(changes)
         })?)
+    }
+
+    fn refusals(&self, desired: &Desired) -> BTreeSet<Refusal> {
+        let refusal = |address: &IpAddr| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(source) => Some(Refusal { interface: self.uplink.clone(), source: *source }),
+        };
+        desired.own.iter().filter_map(refusal).collect()
     }
 
     /// Adds what is missing and gives what is there beyond it.
@@ -176,9 +191,10 @@ impl HostDevice {
         Ok(changes)
     }
 
-    /// Removes the routes that leave by other interfaces, and what closing the queues (which goes first) does not remove.
+    /// Removes the rules, the routes that leave by other interfaces, and what closing the queues (which goes first) does not remove.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
+            netlink.set_refusals(&BTreeSet::new()).await?;
             for route in netlink.manx_routes().await? {
                 netlink.delete_route(&route).await?;
             }

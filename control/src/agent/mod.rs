@@ -208,7 +208,8 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
     let namespace = AgentNamespace::create()?;
     let pod_device = pod_device::choose(settings.pod_device)?;
-    let (host_device, mut host) = HostDevice::attach(&namespace, pod_device, uplink.mtu, 1)?;
+    let (host_device, mut host) =
+        HostDevice::attach(&namespace, pod_device, uplink.mtu, 1, &uplink.name)?;
 
     let (report, reports) = crossbeam::channel::unbounded();
     let worker_settings = worker::Settings {

@@ -17,6 +17,7 @@ mod address;
 mod link;
 mod neighbour;
 mod route;
+mod rule;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -25,6 +26,7 @@ pub use self::address::Address;
 pub use self::link::{Link, Peer, Veth};
 pub use self::neighbour::{Neighbour, NextHop};
 pub use self::route::{MANX_PROTOCOL, Route};
+pub use self::rule::Refusal;
 
 use crate::netns;
 

@@ -72,8 +72,13 @@ impl Bench {
             .to_string()
     }
 
-    /// The address of a pod of the node with this index, as its agent tells it.
+    /// The first address of a pod of the node with this index, as its agent tells it.
     pub(crate) fn address(&self, node: usize, pod: &str) -> IpAddr {
+        self.addresses(node, pod)[0]
+    }
+
+    /// All of them.
+    pub(crate) fn addresses(&self, node: usize, pod: &str) -> Vec<IpAddr> {
         let status =
             json(&self.manx(&["status", "--output", "json", "--socket", &self.socket(node)]));
         let endpoints = status["endpoints"].as_array().unwrap();
@@ -82,7 +87,8 @@ impl Bench {
             format!("{}/{}", part("namespace"), part("name"))
         };
         let endpoint = endpoints.iter().find(|endpoint| name(endpoint) == pod).unwrap();
-        endpoint["addresses"][0].as_str().unwrap().parse().unwrap()
+        let addresses = endpoint["addresses"].as_array().unwrap().iter();
+        addresses.map(|address| address.as_str().unwrap().parse().unwrap()).collect()
     }
 
     /// Sends a signal to the process of this bench whose command line has `victim` in it.

@@ -4,6 +4,7 @@
 mod bench;
 mod capture;
 mod change;
+mod forged;
 mod mtu;
 mod stopped;
 mod traffic;

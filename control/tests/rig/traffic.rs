@@ -2,13 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket,
+};
+use std::os::fd::AsRawFd;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{getsockopt, sockopt};
+use manx_dataplane::checksum;
+use manx_dataplane::wire::address::Address;
+use manx_dataplane::wire::{ipv6, protocol};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6, bind, getsockopt,
+    sendto, setsockopt, socket, sockopt,
+};
 
 use crate::bench::Bench;
 
@@ -48,6 +57,11 @@ impl Talker {
     /// Sends datagrams of `len` bytes with their IPv4 header, and says `too big, path mtu N` from when it is told so.
     pub(crate) fn oversized(bench: &Bench, party: &str, peer: IpAddr, len: usize) -> Self {
         Self::spawn(bench, party, &format!("oversized {peer} {len}"))
+    }
+
+    /// Sends datagrams over IPv6 that say they are from `source`.
+    pub(crate) fn forger(bench: &Bench, party: &str, source: IpAddr, peer: IpAddr) -> Self {
+        Self::spawn(bench, party, &format!("forger {source} {peer}"))
     }
 
     fn spawn(bench: &Bench, party: &str, task: &str) -> Self {
@@ -134,6 +148,10 @@ fn helper() {
                 thread::spawn(move || pulse_udp(peer).unwrap());
             }
         }
+        (&"forger", [source, peer]) => {
+            let (source, peer) = (source.parse().unwrap(), peer.parse().unwrap());
+            thread::spawn(move || forge(source, peer).unwrap());
+        }
         (&"oversized", [peer, len]) => {
             let (peer, len) = (address(peer), len.parse().unwrap());
             thread::spawn(move || oversized(peer, len).unwrap());
@@ -160,13 +178,45 @@ fn serve() {
             thread::spawn(move || echo(stream));
         }
     });
-    thread::spawn(move || {
-        let mut buffer = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
-            say(&format!("in udp {}", from.ip()));
-            let _ = socket.send_to(&buffer[..len], from);
-        }
-    });
+    thread::spawn(move || echo_udp(&socket));
+    let here = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, PORT, 0, 0);
+    let only_v6 = socket_v6(here);
+    thread::spawn(move || only_v6.map(|socket| echo_udp(&socket)));
+}
+
+/// A party without IPv6 has none.
+fn socket_v6(here: SocketAddrV6) -> io::Result<UdpSocket> {
+    let (family, kind) = (AddressFamily::Inet6, SockType::Datagram);
+    let socket = socket(family, kind, SockFlag::empty(), None)?;
+    setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+    bind(socket.as_raw_fd(), &SockaddrIn6::from(here))?;
+    Ok(socket.into())
+}
+
+fn echo_udp(socket: &UdpSocket) {
+    let mut buffer = [0; 2048];
+    while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+        say(&format!("in udp {}", from.ip()));
+        let _ = socket.send_to(&buffer[..len], from);
+    }
+}
+
+/// A raw socket sends what it is given, IP header and all.
+fn forge(source: Ipv6Addr, peer: Ipv6Addr) -> io::Result<()> {
+    let (family, kind) = (AddressFamily::Inet6, SockType::Raw);
+    let raw = socket(family, kind, SockFlag::empty(), SockProtocol::Raw)?;
+    let ports = [PORT.to_be_bytes(), PORT.to_be_bytes()].concat();
+    let mut datagram = [&ports[..], &[0, 12, 0, 0], b"fake"].concat();
+    let (from, to) = (Address::v6(source.octets()), Address::v6(peer.octets()));
+    let sum = checksum::pseudo(from, to, protocol::UDP, 12) + checksum::sum(&datagram);
+    datagram[6..8].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    let header = ipv6::header(source.octets(), peer.octets(), protocol::UDP, 64, 12);
+    let to = SockaddrIn6::from(SocketAddrV6::new(peer, 0, 0, 0));
+    loop {
+        sendto(raw.as_raw_fd(), &[&header[..], &datagram].concat(), &to, MsgFlags::empty())?;
+        say("forged");
+        thread::sleep(PULSE);
+    }
 }
 
 fn echo(mut stream: TcpStream) -> io::Result<()> {

@@ -246,7 +246,8 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let agent = AgentNamespace::create().unwrap();
         let node = Pod::new(&[]);
         let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
-        let (host, host_queues) = node.run(|| HostDevice::attach(&agent, device, 1400, 1).unwrap());
+        let (host, host_queues) =
+            node.run(|| HostDevice::attach(&agent, device, 1400, 1, "eth0").unwrap());
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
         let wire = Wire::between(host_queues, pod_queues);
 
@@ -273,6 +274,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
                 (net("10.7.1.0/24"), Way::Node { address: second }),
                 (net("10.7.2.0/24"), Way::Node { address: "192.0.2.1".parse().unwrap() }),
             ],
+            own: [v4, v6].into(),
         };
         let changes = host.reconcile(&desired).unwrap();
         assert_eq!(changes.set.len(), 3, "{changes:?}");

@@ -1,0 +1,78 @@
+//! Rules of policy routing that refuse forged sources.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+
+use futures_util::TryStreamExt;
+use rtnetlink::IpVersion;
+use rtnetlink::packet_route::route::RouteProtocol;
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+
+use super::route::MANX_PROTOCOL;
+use super::{Error, Netlink};
+
+/// Before the main table's 32,766, behind the local one's 0: packets to the node itself are not Manx's to refuse.
+const PRIORITY: u32 = 77;
+
+/// What comes in by an interface from an IPv6 address is dropped instead of forwarded.
+///
+/// For IPv4 the kernel itself takes one of its own addresses as a source for forged; IPv6 has no such check.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refusal {
+    /// The interface's name.
+    pub interface: String,
+    /// The source.
+    pub source: Ipv6Addr,
+}
+
+impl Refusal {
+    fn from_message(message: &RuleMessage) -> Option<Self> {
+        let (mut interface, mut source, mut ours) = (None, None, false);
+        for attribute in &message.attributes {
+            match attribute {
+                RuleAttribute::Iifname(name) => interface = Some(name.clone()),
+                RuleAttribute::Source(IpAddr::V6(from)) => source = Some(*from),
+                RuleAttribute::Protocol(by) => ours = *by == RouteProtocol::Other(MANX_PROTOCOL),
+                _ => {}
+            }
+        }
+        let blackhole = message.header.action == RuleAction::Blackhole;
+        (ours && blackhole).then_some(Self { interface: interface?, source: source? })
+    }
+}
+
+impl Netlink {
+    /// Makes Manx's refusals these, and touches no other rules.
+    pub async fn set_refusals(&self, wanted: &BTreeSet<Refusal>) -> Result<(), Error> {
+        let listed = self.handle.rule().get(IpVersion::V6).execute().try_collect::<Vec<_>>().await;
+        let listed =
+            listed.map_err(Error::request(|| "the routing rules cannot be listed".to_owned()))?;
+        let mut missing = wanted.clone();
+        for message in listed {
+            let Some(refusal) = Refusal::from_message(&message) else { continue };
+            if !missing.remove(&refusal) {
+                let removed = self.handle.rule().del(message).execute().await;
+                removed.map_err(Error::request(|| {
+                    format!("the rule about packets from {} cannot be removed", refusal.source)
+                }))?;
+            }
+        }
+        for Refusal { interface, source } in missing {
+            let mut rule = self
+                .handle
+                .rule()
+                .add()
+                .v6()
+                .input_interface(interface.as_str())
+                .source_prefix(source, 128)
+                .action(RuleAction::Blackhole)
+                .priority(PRIORITY);
+            let by = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
+            rule.message_mut().attributes.push(by);
+            rule.execute().await.map_err(Error::request(|| {
+                format!("packets from {source}, an address of this node, cannot be refused at {interface}")
+            }))?;
+        }
+        Ok(())
+    }
+}
