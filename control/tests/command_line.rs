@@ -165,3 +165,65 @@ fn a_rig_that_cannot_be_says_what_was_found_and_what_to_do() {
     ];
     insta::assert_snapshot!(told.join(""));
 }
+
+#[test]
+fn policy_explain_ends_with_its_verdict() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let objects = "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b}, status: {podIP: 10.0.0.2}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-80}
+spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}
+";
+    fs::write(directory.path().join("objects.yaml"), objects).unwrap();
+    let explain = |from, port, more: &[&str]| {
+        let arguments = ["policy", "explain", "--from", from, "--to", "b", "--port", port, path];
+        manx(&[&arguments[..], more].concat())
+    };
+    let allowed = explain("a", "tcp/80", &[]);
+    assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
+    assert!(text(&allowed.stdout).contains("ALLOWED"));
+    assert_eq!(text(&allowed.stderr), "");
+    let denied = explain("a", "tcp/81", &["--output", "json"]);
+    assert_eq!(denied.status.code(), Some(1));
+    let story: serde_json::Value = serde_json::from_slice(&denied.stdout).unwrap();
+    assert_eq!(story["allowed"], false);
+    for (from, port) in [("nobody", "tcp/80"), ("a", "tcp/http")] {
+        let wrong = explain(from, port, &[]);
+        assert_eq!(wrong.status.code(), Some(2));
+        assert_eq!(text(&wrong.stdout), "");
+        assert!(!wrong.stderr.is_empty());
+    }
+    // An object that is not valid is told of, and fails closed; a file that is none makes it all unknown.
+    fs::write(
+        directory.path().join("broken.yaml"),
+        objects.replace("only-80", "b").replace("[{port: 80}]", "5"),
+    )
+    .unwrap();
+    let closed = explain("a", "tcp/81", &[]);
+    assert_eq!(closed.status.code(), Some(1));
+    assert!(text(&closed.stderr).contains("ports"), "{}", text(&closed.stderr));
+    fs::write(directory.path().join("broken.yaml"), "{").unwrap();
+    assert_eq!(explain("a", "tcp/80", &[]).status.code(), Some(2));
+    assert_eq!(
+        manx(&[
+            "policy",
+            "explain",
+            "--from",
+            "a",
+            "--to",
+            "b",
+            "--port",
+            "tcp/80",
+            "/nonexistent"
+        ])
+        .status
+        .code(),
+        Some(2)
+    );
+}

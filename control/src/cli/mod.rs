@@ -12,6 +12,7 @@ pub mod internal;
 pub mod log;
 pub mod node;
 pub mod output;
+pub mod policy;
 pub mod rig;
 pub mod socket;
 pub mod status;
@@ -37,6 +38,8 @@ pub struct Manx {
 pub enum Command {
     /// Build a whole cluster on this machine and check its traffic against its policies
     Rig(rig::Rig),
+    /// Tell what policies do, without a cluster
+    Policy(policy::Policy),
     /// Run the node agent
     Node(node::Node),
     /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
@@ -86,6 +89,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Rig(rig) => rig::run(rig),
+        Command::Policy(policy) => policy::run(&policy),
         Command::Node(node) => node::run(&node),
         Command::Status(status) => status::run(&status),
         Command::Capture(capture) => capture::run(&capture),

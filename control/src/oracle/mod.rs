@@ -10,12 +10,14 @@
 //! - `members`: who has an address, and the labels that selectors see. `services`: who serves.
 //! - `prepare`, `rules`: rules as they were written; which term of one a packet does not fit.
 //! - `policies`, `tiers`, `profiles`: what is asked, in which order.
-//! - `decide`: the search. `host`: the search at a node's interface. [`verdict`]: what they answer.
+//! - `decide`: the search. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`], [`staged`]: what
+//!   happened on the way.
 //!
 //! A connection passes if the egress side of its source and the ingress side of its destination both let it. Replies are
 //! none of its business.
 
 mod decide;
+pub mod explain;
 pub mod host;
 mod matching;
 mod members;
@@ -31,6 +33,7 @@ mod staged;
 mod tests;
 mod tiers;
 pub mod verdict;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;

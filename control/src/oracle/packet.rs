@@ -123,7 +123,8 @@ impl fmt::Display for Packet {
                 write!(f, "{name} from port {source} to port {destination}")
             }
             Shown::Icmp { kind, code } => write!(f, "{name} type {kind} code {code}"),
-            Shown::Nothing => write!(f, "{name}"),
+            Shown::Nothing if has_ports(self.protocol) => write!(f, "{name} without ports"),
+            Shown::Nothing => f.write_str(&name),
         }
     }
 }

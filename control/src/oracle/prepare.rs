@@ -58,6 +58,7 @@ impl Preparer<'_> {
             })),
         });
         let terms = Terms::Kubernetes {
+            wire: wire.clone(),
             peers: peers.collect(),
             ports: wire.ports.clone().unwrap_or_default(),
         };
@@ -78,7 +79,7 @@ impl Preparer<'_> {
                 _ => Rule { index, action: Action::Deny, terms: Terms::Everything },
             };
         };
-        let peers =
+        let sets =
             peers.iter().map(|peer| match peer {
                 cluster::ClusterPeer::Networks(nets) => ClusterPeer::Networks(nets.clone()),
                 cluster::ClusterPeer::Pods(pods) => ClusterPeer::Pods(self.set(|member| {
@@ -86,7 +87,8 @@ impl Preparer<'_> {
                 })),
             });
         let terms = Terms::Cluster {
-            peers: peers.collect(),
+            wire: peers.clone(),
+            peers: sets.collect(),
             protocols: protocols.clone().unwrap_or_default(),
         };
         Rule { index, action, terms }

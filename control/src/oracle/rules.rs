@@ -16,7 +16,7 @@ use super::members::Member;
 use super::packet::{Packet, has_ports, is_of_family};
 use super::services::ServiceMembers;
 use crate::manifest::object::calico::{self, Action, EntityRule};
-use crate::manifest::object::cluster::ClusterProtocol;
+use crate::manifest::object::cluster::{self, ClusterProtocol};
 use crate::manifest::object::{self, IpBlock, PortNumber};
 
 /// Into the endpoint or out of it.
@@ -145,10 +145,12 @@ pub(super) enum Terms {
     /// None, because nobody knows which.
     Nothing,
     Kubernetes {
+        wire: object::Rule,
         peers: Vec<KubernetesPeer>,
         ports: Vec<object::Port>,
     },
     Cluster {
+        wire: Vec<cluster::ClusterPeer>,
         peers: Vec<ClusterPeer>,
         protocols: Vec<ClusterProtocol>,
     },
@@ -190,7 +192,7 @@ impl Rule {
         match &self.terms {
             Terms::Everything => None,
             Terms::Nothing => Some(Mismatch::Dropped),
-            Terms::Kubernetes { peers, ports } => {
+            Terms::Kubernetes { peers, ports, .. } => {
                 let peer_fits = |holder: Option<usize>| {
                     peers.is_empty()
                         || peers.iter().any(|peer| match peer {
@@ -203,7 +205,7 @@ impl Rule {
                 };
                 with_peer(flow, &peer_fits, &port_fits)
             }
-            Terms::Cluster { peers, protocols } => {
+            Terms::Cluster { peers, protocols, .. } => {
                 let peer_fits = |holder: Option<usize>| {
                     peers.iter().any(|peer| match peer {
                         ClusterPeer::Networks(nets) => {

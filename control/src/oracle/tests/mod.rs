@@ -2,6 +2,7 @@
 
 mod cluster;
 mod cluster_policies;
+mod explain;
 mod host;
 mod invalid;
 mod kubernetes;

@@ -1,0 +1,151 @@
+//! What is asked: who, and with what packet.
+
+use std::net::IpAddr;
+
+use crate::manifest::State;
+use crate::manifest::object::{Kind, Object, ObjectKey};
+use crate::oracle::{Oracle, Packet, Party, Shown};
+use crate::store::Contents;
+
+/// A packet whose family is not known yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// This protocol by number, to this port if there is one.
+    Protocol(u8, Option<u16>),
+    /// ICMP, or in IPv6 `ICMPv6`: of this type and code, else an echo request.
+    Icmp(Option<(u8, u8)>),
+}
+
+impl Wanted {
+    /// Reads `tcp/80`, `icmp`, `icmp/3/1`, `protocol/47`. A number alone would be taken for a port, so it is refused.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "{text:?} is no packet: expected tcp/80, udp/53, sctp/9, icmp, icmp/TYPE/CODE or protocol/NUMBER"
+            )
+        };
+        let byte = |text: &str| text.parse::<u8>().map_err(|_| expected());
+        let lower = text.to_ascii_lowercase();
+        let (name, numbers) = match lower.split_once('/') {
+            Some((name, numbers)) => (name, Some(numbers)),
+            None => (lower.as_str(), None),
+        };
+        let number = match (name, numbers) {
+            ("tcp", _) => 6,
+            ("udp", _) => 17,
+            ("sctp", _) => 132,
+            ("protocol", Some(number)) => return Ok(Self::Protocol(byte(number)?, None)),
+            ("icmp" | "icmpv6", None) => return Ok(Self::Icmp(None)),
+            ("icmp" | "icmpv6", Some(numbers)) => {
+                let (kind, code) = numbers.split_once('/').unwrap_or((numbers, "0"));
+                return Ok(Self::Icmp(Some((byte(kind)?, byte(code)?))));
+            }
+            _ => return Err(expected()),
+        };
+        let port = numbers.map(str::parse).transpose().map_err(|_| expected())?;
+        Ok(Self::Protocol(number, port))
+    }
+
+    /// The packet in one family, from this port.
+    pub fn packet(self, v4: bool, source: u16) -> Packet {
+        match self {
+            Self::Protocol(protocol, Some(destination)) => {
+                Packet { protocol, shown: Shown::Ports { source, destination } }
+            }
+            Self::Protocol(protocol, None) => Packet::bare(protocol),
+            Self::Icmp(None) => Packet::echo(v4),
+            Self::Icmp(Some((kind, code))) => Packet::icmp(if v4 { 1 } else { 58 }, kind, code),
+        }
+    }
+}
+
+/// Everybody that a text may mean: a pod or node once for each of its addresses. An address means the pod or node that has
+/// it. `Err` says why there is nobody.
+pub(super) fn parties(
+    text: &str,
+    contents: &Contents,
+    oracle: &Oracle,
+) -> Result<Vec<Party>, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        let everybody = oracle.pods().chain(nodes(contents, |_| true));
+        let mut having: Vec<Party> = everybody.filter(|party| party.address() == address).collect();
+        return match having.len() {
+            0 => Ok(vec![Party::Address(address)]),
+            1 => Ok(having),
+            _ => {
+                having.dedup();
+                let names: Vec<String> = having.iter().map(ToString::to_string).collect();
+                Err(format!(
+                    "{address} belongs to {}; name the one that is meant",
+                    names.join(" and ")
+                ))
+            }
+        };
+    }
+    if let Some(name) = text.strip_prefix("node/") {
+        let addresses: Vec<Party> = nodes(contents, |node| node == name).collect();
+        return if addresses.is_empty() {
+            Err(format!("there is no node {name} with an InternalIP in the manifests"))
+        } else {
+            Ok(addresses)
+        };
+    }
+    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    let of_pod: Vec<Party> = oracle
+        .pods()
+        .filter(|party| {
+            matches!(party, Party::Pod { namespace: of, name: called, .. } if of == namespace && called == name)
+        })
+        .collect();
+    if of_pod.is_empty() { Err(no_pod(namespace, name, contents)) } else { Ok(of_pod) }
+}
+
+/// The nodes that are wanted, once for each of their addresses.
+fn nodes(contents: &Contents, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Party> {
+    let valid = contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
+        State::Valid(object) => Some((key, object)),
+        State::Invalid(_) => None,
+    });
+    valid
+        .filter_map(move |(key, object)| match &**object {
+            Object::Node(node) if wanted(&key.name) => Some((&key.name, node)),
+            _ => None,
+        })
+        .flat_map(|(name, node)| {
+            let mut addresses = node.internal_ips.clone();
+            addresses.extend(node.calico_address.map(|net| net.addr()));
+            addresses.sort();
+            addresses.dedup();
+            addresses.into_iter().map(|address| Party::Node { name: name.clone(), address })
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+fn no_pod(namespace: &str, name: &str, contents: &Contents) -> String {
+    let (kind, namespace, name) = (Kind::Pod, namespace.to_owned(), name.to_owned());
+    let key = ObjectKey { kind, namespace, name };
+    match contents.objects.get(&key).map(|stored| &stored.state) {
+        None => format!(
+            "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address"
+        ),
+        Some(State::Invalid(_)) => {
+            format!("{key} is not valid, so it is no endpoint and nothing passes")
+        }
+        Some(State::Valid(_)) => format!(
+            "{key} is no endpoint: it is on the host's network, finished, in a namespace or of a service account that \
+             is not valid, or has no address"
+        ),
+    }
+}
+
+/// The two parties in one family: that which both have, IPv4 first unless IPv6 is asked for.
+pub(super) fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party)> {
+    let families = if v6 { &[false][..] } else { &[true, false] };
+    families.iter().find_map(|v4| {
+        let of_family = |parties: &[Party]| {
+            parties.iter().find(|party| party.address().is_ipv4() == *v4).cloned()
+        };
+        of_family(from).zip(of_family(to))
+    })
+}

@@ -1,0 +1,234 @@
+//! `manx policy explain`.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::ask::{Wanted, in_one_family, parties};
+use super::assume;
+use crate::cli::Error;
+use crate::cli::output::{self, Output};
+use crate::manifest::problem::{Problem, Severity};
+use crate::oracle::explain::Story;
+use crate::oracle::{Oracle, Packet};
+use crate::store::{Contents, Store};
+
+/// The settings of `manx policy explain`.
+#[derive(Debug, Clone, Args)]
+pub struct Explain {
+    /// Who asks: NAMESPACE/POD, POD, node/NAME or an address
+    #[arg(long, value_name = "PARTY")]
+    pub from: String,
+    /// Who is asked
+    #[arg(long, value_name = "PARTY")]
+    pub to: String,
+    /// With what: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment
+    #[arg(long, value_name = "PACKET", value_parser = Wanted::parse)]
+    pub port: Wanted,
+    /// The port that it comes from
+    #[arg(long, value_name = "PORT", default_value_t = Packet::EPHEMERAL)]
+    pub source_port: u16,
+    /// By the IPv6 addresses of parties that have both
+    #[arg(long, short = '6')]
+    pub ipv6: bool,
+    /// Form of the explanation
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+    /// Directory of manifests
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    #[serde(flatten)]
+    story: Story,
+    /// The parties whose address is assumed, because the manifests give them none.
+    assumed: Vec<String>,
+}
+
+/// Prints what decides. The connection passes: exit code 0; it does not: 1; nobody can tell: 2.
+pub fn run(explain: &Explain) -> Result<(), Error> {
+    let mut contents = Store::load(&explain.directory);
+    let errors = contents.problems.iter().filter(|problem| problem.severity == Severity::Error);
+    for problem in errors {
+        // Whoever does not listen on standard error is not told.
+        let _ = writeln!(io::stderr(), "{problem}");
+    }
+    if !contents.in_sync {
+        let problems: Vec<String> = contents.problems.iter().map(Problem::summary).collect();
+        return Err(Error::Invalid(format!(
+            "not everything in {} can be read, so nobody knows what is in force: {}",
+            explain.directory.display(),
+            problems.join("; ")
+        )));
+    }
+    let explanation = tell(explain, &mut contents).map_err(Error::Invalid)?;
+    match explain.output {
+        Output::Text => output::print(&render(&explanation))?,
+        Output::Json => output::print_json(&explanation)?,
+    }
+    if explanation.story.allowed { Ok(()) } else { Err(Error::Deviation) }
+}
+
+fn tell(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
+    let assumed = assume::addresses(contents);
+    let oracle = Oracle::new(&contents.objects);
+    let from = parties(&explain.from, contents, &oracle)?;
+    let to = parties(&explain.to, contents, &oracle)?;
+    let Some((from, to)) = in_one_family(&from, &to, explain.ipv6) else {
+        return Err(format!(
+            "{} and {} have no addresses of {} family",
+            explain.from,
+            explain.to,
+            if explain.ipv6 { "the IPv6" } else { "one" }
+        ));
+    };
+    let packet = explain.port.packet(to.address().is_ipv4(), explain.source_port);
+    let given: Vec<_> = assumed.values().flatten().copied().collect();
+    let mut unsure: Vec<String> = [&from, &to]
+        .into_iter()
+        .filter(|party| given.contains(&party.address()))
+        .map(ToString::to_string)
+        .collect();
+    unsure.dedup();
+    Ok(Explanation { story: oracle.explain(&from, &to, packet), assumed: unsure })
+}
+
+fn render(explanation: &Explanation) -> String {
+    let mut text = explanation.story.to_string();
+    if !explanation.assumed.is_empty() {
+        let parties = explanation.assumed.join(", ");
+        text.push_str("\nno address in the manifests, assumed: ");
+        text.push_str(&parties);
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: &str = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.1.1.0/24, 'fd00:1::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.2.0/24}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {app: a}}, spec: {nodeName: n1, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b, labels: {app: b}}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: c, namespace: far}, spec: {nodeName: n2, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: h}, spec: {nodeName: n2, hostNetwork: true, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {nodeName: 5}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-80}
+spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
+";
+
+    fn asked(from: &str, to: &str, port: &str) -> Explain {
+        Explain {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            port: Wanted::parse(port).unwrap(),
+            source_port: Packet::EPHEMERAL,
+            ipv6: false,
+            output: Output::Text,
+            directory: PathBuf::new(),
+        }
+    }
+
+    fn told(explain: &Explain) -> Result<Explanation, String> {
+        tell(explain, &mut Contents::of_texts([("objects.yaml", NODES)]))
+    }
+
+    fn says(from: &str, to: &str, port: &str) -> String {
+        match told(&asked(from, to, port)) {
+            Ok(explanation) => render(&explanation),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn a_denial_is_told_with_the_term_that_failed() {
+        insta::assert_snapshot!(says("a", "default/b", "tcp/81"), @r"
+        default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 81: DENIED
+
+        egress of default/a (10.1.1.3): no policy decides, and profile kns.default allows everything
+          profile kns.default
+
+        ingress of default/b (10.1.1.2): isolated by default/only-80, and no rule allows it
+          tier default, order 1000000, then Deny
+            NetworkPolicy default/only-80, order 1000
+              rule 0 Allow: no match: ports: TCP 80
+
+        no address in the manifests, assumed: default/a (10.1.1.3)
+        ");
+    }
+
+    #[test]
+    fn in_json_it_is_the_same() {
+        let json =
+            serde_json::to_value(told(&asked("172.18.0.2", "b", "tcp/80")).unwrap()).unwrap();
+        assert_eq!(json["from"], "node n1 (172.18.0.2)");
+        assert_eq!(json["allowed"], true);
+        assert_eq!(json["ingress"]["why"], "a node always reaches its own pods");
+        let json = serde_json::to_value(told(&asked("10.1.1.3", "b", "udp/80")).unwrap()).unwrap();
+        assert_eq!(json["from"], "default/a (10.1.1.3)");
+        assert_eq!(json["assumed"], serde_json::json!(["default/a (10.1.1.3)"]));
+        let rule = &json["ingress"]["tiers"][0]["policies"][0]["rules"][0];
+        let expected = serde_json::json!({"rule": 0, "action": "Allow", "failed": "ports: TCP 80"});
+        assert_eq!(*rule, expected);
+    }
+
+    #[test]
+    fn parties_are_pods_nodes_and_addresses() {
+        let first = |from, to| says(from, to, "icmp").lines().next().unwrap().to_owned();
+        insta::assert_snapshot!(first("a", "far/c"), @"default/a (10.1.1.3) -> far/c (10.1.2.2), ICMP type 8 code 0: ALLOWED");
+        insta::assert_snapshot!(first("far/c", "192.0.2.1"), @"far/c (10.1.2.2) -> 192.0.2.1, ICMP type 8 code 0: ALLOWED");
+        insta::assert_snapshot!(first("a", "node/n1"), @"default/a (10.1.1.3) -> node n1 (172.18.0.2), ICMP type 8 code 0: ALLOWED");
+        insta::assert_snapshot!(first("a", "2001:db8::1"), @"default/a (fd00:1::2) -> 2001:db8::1, ICMPv6 type 128 code 0: ALLOWED");
+        let six = Explain { ipv6: true, ..asked("a", "b", "tcp/80") };
+        insta::assert_snapshot!(told(&six).unwrap_err(), @"a and b have no addresses of the IPv6 family");
+    }
+
+    #[test]
+    fn who_cannot_be_asked_about_is_said_why() {
+        insta::assert_snapshot!(says("nobody", "b", "tcp/80"), @"Pod default/nobody is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address");
+        insta::assert_snapshot!(says("h", "b", "tcp/80"), @"Pod default/h is no endpoint: it is on the host's network, finished, in a namespace or of a service account that is not valid, or has no address");
+        insta::assert_snapshot!(says("x", "b", "tcp/80"), @"Pod default/x is not valid, so it is no endpoint and nothing passes");
+        insta::assert_snapshot!(says("node/n2", "b", "tcp/80"), @"there is no node n2 with an InternalIP in the manifests");
+        insta::assert_snapshot!(says("b", "fd00:9::9", "tcp/80"), @"b and fd00:9::9 have no addresses of one family");
+    }
+
+    #[test]
+    fn packets_are_protocols_and_ports_or_types_and_codes() {
+        let packet = |text| Wanted::parse(text).map(|wanted| wanted.packet(true, 1).to_string());
+        for (text, expected) in [
+            ("tcp/80", "TCP from port 1 to port 80"),
+            ("UDP/53", "UDP from port 1 to port 53"),
+            ("sctp/9", "SCTP from port 1 to port 9"),
+            ("tcp", "TCP without ports"),
+            ("protocol/47", "protocol 47"),
+            ("icmp", "ICMP type 8 code 0"),
+            ("icmp/3", "ICMP type 3 code 0"),
+            ("icmp/3/1", "ICMP type 3 code 1"),
+        ] {
+            assert_eq!(packet(text).as_deref(), Ok(expected));
+        }
+        for wrong in
+            ["", "80", "tcp/", "tcp/65536", "tcp/80/1", "http", "icmp/a", "47/1", "protocol/256"]
+        {
+            assert!(packet(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(Wanted::Icmp(Some((1, 4))).packet(false, 1), Packet::icmp(58, 1, 4));
+    }
+}

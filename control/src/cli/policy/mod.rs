@@ -1,0 +1,31 @@
+//! `manx policy`: what policies do, without a cluster.
+
+mod ask;
+mod assume;
+pub mod explain;
+
+use clap::{Args, Subcommand};
+
+use super::Error;
+
+/// `manx policy ...`.
+#[derive(Debug, Args)]
+pub struct Policy {
+    /// Which.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands about policy.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Tell whether a connection passes, and what decided, tier by tier and rule by rule
+    Explain(explain::Explain),
+}
+
+/// Runs the command.
+pub fn run(policy: &Policy) -> Result<(), Error> {
+    match &policy.command {
+        Command::Explain(explain) => explain::run(explain),
+    }
+}
