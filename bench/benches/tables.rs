@@ -11,9 +11,10 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, TcpFlags};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Direction, Endpoint, IpBlock, LabelSelector, Model, ObjectName, Peer, Policy, PolicyState,
-    PortMatch, Protocol, Requirement, Rule, Service, Transport,
+    Action, Direction, Endpoint, Entity, Hook, KUBERNETES, Model, NAMESPACE, ORCHESTRATOR,
+    ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule, Transport,
 };
+use manx_policy_compiler::selector::Selector;
 
 const TCP: u8 = 6;
 /// Pods of this node; the others are elsewhere.
@@ -34,9 +35,12 @@ fn name(index: usize) -> ObjectName {
     ObjectName::new(format!("ns-{}", index % NAMESPACES), format!("pod-{index}"))
 }
 
-fn app(index: usize) -> LabelSelector {
-    let requirement = Requirement::In("app".to_owned(), BTreeSet::from([format!("app-{index}")]));
-    LabelSelector(BTreeSet::from([requirement]))
+fn app(namespace: usize, index: usize) -> Selector {
+    Selector::and([
+        Selector::equals(NAMESPACE, format!("ns-{namespace}")),
+        Selector::equals(ORCHESTRATOR, KUBERNETES),
+        Selector::equals("app", format!("app-{index}")),
+    ])
 }
 
 /// `pods` pods of [`APPS`] apps in [`NAMESPACES`] namespaces; for each app of each namespace a policy that lets the next app
@@ -46,27 +50,34 @@ fn model(pods: usize) -> Model {
     for namespace in 0..NAMESPACES {
         model.namespaces.insert(format!("ns-{namespace}"), BTreeMap::new());
         for index in 0..APPS {
-            let block: ipnet::IpNet = ipnet::Ipv4Net::new_assert(
+            let block = ipnet::Ipv4Net::new_assert(
                 Ipv4Addr::new(192, 168, (namespace * APPS + index) as u8, 0),
                 24,
-            )
-            .into();
-            let peers = [
-                Some(Peer::PodsHere(app((index + 1) % APPS))),
-                IpBlock::new(block, []).ok().map(Peer::Block),
-            ];
-            let service = |port| Service { protocol: Protocol::Tcp, port };
-            let ranges = vec![
-                service(PortMatch::Range { first: 8080, last: 8080 }),
-                service(PortMatch::Range { first: 9000 + index as u16, last: 9100 }),
-            ];
-            let rule =
-                Rule { peers: Some(peers.into_iter().flatten().collect()), services: Some(ranges) };
-            let policy = Policy { selector: app(index), ingress: Some(vec![rule]), egress: None };
-            model.policies.insert(
-                ObjectName::new(format!("ns-{namespace}"), format!("policy-{index}")),
-                PolicyState::Valid(Arc::new(policy)),
             );
+            let pods = Some(app(namespace, (index + 1) % APPS));
+            let nets = BTreeSet::from([block.into()]);
+            let mut rule = Rule::every_packet(0, Action::Allow);
+            rule.protocol = Some(TCP);
+            rule.source.entities = Some(vec![
+                Entity { selector: pods, ..Entity::default() },
+                Entity { nets, ..Entity::default() },
+            ]);
+            rule.destination.ports = vec![
+                PortMatch::Range { first: 8080, last: 8080 },
+                PortMatch::Range { first: 9000 + index as u16, last: 9100 },
+            ];
+            let policy = Policy {
+                tier: "default".to_owned(),
+                order: Order::KUBERNETES,
+                selector: app(namespace, index),
+                hook: Hook::Endpoint,
+                ingress: Some(vec![rule]),
+                egress: None,
+                broken: false,
+            };
+            let (namespace, name) = (format!("ns-{namespace}"), format!("policy-{index}"));
+            let name = PolicyName::new(PolicyKind::Kubernetes, namespace, name);
+            model.policies.insert(name, Arc::new(policy));
         }
     }
     for index in 0..pods {
@@ -76,7 +87,7 @@ fn model(pods: usize) -> Model {
                 format!("app-{}", index / NAMESPACES % APPS),
             )]),
             addresses: BTreeSet::from([IpAddr::V4(pod_address(index))]),
-            named_ports: BTreeSet::new(),
+            ..Endpoint::default()
         };
         model.endpoints.insert(name(index), Arc::new(endpoint));
     }
@@ -91,15 +102,17 @@ fn classifier(criterion: &mut Criterion) {
         let image = Compiler::new().compile(&model, &local);
         let chains: Vec<_> =
             local.iter().filter_map(|pod| image.chain(pod, Direction::Ingress)).collect();
+        let own = image.identity_v4(pod_address(0).to_bits());
         let mut index = 0u32;
         group.bench_function(BenchmarkId::new("lookup", pods), |bencher| {
             bencher.iter(|| {
                 index = index.wrapping_add(1);
                 let address = 0x0a00_0000 + shuffled(index, pods as u32);
                 let chain = chains[index as usize % chains.len()];
-                let port = Some(8080 + (index % 1100) as u16);
+                let port = 8080 + (index % 1100) as u16;
                 let peer = image.identity_v4(black_box(address));
-                black_box(image.classify(chain, peer, Transport { protocol: TCP, port }))
+                let packet = Transport::ports(Protocol::Tcp, 49_152, port);
+                black_box(image.classify(chain, own, peer, packet))
             });
         });
         group.sample_size(10);

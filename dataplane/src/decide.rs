@@ -2,7 +2,7 @@
 //!
 //! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`].
 
-use manx_policy_compiler::model::{Protocol, Transport};
+use manx_policy_compiler::model::{Protocol, Shown, Transport};
 
 use crate::fate::{DropReason, Fate};
 use crate::flow::{
@@ -73,43 +73,75 @@ impl Subject<'_> {
     }
 
     fn transport(&self) -> Transport {
-        let port = self.parsed.has_ports.then_some(self.parsed.destination_port);
-        Transport { protocol: self.parsed.protocol, port }
+        let Parsed { protocol, source_port: source, destination_port: destination, .. } =
+            *self.parsed;
+        let shown = match self.parsed.icmp() {
+            Some((kind, code)) => Shown::Icmp { kind, code },
+            None if self.parsed.has_ports => Shown::Ports { source, destination },
+            None => Shown::Nothing,
+        };
+        Transport { protocol, shown }
     }
 }
 
 /// The key of a packet's flow.
 #[inline]
 pub fn flow_key(parsed: &Parsed) -> (FlowKey, Orientation) {
-    // The other family's ICMP is a protocol like any other: its type, which nobody reads, is no echo's.
-    let is_request = match (parsed.protocol, parsed.is_v4(), parsed.icmp_type) {
-        (protocol::ICMPV4, true, icmpv4::kind::ECHO_REQUEST)
-        | (protocol::ICMPV6, false, icmpv6::kind::ECHO_REQUEST) => Some(true),
-        (protocol::ICMPV4, true, icmpv4::kind::ECHO_REPLY)
-        | (protocol::ICMPV6, false, icmpv6::kind::ECHO_REPLY) => Some(false),
-        _ => None,
-    };
-    key(
-        parsed.source,
-        parsed.destination,
-        [parsed.source_port, parsed.destination_port],
-        parsed.protocol,
-        is_request,
-    )
+    let ports = [parsed.source_port, parsed.destination_port];
+    key(parsed.source, parsed.destination, ports, parsed.protocol, parsed.icmp())
 }
 
-/// Asking and answering are different ends of an echo's flow: a request never passes as the reply to another one.
+/// Asking and answering are different ends of a query's flow: a request never passes as the reply to another one.
 fn key(
     source: Address,
     destination: Address,
     ports: [u16; 2],
     upper: u8,
-    is_request: Option<bool>,
+    icmp: Option<(u8, u8)>,
 ) -> (FlowKey, Orientation) {
-    match is_request {
-        Some(is_request) => FlowKey::echo(source, destination, ports[0], is_request, upper),
-        None => FlowKey::new(source, destination, ports[0], ports[1], upper),
+    let Some((kind, code)) = icmp else {
+        return FlowKey::new(source, destination, ports[0], ports[1], upper);
+    };
+    match query(source, upper, kind) {
+        Some((other, asks)) if code == 0 => {
+            FlowKey::query(source, destination, ports[0], [kind, other], asks, upper)
+        }
+        _ => FlowKey::message(source, destination, kind, code, upper),
     }
+}
+
+/// Of an ICMP query or reply the other's type, and whether it is the query. The other family's ICMP asks nothing.
+fn query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> {
+    match (upper, source.is_v4()) {
+        (protocol::ICMPV4, true) => icmpv4::kind::query(kind),
+        (protocol::ICMPV6, false) => icmpv6::kind::query(kind),
+        _ => None,
+    }
+}
+
+/// What policy is asked for a flow: what its first packet showed.
+fn transport(entry: &FlowEntry) -> Transport {
+    let (key, original) = (entry.key(), entry.original());
+    let protocol = key.protocol();
+    let shown = match (protocol, Protocol::from_number(protocol)) {
+        (protocol::ICMPV4 | protocol::ICMPV6, _) => {
+            let low = key.icmp_type();
+            match (key.icmp_code(), original) {
+                (Some(code), _) => Shown::Icmp { kind: low, code },
+                (None, Orientation::LowToHigh) => Shown::Icmp { kind: low, code: 0 },
+                (None, Orientation::HighToLow) => {
+                    let other = query(key.source(original).0, protocol, low);
+                    Shown::Icmp { kind: other.map_or(low, |(other, _)| other), code: 0 }
+                }
+            }
+        }
+        (_, Some(_)) => Shown::Ports {
+            source: key.source(original).1,
+            destination: key.destination(original).1,
+        },
+        _ => Shown::Nothing,
+    };
+    Transport { protocol, shown }
 }
 
 /// A decision: the fate, and the counter slots of what gave it.
@@ -330,7 +362,7 @@ fn follow(
 /// Brings a flow up to date with the tables and tells where it goes and what is thought of it.
 fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgement) {
     let (source, _) = entry.key().source(entry.original());
-    let (destination, port) = entry.key().destination(entry.original());
+    let (destination, _) = entry.key().destination(entry.original());
     let moved = entry.path.route_generation != tables.route_generation;
     let ends = if moved {
         ends(tables, source, destination)
@@ -359,10 +391,8 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgem
         entry.path.route_generation = tables.route_generation;
         return (ends, Judgement { denied: None, rules: entry.counters });
     }
-    let protocol = entry.key().protocol();
-    let port = Protocol::from_number(protocol).map(|_| port);
     let judgement = if connects(ends.from, ends.to) {
-        judge::judge(tables, &ends, &grounds, Transport { protocol, port })
+        judge::judge(tables, &ends, &grounds, transport(entry))
     } else {
         Judgement::without_rules(Some(DropReason::NoRoute))
     };
@@ -427,10 +457,13 @@ fn related(tables: &Tables, flows: &mut FlowTable, subject: &Subject<'_>, now: u
         return unmatched;
     }
     // Hosts complain of what they were asked; nobody needs to know that an answer did not arrive.
-    let echo = if quoted.source.is_v4() { protocol::ICMPV4 } else { protocol::ICMPV6 };
-    let echo = (quoted.protocol == echo).then_some(true);
+    let asked = quoted.icmp.and_then(|(kind, _)| query(quoted.source, quoted.protocol, kind));
+    if asked.is_some_and(|(_, asks)| !asks) {
+        return unmatched;
+    }
     let ports = [quoted.source_port, quoted.destination_port];
-    let (key, orientation) = key(quoted.source, quoted.destination, ports, quoted.protocol, echo);
+    let (key, orientation) =
+        key(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
     let hash = flows.hash(&key);
     let Some(entry) = flows.lookup(hash, &key, now) else { return unmatched };
     let direction = entry.direction(orientation);

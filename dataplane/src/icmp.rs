@@ -143,6 +143,8 @@ pub struct Quoted {
     pub source_port: u16,
     /// As in [`Parsed::destination_port`].
     pub destination_port: u16,
+    /// As in [`Parsed::icmp`].
+    pub icmp: Option<(u8, u8)>,
 }
 
 /// What the ICMP error quotes (IPv4 types 3, 4, 11, 12; IPv6 types 1 to 4), or `None`: it is no such error, it quotes
@@ -165,9 +167,11 @@ fn quoted_v4(quote: &[u8]) -> Option<Quoted> {
         return None;
     }
     let segment = &quote[ip.header_len()..];
+    let mut message = None;
     let (source_port, destination_port) = match ip.protocol() {
         protocol::ICMPV4 => {
             let icmp = icmpv4::View::new_checked(segment).ok()?;
+            message = Some((icmp.kind(), icmp.code()));
             let id = if icmpv4::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
             (!icmpv4::kind::is_error(icmp.kind())).then_some((id, id))?
         }
@@ -179,6 +183,7 @@ fn quoted_v4(quote: &[u8]) -> Option<Quoted> {
         protocol: ip.protocol(),
         source_port,
         destination_port,
+        icmp: message,
     })
 }
 
@@ -189,9 +194,11 @@ fn quoted_v6(quote: &[u8]) -> Option<Quoted> {
         return None;
     }
     let segment = &ip.payload()[walked.offset..];
+    let mut message = None;
     let (source_port, destination_port) = match walked.protocol {
         protocol::ICMPV6 => {
             let icmp = icmpv6::View::new_checked(segment).ok()?;
+            message = Some((icmp.kind(), icmp.code()));
             let id = if icmpv6::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
             (!icmpv6::kind::is_error(icmp.kind())).then_some((id, id))?
         }
@@ -203,6 +210,7 @@ fn quoted_v6(quote: &[u8]) -> Option<Quoted> {
         protocol: walked.protocol,
         source_port,
         destination_port,
+        icmp: message,
     })
 }
 

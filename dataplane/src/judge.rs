@@ -68,15 +68,17 @@ pub fn judge(tables: &Tables, ends: &Ends, grounds: &Grounds, transport: Transpo
     if matches!(ends.from, Via::Endpoint(_)) && ends.from == ends.to {
         return judgement;
     }
-    let ask = |chain: ChainId, peer: u32| {
-        let path = tables.image.path(tables.image.classify(chain, Identity(peer), transport));
+    let ask = |chain: ChainId, own: u32, peer: u32| {
+        let (own, peer) = (Identity(own), Identity(peer));
+        let path = tables.image.path(tables.image.classify(chain, own, peer, transport));
         (path.verdict == Verdict::Deny, path.slot)
     };
     if let Via::Endpoint(index) = ends.from {
         let Some(source) = tables.endpoint(index) else {
             return Judgement { denied: Some(DropReason::NoTables), ..judgement };
         };
-        let (deny, slot) = ask(source.egress, grounds.destination_identity);
+        let (deny, slot) =
+            ask(source.egress, grounds.source_identity, grounds.destination_identity);
         judgement.rules.egress = slot;
         if deny {
             return Judgement { denied: Some(DropReason::PolicyEgress), ..judgement };
@@ -86,7 +88,8 @@ pub fn judge(tables: &Tables, ends: &Ends, grounds: &Grounds, transport: Transpo
         let Some(destination) = tables.endpoint(index) else {
             return Judgement { denied: Some(DropReason::NoTables), ..judgement };
         };
-        let (deny, slot) = ask(destination.ingress, grounds.source_identity);
+        let (deny, slot) =
+            ask(destination.ingress, grounds.destination_identity, grounds.source_identity);
         judgement.rules.ingress = slot;
         if deny {
             return Judgement { denied: Some(DropReason::PolicyIngress), ..judgement };

@@ -98,6 +98,14 @@ impl Parsed {
         }
     }
 
+    /// Type and code of ICMP or `ICMPv6`, but for later fragments.
+    #[inline]
+    pub fn icmp(&self) -> Option<(u8, u8)> {
+        let is_icmp = matches!(self.protocol, protocol::ICMPV4 | protocol::ICMPV6)
+            && !matches!(self.fragment, Fragment::Later { .. });
+        is_icmp.then_some((self.icmp_type, self.icmp_code))
+    }
+
     /// Whether it is an ICMP message about another packet.
     #[inline]
     pub fn is_icmp_error(&self) -> bool {

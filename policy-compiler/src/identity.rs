@@ -1,12 +1,11 @@
 //! Addresses to identities: numbers that stand for everything that policy can ask of a peer.
 //!
-//! The key of an identity is the set of *subjects* that have the address (a subject is what selectors and port names see
-//! of a pod: namespace, its labels, the pod's labels, its named ports; the set is empty where no pod is) and the longest
-//! CIDR prefix *in use* that contains the address, its *atom* (the prefixes in use are the blocks and exceptions of all
-//! policies that are compiled).
+//! The key of an identity is the set of *subjects* that have the address (see the subject module; the set is empty where
+//! nobody is) and the longest CIDR prefix *in use* that contains the address, its *atom* (the prefixes in use are the nets
+//! of all policies that are compiled, and the two that hold a whole family each).
 //!
-//! **Why the truth of every predicate is constant for a key.** Selectors and port names look at subjects only. A block is
-//! true of an address if its CIDR contains it and no exception does; each of those is a prefix in use, hence it either
+//! **Why the truth of every predicate is constant for a key.** Selectors, port names and services look at subjects only. A
+//! list of nets is true of an address if one of them contains it; each of those is a prefix in use, hence it either
 //! contains the atom and so every address of this key, or it does not contain it. In the second case it contains no
 //! address of this key: two prefixes nest or are disjoint, and had a prefix inside the atom contained the address, it and
 //! not the atom would be the longest. When a new prefix comes into use, the addresses inside it get another key and so
@@ -16,55 +15,22 @@
 //! are of no more use, all keys are forgotten and start over *behind* the highest number, so that tables indexed by
 //! identity stay small. That costs each live flow one new judgement.
 
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
-
 use ahash::AHashMap;
 use ipnet::IpNet;
 
 use crate::image::Identity;
-use crate::model::{Endpoint, Labels};
 use crate::prefix_map::MAX_VALUE;
+use crate::subject::{SubjectId, Subjects};
 
 /// Identities without use are kept up to this number and three times those in use.
 const SPARE: u32 = 65_536;
 
-/// What selectors and port names see of a pod; its addresses do not count.
-#[derive(Debug, Clone)]
-pub(crate) struct Subject {
-    /// Index of its namespace in [`Interner::namespaces`].
-    pub(crate) namespace: u32,
-    /// Any pod that is this subject.
-    pub(crate) endpoint: Arc<Endpoint>,
-}
-
-impl PartialEq for Subject {
-    fn eq(&self, other: &Self) -> bool {
-        let (a, b) = (&self.endpoint, &other.endpoint);
-        self.namespace == other.namespace
-            && (Arc::ptr_eq(a, b) || (a.labels == b.labels && a.named_ports == b.named_ports))
-    }
-}
-
-impl Eq for Subject {}
-
-impl Hash for Subject {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.namespace.hash(state);
-        self.endpoint.labels.hash(state);
-        self.endpoint.named_ports.hash(state);
-    }
-}
-
-/// Index of a subject in [`Interner::subjects`].
-pub(crate) type SubjectId = u32;
-
 /// The subjects that have an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Holders {
-    /// No pod.
+    /// Nobody.
     Nobody,
-    /// One pod, or several that are the same subject.
+    /// One member, or several that are the same subject.
     One(SubjectId),
     /// Several, ascending.
     Many(Box<[SubjectId]>),
@@ -102,13 +68,9 @@ pub(crate) struct Key {
 /// The numbers of subjects and identities, for the life of a compiler.
 #[derive(Debug)]
 pub(crate) struct Interner {
-    namespace_ids: AHashMap<(String, Labels), u32>,
-    subject_ids: AHashMap<Subject, SubjectId>,
     identities: AHashMap<Key, Identity>,
-    /// Name and labels of each namespace.
-    pub(crate) namespaces: Vec<(String, Labels)>,
-    /// Each subject.
-    pub(crate) subjects: Vec<Subject>,
+    /// The numbers of subjects.
+    pub(crate) subjects: Subjects,
     /// The lowest identity that is not forgotten.
     pub(crate) first: u32,
     next: u32,
@@ -116,37 +78,11 @@ pub(crate) struct Interner {
 
 impl Default for Interner {
     fn default() -> Self {
-        Self {
-            namespace_ids: AHashMap::new(),
-            subject_ids: AHashMap::new(),
-            identities: AHashMap::new(),
-            namespaces: Vec::new(),
-            subjects: Vec::new(),
-            first: 1,
-            next: 1,
-        }
+        Self { identities: AHashMap::new(), subjects: Subjects::default(), first: 1, next: 1 }
     }
 }
 
 impl Interner {
-    /// The number of a namespace with these labels.
-    pub(crate) fn namespace(&mut self, name: &str, labels: &Labels) -> u32 {
-        let key = (name.to_owned(), labels.clone());
-        *self.namespace_ids.entry(key).or_insert_with_key(|key| {
-            self.namespaces.push(key.clone());
-            self.namespaces.len() as u32 - 1
-        })
-    }
-
-    /// The number of a pod's subject.
-    pub(crate) fn subject(&mut self, namespace: u32, endpoint: &Arc<Endpoint>) -> SubjectId {
-        let key = Subject { namespace, endpoint: Arc::clone(endpoint) };
-        *self.subject_ids.entry(key).or_insert_with_key(|key| {
-            self.subjects.push(key.clone());
-            self.subjects.len() as u32 - 1
-        })
-    }
-
     /// The identity of a key. When all 2^31 numbers have been used, [`Identity::UNKNOWN`], which is always denied.
     pub(crate) fn identity(&mut self, key: Key) -> Identity {
         *self.identities.entry(key).or_insert_with(|| {

@@ -4,7 +4,7 @@
 //! address ── prefix map ──────────> identity
 //! identity ───────────────────────> class      what the policies in use can tell apart
 //! (chain, class) ─────────────────> row
-//! row ── protocol, port ──────────> path        reason, verdict, counter slot
+//! row ── protocol, ports, type ───> path        reason, verdict, rules on the way, counter slot
 //! ```
 //!
 //! Every lookup is total. Numbers from another image, or made up, give an answer without panic, and where they name
@@ -12,19 +12,22 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::model::{Direction, ObjectName, Protocol, Reason, Transport, Verdict};
+use crate::claim::{OTHERS, icmp_key, matches, table_of};
+use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Shown, Transport, Verdict};
+use crate::predicates::{Answers, Known, Truth};
 use crate::prefix_map::PrefixMap;
-use crate::resolve::{Chain, Predicate, PredicateId};
+use crate::resolve::{Decided, List, LocalName, Predicate, PredicateId, Stage, Steps};
 
 /// Stands for everything that policy can ask of a peer. Its meaning never changes in the life of a compiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Identity(pub u32);
 
 impl Identity {
-    /// Of a peer that the tables do not know: always denied.
+    /// Of an address that the tables do not know enough about: always denied, as a peer and as the local end.
     pub const UNKNOWN: Self = Self(0);
 }
 
@@ -43,8 +46,22 @@ pub struct Path {
     pub reason: Reason,
     /// What follows from it.
     pub verdict: Verdict,
-    /// Its counter: the same for the same reason in every image of one compiler, below [`Image::slots`].
+    /// The rules that were met on the way there.
+    pub noted: Vec<Noted>,
+    /// Its counter: the same for the same decision in every image of one compiler, below [`Image::slots`].
     pub slot: u32,
+}
+
+impl Path {
+    pub(crate) fn new(decision: Decision, slot: u32) -> Self {
+        let Decision { reason, noted } = decision;
+        Self { verdict: reason.verdict(), reason, noted, slot }
+    }
+
+    /// What stands where nothing is known. Its slot is the first of its direction's.
+    pub(crate) fn unknown(direction: Direction) -> Self {
+        Self::new(Reason::Unknown(direction).into(), direction as u32)
+    }
 }
 
 /// How many of each thing an image holds.
@@ -58,6 +75,9 @@ pub struct Counts {
     pub classes: usize,
     /// Chains of policies.
     pub chains: usize,
+    /// Those of them that are judged rule by rule: what they ask of the local end is not the same for all of its
+    /// addresses, or their rows would not fit the budget.
+    pub linear: usize,
     /// Predicates over peers.
     pub predicates: usize,
     /// Distinct rows.
@@ -65,9 +85,6 @@ pub struct Counts {
     /// Distinct paths.
     pub paths: usize,
 }
-
-/// The predicates that are true of a class, one list for each subject.
-pub(crate) type TruthLists = Box<[Box<[PredicateId]>]>;
 
 /// A run of [`Image::starts`] and [`Image::interval_paths`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -79,16 +96,47 @@ pub(crate) struct Span {
 /// One row of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Row {
-    pub(crate) ports: [Span; 3],
-    pub(crate) portless: [PathId; 3],
-    pub(crate) other: PathId,
+    /// For each table of [`claim`](crate::claim) its intervals.
+    pub(crate) tables: [Span; OTHERS + 1],
+    /// For each table but the last the path of packets that show no key.
+    pub(crate) bare: [PathId; OTHERS],
+}
+
+/// In the place of a path: the number of a run of intervals by source port, [`Image::by_source`].
+pub(crate) const BY_SOURCE: u32 = 1 << 31;
+
+/// In the place of a row: the chain is judged rule by rule.
+pub(crate) const LINEAR: u32 = u32::MAX;
+
+/// What is true of a local endpoint's IPv4 and of its IPv6 address.
+pub type LocalFacts = [Box<[PredicateId]>; 2];
+
+/// Everything about the local end that decides: the list of its policies and what is true of itself. Endpoints that agree
+/// in all of that share one chain; two pods with one list of policies and `http` = 80 and 8080 do not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Chain {
+    /// The policies.
+    pub list: List,
+    /// Of what the policies ask of the local end, what is true of it: of its IPv4 and of its IPv6 address. `None` where
+    /// that is not the same for all of its addresses of one family.
+    pub local: Option<LocalFacts>,
+}
+
+/// How a chain is judged rule by rule.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    pub(crate) direction: Direction,
+    pub(crate) steps: Arc<Steps>,
+    /// The path of each step that decides.
+    pub(crate) step_paths: Box<[Option<PathId>]>,
+    /// The path of each tier's end that decides.
+    pub(crate) end_paths: Box<[Option<PathId>]>,
 }
 
 /// A local endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Local {
-    /// By direction.
-    pub(crate) chains: [ChainId; 2],
+    pub(crate) chains: BTreeMap<(Stage, Direction), ChainId>,
     pub(crate) revision: u64,
 }
 
@@ -96,25 +144,29 @@ pub(crate) struct Local {
 #[derive(Debug)]
 pub struct Image {
     pub(crate) prefixes: PrefixMap,
-    /// What `prefixes` was built from, ascending, without the default.
+    /// What `prefixes` was built from, ascending.
     pub(crate) entries: Box<[(IpNet, Identity)]>,
-    pub(crate) default_identity: Identity,
-    pub(crate) endpoints: BTreeMap<ObjectName, Local>,
+    pub(crate) endpoints: BTreeMap<LocalName, Local>,
     /// The identity that stands first in `classes`; at least 1.
     pub(crate) first_identity: u32,
     /// Class of each identity; [`NO_CLASS`] for those that this image does not use.
     pub(crate) classes: Box<[u32]>,
-    /// For each class the predicates that are true of it, once for each subject of an address with several.
-    pub(crate) class_truths: Box<[TruthLists]>,
+    /// For each class the predicates that are true of it.
+    pub(crate) class_truths: Box<[Truth]>,
     pub(crate) predicates: Box<[Predicate]>,
+    pub(crate) answers: Box<[Answers]>,
     pub(crate) chains: Box<[Chain]>,
-    /// Row of (chain, class), all classes of a chain together.
+    /// Row of (chain, class), all classes of a chain together, or [`LINEAR`].
     pub(crate) cells: Box<[u32]>,
+    /// The chains that are judged rule by rule.
+    pub(crate) linear: BTreeMap<ChainId, Linear>,
     pub(crate) rows: Box<[Row]>,
-    /// First port of each interval of each row.
+    /// First key of each interval of each row.
     pub(crate) starts: Box<[u16]>,
-    /// Path of each interval.
+    /// Path of each interval, or [`BY_SOURCE`].
     pub(crate) interval_paths: Box<[PathId]>,
+    /// Runs of intervals by source port.
+    pub(crate) by_source: Box<[Span]>,
     /// The unknown of each direction comes first.
     pub(crate) paths: Box<[Path]>,
     /// What [`Image::path`] gives for a number that is none.
@@ -146,52 +198,114 @@ impl Image {
         Identity(self.prefixes.lookup_v6(address))
     }
 
-    /// The chain that judges a local endpoint's traffic in one direction; `None` for an endpoint that is not in these
-    /// tables: nothing passes for it.
+    /// The chain that judges a local pod's traffic in one direction; `None` for an endpoint that is not in these tables:
+    /// nothing passes for it.
     pub fn chain(&self, endpoint: &ObjectName, direction: Direction) -> Option<ChainId> {
-        self.endpoints.get(endpoint).map(|local| local.chains[direction as usize])
+        self.chain_at(endpoint, Stage::Pod, direction)
     }
 
-    /// Judges a packet: `peer` is the source for a chain of ingress and the destination for one of egress.
+    /// The chain that judges at one stage; a pod has but one.
+    pub fn chain_at(
+        &self,
+        endpoint: &LocalName,
+        stage: Stage,
+        direction: Direction,
+    ) -> Option<ChainId> {
+        self.endpoints.get(endpoint)?.chains.get(&(stage, direction)).copied()
+    }
+
+    /// Judges a packet: `peer` is the source for a chain of ingress and the destination for one of egress, `local` the
+    /// other end.
     #[inline]
-    pub fn classify(&self, chain: ChainId, peer: Identity, transport: Transport) -> PathId {
-        let path = self.row(chain, peer).and_then(|row| self.path_in(row, transport));
+    pub fn classify(
+        &self,
+        chain: ChainId,
+        local: Identity,
+        peer: Identity,
+        transport: Transport,
+    ) -> PathId {
+        let class = self.class(peer).filter(|_| local != Identity::UNKNOWN);
+        let Some(class) = class else { return self.unknown(chain) };
+        let cell = chain.0 as usize * self.class_truths.len() + class;
+        let path = match self.cells.get(cell) {
+            Some(&LINEAR) => self.judge_linear(chain, local, class, transport),
+            Some(row) => self.rows.get(*row as usize).and_then(|row| self.path_in(row, transport)),
+            None => None,
+        };
         path.unwrap_or_else(|| self.unknown(chain))
     }
 
     /// The first two paths of every image are the unknown of each direction.
     #[cold]
     fn unknown(&self, chain: ChainId) -> PathId {
-        let direction = self.describe(chain).map_or(Direction::Ingress, |chain| chain.direction);
+        let direction = self.describe(chain).map_or(Direction::Ingress, |it| it.list.direction);
         PathId(direction as u32)
     }
 
+    /// The class of an identity. [`Identity::UNKNOWN`] and those older than this image have none.
     #[inline]
-    fn row(&self, chain: ChainId, peer: Identity) -> Option<&Row> {
-        // UNKNOWN and identities older than this image wrap round to far beyond the end.
-        let index = peer.0.wrapping_sub(self.first_identity) as usize;
+    pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
+        // They wrap round to far beyond the end.
+        let index = identity.0.wrapping_sub(self.first_identity) as usize;
         let class = *self.classes.get(index)? as usize;
-        let classes = self.class_truths.len();
-        if class >= classes {
-            return None;
-        }
-        let row = *self.cells.get(chain.0 as usize * classes + class)?;
-        self.rows.get(row as usize)
+        (class < self.class_truths.len()).then_some(class)
     }
 
     #[inline]
     fn path_in(&self, row: &Row, transport: Transport) -> Option<PathId> {
-        let protocol = match transport.protocol {
-            6 => 0,
-            17 => 1,
-            132 => 2,
-            _ => return Some(row.other),
+        let table = table_of(transport.protocol);
+        let (key, source) = match transport.shown {
+            _ if table == OTHERS => (u16::from(transport.protocol), 0),
+            Shown::Ports { source, destination } if table < 3 => (destination, source),
+            Shown::Icmp { kind, code } if table >= 3 => (icmp_key(kind, code), 0),
+            _ => return Some(row.bare[table]),
         };
-        let Some(port) = transport.port else { return Some(row.portless[protocol]) };
-        let Span { first, len } = row.ports[protocol];
+        let path = self.interval(row.tables[table], key)?;
+        if path.0 & BY_SOURCE == 0 {
+            return Some(path);
+        }
+        let span = self.by_source.get((path.0 & !BY_SOURCE) as usize)?;
+        self.interval(*span, source)
+    }
+
+    #[inline]
+    fn interval(&self, Span { first, len }: Span, key: u16) -> Option<PathId> {
         let starts = self.starts.get(first as usize..(first + len) as usize)?;
-        let interval = starts.partition_point(|start| *start <= port).checked_sub(1)?;
+        let interval = starts.partition_point(|start| *start <= key).checked_sub(1)?;
         self.interval_paths.get(first as usize + interval).copied()
+    }
+
+    #[cold]
+    fn judge_linear(
+        &self,
+        chain: ChainId,
+        local: Identity,
+        peer: usize,
+        transport: Transport,
+    ) -> Option<PathId> {
+        let linear = self.linear.get(&chain)?;
+        let known = |class: usize| {
+            Some(Known { truth: self.class_truths.get(class)?, answers: &self.answers })
+        };
+        let peer = known(peer)?;
+        let own: Known<'_> = match &self.describe(chain)?.local {
+            // What is true of the local end is known: only the rows were too large.
+            Some(local) => {
+                let family = crate::predicates::family(peer.truth)?;
+                Known { truth: &local[family as usize], answers: &self.answers }
+            }
+            None => known(self.class(local)?)?,
+        };
+        let steps = &linear.steps.steps;
+        let matching = (0..steps.len()).filter(|index| {
+            let rule = &steps[*index].rule;
+            crate::predicates::family(peer.truth).is_some_and(|f| rule.families[f as usize])
+                && matches(rule, linear.direction, &own, &peer, transport)
+        });
+        match linear.steps.walk(matching, |_| ())? {
+            Decided::Step(index) => *linear.step_paths.get(index)?,
+            Decided::End(tier) => *linear.end_paths.get(tier)?,
+        }
     }
 
     /// The path of a number; for a number that names none, one that denies.
@@ -210,15 +324,15 @@ impl Image {
         self.slots
     }
 
-    /// A hash of everything that an endpoint's two chains mean: names and rules of the policies that select it and its own
-    /// numbers for the port names in them. It stays while nothing of that changes, whatever else does; 0 for an endpoint
+    /// A hash of everything that an endpoint's chains mean: names and rules of the policies that select it and what they
+    /// find true of itself. It stays while nothing of that changes, whatever else does; 0 for an endpoint
     /// that is not in these tables.
-    pub fn revision(&self, endpoint: &ObjectName) -> u64 {
+    pub fn revision(&self, endpoint: &LocalName) -> u64 {
         self.endpoints.get(endpoint).map_or(0, |local| local.revision)
     }
 
     /// The local endpoints, in order.
-    pub fn endpoints(&self) -> impl Iterator<Item = &ObjectName> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &LocalName> {
         self.endpoints.keys()
     }
 
@@ -240,6 +354,7 @@ impl Image {
             identities: self.identity_count,
             classes: self.class_truths.len(),
             chains: self.chains.len(),
+            linear: self.linear.len(),
             predicates: self.predicates.len(),
             rows: self.rows.len(),
             paths: self.paths.len(),
@@ -255,6 +370,7 @@ impl Image {
             + size_of_val(&*self.rows)
             + size_of_val(&*self.starts)
             + size_of_val(&*self.interval_paths)
+            + size_of_val(&*self.by_source)
             + size_of_val(&*self.paths)
     }
 
@@ -263,47 +379,51 @@ impl Image {
         self.entries.iter().map(|(net, _)| *net)
     }
 
-    /// Every port at which some interval starts.
-    pub(crate) fn interval_starts(&self) -> &[u16] {
-        &self.starts
+    /// The number of the row of a chain and a class, or [`LINEAR`].
+    pub(crate) fn cell(&self, chain: ChainId, class: usize) -> Option<u32> {
+        self.cells.get(chain.0 as usize * self.class_truths.len() + class).copied()
     }
 
-    /// A row's intervals for one protocol.
-    pub(crate) fn intervals(
-        &self,
-        row: &Row,
-        protocol: Protocol,
-    ) -> impl Iterator<Item = (u16, PathId)> + '_ {
-        let Span { first, len } = row.ports[protocol as usize];
-        let starts = self.starts.iter().copied().zip(self.interval_paths.iter().copied());
-        starts.skip(first as usize).take(len as usize)
+    /// The row of a chain and a class.
+    pub(crate) fn row(&self, chain: ChainId, class: usize) -> Option<&Row> {
+        self.rows.get(self.cell(chain, class)? as usize)
+    }
+
+    /// Whether a chain is judged rule by rule.
+    pub fn is_linear(&self, chain: ChainId) -> bool {
+        self.linear.contains_key(&chain)
+    }
+
+    /// The intervals of a span.
+    pub(crate) fn intervals(&self, span: Span) -> impl Iterator<Item = (u16, PathId)> + '_ {
+        let run = span.first as usize..(span.first + span.len) as usize;
+        let starts = self.starts.get(run.clone()).unwrap_or_default();
+        let paths = self.interval_paths.get(run).unwrap_or_default();
+        starts.iter().copied().zip(paths.iter().copied())
     }
 }
 
 impl Default for Image {
     /// The image that stands before any other: it knows no endpoint and no peer, so that nothing passes.
     fn default() -> Self {
-        let unknown = |direction, slot| Path {
-            reason: Reason::Unknown(direction),
-            verdict: Verdict::Deny,
-            slot,
-        };
         Self {
             prefixes: PrefixMap::new(Identity::UNKNOWN.0),
             entries: Box::default(),
-            default_identity: Identity::UNKNOWN,
             endpoints: BTreeMap::new(),
             first_identity: 1,
             classes: Box::default(),
             class_truths: Box::default(),
             predicates: Box::default(),
+            answers: Box::default(),
             chains: Box::default(),
             cells: Box::default(),
+            linear: BTreeMap::new(),
             rows: Box::default(),
             starts: Box::default(),
             interval_paths: Box::default(),
-            paths: Box::new([unknown(Direction::Ingress, 0), unknown(Direction::Egress, 1)]),
-            no_path: unknown(Direction::Ingress, 0),
+            by_source: Box::default(),
+            paths: Box::new(Direction::ALL.map(Path::unknown)),
+            no_path: Path::unknown(Direction::Ingress),
             slots: 2,
             identity_count: 0,
             canonical_hash: 0,

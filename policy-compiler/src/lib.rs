@@ -2,44 +2,52 @@
 //!
 //! The local end of a policy is constant, so a policy is a function of *peer × service*. The layers, in order:
 //!
-//! 1. [`model`]: the validated cluster. Refuses illegal values; resolves nothing.
-//! 2. [`resolve`]: model + local endpoints → the chain of policies of each endpoint and direction, and the predicates that
-//!    those policies ask of a peer. Refuses to look at any peer.
-//! 3. `identity` and `addresses`: addresses → identities, numbers whose meaning never changes. They refuse to look at any
-//!    policy beyond its prefixes.
-//! 4. `classes`: identities → classes, those that no predicate in use tells apart. Refuses to look at any rule.
-//! 5. `row`: the rules that a peer satisfies → what happens to each protocol and port. Refuses to know who the peer is.
-//! 6. [`compile`]: puts 2 to 5 together into an image, keeping identities and counter slots for its life.
-//! 7. [`image`]: the tables and a safe lookup: address → identity → class; (chain, class) → row; row × service → path.
+//! 1. [`model`]: the validated cluster, policies of every API in one shape, over labels by [`selector`]. Refuses illegal
+//!    values; resolves nothing.
+//! 2. [`resolve`]: model + local endpoints → the list of policies of each endpoint, stage and direction, and all that they
+//!    ask of an address: predicates. Refuses to look at any address.
+//! 3. `subject`, `members`: who stands behind which addresses, and what selectors see of them.
+//! 4. `predicates`: what is true of each subject and each CIDR. Refuses to look at any rule.
+//! 5. `identity`, `addresses`: addresses → identities, numbers whose meaning never changes.
+//! 6. `classes`: identities → classes, those that no predicate tells apart.
+//! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
+//!    know who the ends are.
+//! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
+//! 9. [`image`]: the tables and a safe lookup: address → identity → class; (chain, class) → row; row × packet → path.
 //!    Total: any number that anybody hands in has an answer, and the answer to an unknown one is deny.
-//! 8. [`reference`](mod@reference): the slow obvious judge, straight over the model, sharing nothing with 2 to 7.
-//! 9. [`prove`]: compares an image with a judge in every cell: the header space falls into finitely many atoms, and one
-//!    witness stands for each.
+//! 10. [`reference`](mod@reference): the slow obvious judge, straight over the model, sharing nothing with 2 to 9.
+//! 11. [`prove`]: compares an image with a judge in every cell: the header space falls into finitely many atoms, and a
+//!     [`witness`] stands for each.
 //!
 //! [`prefix_map`] is the longest-prefix match that 3 and 6 use, and the dataplane for its routes.
 //!
 //! There is no I/O here, no clock, no async, no randomness that shows (hash seeds only) and no unsafe code.
 //!
-//! **Not supported**: tiers, order, deny and log rules, profiles, host endpoints, source ports and ICMP types (Calico's
-//! and the cluster-scoped policies; the same tables will hold them), in-place growth of an image, eviction of rows under
-//! a memory budget.
+//! **Not supported**: HTTP matches and domain names (the import fails closed on them), in-place growth of an image.
 //!
-//! **An address that several pods have** (one being deleted, another already created) is in a set if any pod that has it
-//! is. A rule matches such an address if *one* of the pods satisfies all that the rule asks of a peer: a pod that the
-//! selector does not match lends its named ports to nobody.
+//! **An address that several members have** (pods of which one is being deleted, a pod inside a network set) is in a set if
+//! any of them is. A port name counts for an address if a member that has it satisfies the selector beside the name and
+//! gives it the number: one that the selector does not match lends its named ports to nobody. The local end of a pod's
+//! packet is that pod, whoever else still has its address.
 
 mod addresses;
+mod claim;
 mod classes;
 pub mod compile;
-mod dump;
 mod identity;
 pub mod image;
+mod members;
 pub mod model;
+mod predicates;
 pub mod prefix_map;
 pub mod prove;
+mod ranges;
 pub mod reference;
 pub mod resolve;
 mod row;
+pub mod selector;
+mod subject;
+pub mod witness;
 
 #[cfg(test)]
 mod tests;

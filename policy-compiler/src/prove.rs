@@ -1,53 +1,51 @@
-//! Proves an image equal to a judge, cell by cell.
+//! Proves an image equal to a judge, cell by cell: a [witness](crate::witness) of every atom, judged alike by both sides,
+//! is a proof and not a sample.
 //!
-//! Policy cannot tell apart two peers with the same pods and the same CIDRs round them, nor two ports between the same
-//! boundaries. So the header space falls into finitely many atoms, and a [witness](Witnesses) of each, judged alike by
-//! both sides, is a proof and not a sample. Witnesses stand on both sides of every boundary that the *model* draws and of
-//! every boundary that the *image* draws, so that neither can hide one from the other.
+//! [`prove`] compares with the linear [reference](mod@crate::reference), reasons and verdicts, and asks each distinct
+//! question once: peers that no term of an endpoint's rules tells apart, and that the image leads to the same row, are one.
+//! [`prove_against`] compares with any judge and leaves nothing out, if it is asked to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ipnet::IpNet;
-
-use crate::image::Image;
-use crate::model::{
-    Direction, Model, ObjectName, Peer, PortMatch, Protocol, Reason, Rule, Transport, Verdict,
-};
-use crate::reference::{holders, judge_holders};
-
-/// IP protocols without ports that stand for all of them: hop-by-hop, ICMP, IP in IP, ESP, ICMPv6, reserved.
-const OTHER_PROTOCOLS: [u8; 6] = [0, 1, 4, 50, 58, 255];
+use crate::image::{Image, Path};
+use crate::model::{Decision, Direction, Family, Model, Policy, Reason, Transport, Verdict};
+use crate::reference::{Packet, Policies, Reference, Signature};
+use crate::resolve::{LocalName, Stage};
+use crate::witness::{Bounds, Peers};
 
 /// An image and a judge agree in this many cells, which are all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
-    /// Endpoint × direction × peer address × transport.
+    /// Endpoint × direction × peer × transport.
     pub cells: u64,
+    /// The peers that stand for all addresses.
+    pub peers: u64,
 }
 
-/// What a judge says: some know the reason, others only the verdict.
+/// What a judge says: some know all, some the reason, others only the verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// What decides; the verdict follows.
-    Reason(Reason),
+    /// What decides and what is met on the way.
+    Decision(Decision),
     /// The verdict, for whatever reason.
     Verdict(Verdict),
 }
 
 impl Expected {
-    fn agrees(&self, found: &Reason, verdict: Verdict) -> bool {
+    /// The verdict.
+    pub fn verdict(&self) -> Verdict {
         match self {
-            Self::Reason(reason) => reason == found && reason.verdict() == verdict,
-            Self::Verdict(expected) => *expected == verdict,
+            Self::Decision(decision) => decision.reason.verdict(),
+            Self::Verdict(verdict) => *verdict,
         }
     }
 }
 
-impl From<Reason> for Expected {
-    fn from(reason: Reason) -> Self {
-        Self::Reason(reason)
+impl From<Decision> for Expected {
+    fn from(decision: Decision) -> Self {
+        Self::Decision(decision)
     }
 }
 
@@ -60,7 +58,11 @@ impl From<Verdict> for Expected {
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reason(reason) => write!(f, "{:?} ({reason})", reason.verdict()),
+            Self::Decision(decision) => {
+                write!(f, "{:?} ({})", decision.reason.verdict(), decision.reason)?;
+                let noted = decision.noted.iter();
+                noted.into_iter().try_for_each(|noted| write!(f, ", after {}", noted.rule))
+            }
             Self::Verdict(verdict) => write!(f, "{verdict:?}"),
         }
     }
@@ -73,7 +75,9 @@ impl fmt::Display for Expected {
 )]
 pub struct Counterexample {
     /// The local endpoint.
-    pub endpoint: ObjectName,
+    pub endpoint: LocalName,
+    /// Its stage.
+    pub stage: Stage,
     /// The direction.
     pub direction: Direction,
     /// The source of ingress, the destination of egress.
@@ -88,161 +92,172 @@ pub struct Counterexample {
     pub verdict: Verdict,
 }
 
-/// Compares `image` with the linear [reference](mod@crate::reference), reasons and verdicts.
+/// A packet at an endpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct At<'a> {
+    /// The local endpoint.
+    pub endpoint: &'a LocalName,
+    /// The stage.
+    pub stage: Stage,
+    /// The direction.
+    pub direction: Direction,
+    /// The packet.
+    pub packet: Packet,
+}
+
+/// How much a proof asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Each question once: peers that no term of the rules tells apart, by the reference, are one.
+    Distinct,
+    /// Every peer of every endpoint.
+    Every,
+}
+
+/// Compares `image` with the linear reference.
 pub fn prove(
     model: &Model,
-    local: &BTreeSet<ObjectName>,
+    local: &BTreeSet<LocalName>,
     image: &Image,
 ) -> Result<Proof, Box<Counterexample>> {
-    let witnesses = Witnesses::of(model, local, image);
-    let holders = holders(model);
-    compare(local, image, &witnesses, |endpoint, direction, peer, transport| {
-        let pods = holders.get(&peer).map(Vec::as_slice).unwrap_or_default();
-        judge_holders(model, endpoint, direction, peer, pods, transport)
+    let reference = Reference::new(model);
+    let walk = Walk { model, reference: &reference, image, depth: Depth::Distinct };
+    walk.over(local, |policies, at| match policies {
+        Some(policies) => {
+            let At { endpoint, stage, direction, packet } = at;
+            reference.judge_by(policies, endpoint, stage, direction, &packet).into()
+        }
+        None => Decision::from(Reason::Unknown(at.direction)).into(),
     })
 }
 
-/// Compares `image` with any judge: a function of endpoint, direction, peer address and transport.
+/// Compares `image` with any judge of a packet at an endpoint.
 pub fn prove_against<E: Into<Expected>>(
     model: &Model,
-    local: &BTreeSet<ObjectName>,
+    local: &BTreeSet<LocalName>,
     image: &Image,
-    judge: impl Fn(&ObjectName, Direction, IpAddr, Transport) -> E,
+    depth: Depth,
+    judge: impl Fn(At<'_>) -> E,
 ) -> Result<Proof, Box<Counterexample>> {
-    compare(local, image, &Witnesses::of(model, local, image), judge)
+    let reference = Reference::new(model);
+    let walk = Walk { model, reference: &reference, image, depth };
+    walk.over(local, |_, at| judge(at).into())
 }
 
-/// One witness or more for every atom of peers and of transports.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Witnesses {
-    /// Peers.
-    pub addresses: BTreeSet<IpAddr>,
-    /// Protocols and ports.
-    pub transports: BTreeSet<Transport>,
+struct Walk<'a, 'm> {
+    model: &'m Model,
+    reference: &'a Reference<'m>,
+    image: &'a Image,
+    depth: Depth,
 }
 
-impl Witnesses {
-    /// The witnesses for all that `local` may meet under `model` and `image`.
-    ///
-    /// Addresses: both ends of every CIDR, exception and pod address, and one off each. Where a prefix has parts with
-    /// prefixes of their own, whatever is left of it ends at its own end or one off such a part; so no atom is missed.
-    pub fn of(model: &Model, local: &BTreeSet<ObjectName>, image: &Image) -> Self {
-        let namespaces: BTreeSet<&str> = local.iter().map(|name| name.namespace.as_str()).collect();
-        let policies = namespaces.into_iter().flat_map(|namespace| model.policies_in(namespace));
-        let rules: Vec<&Rule> = policies
-            .flat_map(|(_, policy)| Direction::ALL.map(|direction| policy.rules(direction)))
-            .flatten()
-            .flatten()
-            .collect();
-        let mut addresses = BTreeSet::from([
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V4(Ipv4Addr::BROADCAST),
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
-        ]);
-        let pods = model.endpoints.values().flat_map(|pod| pod.addresses.iter());
-        let nets = pods.map(|address| IpNet::from(*address)).chain(blocks(&rules));
-        for net in nets.chain(image.prefixes()) {
-            for end in [net.network(), net.broadcast()] {
-                addresses
-                    .extend([Some(end), neighbour(end, -1), neighbour(end, 1)].iter().flatten());
+impl<'m> Walk<'_, 'm> {
+    fn over(
+        &self,
+        local: &BTreeSet<LocalName>,
+        judge: impl Fn(Option<&Policies<'m>>, At<'_>) -> Expected,
+    ) -> Result<Proof, Box<Counterexample>> {
+        let mut sides = Vec::new();
+        let mut in_use: BTreeMap<_, &Policy> = BTreeMap::new();
+        for endpoint in local {
+            let stages: &[Stage] =
+                if endpoint.namespace.is_empty() { &Stage::OF_HOST } else { &[Stage::Pod] };
+            for stage in stages {
+                for direction in Direction::ALL {
+                    let policies = self.reference.policies(endpoint, *stage, direction);
+                    in_use.extend(policies.iter().flatten().copied());
+                    sides.push((endpoint, *stage, direction, policies));
+                }
             }
         }
-        let mut ports = BTreeSet::from([0, u16::MAX]);
-        for bound in port_bounds(model, &rules).into_iter().chain(image.interval_starts().to_vec())
-        {
-            ports.extend([bound.saturating_sub(1), bound, bound.saturating_add(1)]);
+        let all: Vec<&Policy> = in_use.into_values().collect();
+        let peers = Peers::of(self.model, self.image, &all);
+        let mut proof = Proof { cells: 0, peers: peers.iter().count() as u64 };
+        for (endpoint, stage, direction, policies) in &sides {
+            let side = Side { endpoint, stage: *stage, direction: *direction };
+            proof.cells += self.side(side, policies.as_ref(), &peers, &judge)?;
         }
-        let mut transports = BTreeSet::new();
-        for protocol in Protocol::ALL.map(Protocol::number) {
-            let shown = ports.iter().map(|port| Some(*port));
-            transports.extend(shown.chain([None]).map(|port| Transport { protocol, port }));
-        }
-        for protocol in OTHER_PROTOCOLS {
-            // A port that means nothing must change nothing.
-            transports.extend([None, Some(80)].map(|port| Transport { protocol, port }));
-        }
-        Self { addresses, transports }
+        Ok(proof)
     }
-}
 
-fn blocks<'a>(rules: &'a [&Rule]) -> impl Iterator<Item = IpNet> + 'a {
-    let peers = rules.iter().flat_map(|rule| rule.peers.iter().flatten());
-    peers
-        .filter_map(|peer| match peer {
-            Peer::Block(block) => Some(std::iter::once(block.cidr()).chain(block.except())),
-            Peer::PodsHere(_) | Peer::PodsIn { .. } => None,
-        })
-        .flatten()
-}
-
-/// Every end of a range, and every number that any pod gives to a name that the rules use.
-fn port_bounds(model: &Model, rules: &[&Rule]) -> BTreeSet<u16> {
-    let mut bounds = BTreeSet::new();
-    let mut names = BTreeSet::new();
-    for service in rules.iter().flat_map(|rule| rule.services.iter().flatten()) {
-        match &service.port {
-            PortMatch::All => {}
-            PortMatch::Range { first, last } => bounds.extend([*first, *last]),
-            PortMatch::Named(name) => {
-                names.insert(name.as_str());
+    fn side(
+        &self,
+        side: Side<'_>,
+        policies: Option<&Policies<'m>>,
+        peers: &Peers,
+        judge: &impl Fn(Option<&Policies<'m>>, At<'_>) -> Expected,
+    ) -> Result<u64, Box<Counterexample>> {
+        let Side { endpoint, stage, direction } = side;
+        let chain = self.image.chain_at(endpoint, stage, direction);
+        let of_policies: Vec<&Policy> =
+            policies.into_iter().flatten().map(|(_, policy)| *policy).collect();
+        let bounds = Bounds::of(self.model, &of_policies);
+        let mut asked: BTreeSet<(Family, Option<u32>, Option<Signature>)> = BTreeSet::new();
+        let mut cells = 0;
+        for peer in peers.iter() {
+            let family = Family::of(peer);
+            if self.depth == Depth::Distinct {
+                let class = self.image.class(self.image.identity(peer));
+                let row = chain.zip(class).and_then(|(chain, class)| self.image.cell(chain, class));
+                let signature = policies
+                    .map(|it| self.reference.signature(it, endpoint, stage, direction, peer));
+                if !asked.insert((family, row, signature)) {
+                    continue;
+                }
             }
-        }
-    }
-    let named = model.endpoints.values().flat_map(|pod| pod.named_ports.iter());
-    bounds.extend(named.filter(|port| names.contains(port.name.as_str())).map(|port| port.port));
-    bounds
-}
-
-fn neighbour(address: IpAddr, by: i8) -> Option<IpAddr> {
-    match address {
-        IpAddr::V4(address) => {
-            address.to_bits().checked_add_signed(by.into()).map(|a| Ipv4Addr::from_bits(a).into())
-        }
-        IpAddr::V6(address) => {
-            address.to_bits().checked_add_signed(by.into()).map(|a| Ipv6Addr::from_bits(a).into())
-        }
-    }
-}
-
-fn compare<E: Into<Expected>>(
-    local: &BTreeSet<ObjectName>,
-    image: &Image,
-    witnesses: &Witnesses,
-    judge: impl Fn(&ObjectName, Direction, IpAddr, Transport) -> E,
-) -> Result<Proof, Box<Counterexample>> {
-    let mut cells = 0;
-    for endpoint in local {
-        for direction in Direction::ALL {
-            // What an endpoint without tables meets: nothing passes.
-            let unknown = Reason::Unknown(direction);
-            let chain = image.chain(endpoint, direction);
-            for peer in &witnesses.addresses {
-                let identity = image.identity(*peer);
-                for transport in &witnesses.transports {
-                    let (found, verdict) = match chain {
-                        Some(chain) => {
-                            let path = image.path(image.classify(chain, identity, *transport));
-                            (&path.reason, path.verdict)
-                        }
-                        None => (&unknown, Verdict::Deny),
-                    };
-                    let expected = judge(endpoint, direction, *peer, *transport).into();
-                    if !expected.agrees(found, verdict) {
+            let transports = bounds.transports(self.image, chain, peer);
+            for local in self.own_addresses(endpoint, family) {
+                let own = self.image.identity(local);
+                let identity = self.image.identity(peer);
+                for transport in &transports {
+                    let packet = Packet { local, peer, transport: *transport };
+                    let at = At { endpoint, stage, direction, packet };
+                    let expected = judge(policies, at);
+                    // What an endpoint without tables meets: nothing passes.
+                    let unknown = Path::unknown(direction);
+                    let path = chain.map_or(&unknown, |chain| {
+                        self.image.path(self.image.classify(chain, own, identity, *transport))
+                    });
+                    let linear = chain.is_some_and(|chain| self.image.is_linear(chain));
+                    let agrees = path.verdict == expected.verdict()
+                        && match &expected {
+                            Expected::Decision(decision) => {
+                                path.reason == decision.reason
+                                    && (linear || path.noted == decision.noted)
+                            }
+                            Expected::Verdict(_) => true,
+                        };
+                    if !agrees {
                         return Err(Box::new(Counterexample {
                             endpoint: endpoint.clone(),
+                            stage,
                             direction,
-                            peer: *peer,
+                            peer,
                             transport: *transport,
                             expected,
-                            found: found.clone(),
-                            verdict,
+                            found: path.reason.clone(),
+                            verdict: path.verdict,
                         }));
                     }
                     cells += 1;
                 }
             }
         }
+        Ok(cells)
     }
-    Ok(Proof { cells })
+
+    /// The local end's addresses of a family; without one it has no packets of the family.
+    fn own_addresses(&self, endpoint: &LocalName, family: Family) -> Vec<IpAddr> {
+        let pod = self.model.endpoints.get(endpoint).map(|pod| &pod.addresses);
+        let host = self.model.host_endpoints.get(&endpoint.name).map(|host| &host.addresses);
+        let addresses = pod.or(host).into_iter().flatten().copied();
+        addresses.filter(|address| Family::of(*address) == family).collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    endpoint: &'a LocalName,
+    stage: Stage,
+    direction: Direction,
 }

@@ -1,145 +1,533 @@
-//! The slow obvious judge: straight over the model, policy by policy, rule by rule, no tables.
+//! The slow obvious judge: straight over the model, tier by tier, policy by policy, rule by rule, no tables.
 //!
-//! It shares nothing with resolution and compilation but the model's own matching of one selector and one block.
-//! Kubernetes' NetworkPolicy reference (networking.k8s.io/v1) gives the semantics.
+//! It shares nothing with resolution and compilation but the model's own words: the matching of one selector and what a
+//! member's labels are. The semantics are Kubernetes' (API reference: NetworkPolicy, ClusterNetworkPolicy) and Calico's
+//! (Calico documentation: policy resources, host endpoints); `docs/policy-semantics.md` has them line by line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::model::{
-    Direction, Endpoint, Model, ObjectName, Peer, Policy, PolicyState, PortMatch, Protocol, Reason,
-    Rule, RuleName, Service, Transport,
+    Action, Decision, DefaultAction, Direction, End, Entity, Family, Hook, HostEndpoint, ICMP,
+    ICMPV6, Labels, Model, NamedPort, Noted, ObjectName, Policy, PolicyName, PortMatch, Protocol,
+    Reason, Rule, RuleName, ServiceEndpoints, Shown, Transport, Verdict, View, in_order,
 };
+use crate::resolve::{LocalName, Stage};
+use crate::selector::Selector;
 
-/// Whoever may have the peer's address: a pod by its name, or nobody that the cluster knows.
-type Candidate<'m> = Option<(&'m ObjectName, &'m Endpoint)>;
-
-/// What decides a packet between `local` and `peer` (the source of ingress, the destination of egress). For a `local` that
-/// the model does not have, [`Reason::Unknown`].
-pub fn judge(
-    model: &Model,
-    local: &ObjectName,
-    direction: Direction,
-    peer: IpAddr,
-    transport: Transport,
-) -> Reason {
-    let pods = model.endpoints.iter().filter(|(_, pod)| pod.addresses.contains(&peer));
-    let pods: Vec<_> = pods.map(|(name, pod)| (name, pod.as_ref())).collect();
-    judge_holders(model, local, direction, peer, &pods, transport)
+/// The judge of one cluster.
+#[derive(Debug)]
+pub struct Reference<'m> {
+    model: &'m Model,
+    /// The pods and host endpoints that have each address.
+    holders: BTreeMap<IpAddr, Vec<Holder<'m>>>,
 }
 
-/// The pods that have each address.
-pub(crate) fn holders(model: &Model) -> BTreeMap<IpAddr, Vec<(&ObjectName, &Endpoint)>> {
-    let mut holders: BTreeMap<IpAddr, Vec<_>> = BTreeMap::new();
-    for (name, pod) in &model.endpoints {
-        for address in &pod.addresses {
-            holders.entry(*address).or_default().push((name, pod.as_ref()));
-        }
-    }
-    holders
+#[derive(Debug, Clone)]
+enum Holder<'m> {
+    Pod(&'m ObjectName),
+    Host(&'m str, Labels),
 }
 
-/// [`judge`] for a peer whose pods are already known.
-pub(crate) fn judge_holders(
-    model: &Model,
-    local: &ObjectName,
-    direction: Direction,
-    peer: IpAddr,
-    pods: &[(&ObjectName, &Endpoint)],
-    transport: Transport,
-) -> Reason {
-    let Some(endpoint) = model.endpoints.get(local) else { return Reason::Unknown(direction) };
-    let mut isolated_by = None;
-    for (name, state) in model.policies_in(&local.namespace) {
-        let policy: &Policy = match state {
-            PolicyState::Valid(policy) => policy,
-            PolicyState::Invalid(selector) => {
-                if selector.matches(&endpoint.labels) {
-                    isolated_by.get_or_insert(name);
-                }
-                continue;
-            }
-        };
-        let Some(rules) = policy.rules(direction) else { continue };
-        if !policy.selector.matches(&endpoint.labels) {
-            continue;
-        }
-        isolated_by.get_or_insert(name);
-        for (index, rule) in rules.iter().enumerate() {
-            let allows = |candidate: Candidate| {
-                peers_match(model, rule, name, peer, candidate)
-                    && services_match(rule, direction, endpoint, candidate, transport)
-            };
-            // Where pods have the address, one of them must satisfy the whole rule.
-            let allowed = match pods {
-                [] => allows(None),
-                pods => pods.iter().any(|pod| allows(Some(*pod))),
-            };
-            if allowed {
-                let rule = RuleName { policy: name.clone(), direction, index: index as u32 };
-                return Reason::Rule(rule);
+/// Somebody who may stand behind an address.
+struct Candidate<'a> {
+    view: View<'a>,
+    named_ports: Vec<&'a NamedPort>,
+}
+
+/// What the terms of some rules make of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Signature {
+    terms: Vec<bool>,
+    ports: Vec<BTreeSet<(Protocol, u16)>>,
+}
+
+/// The policies of one endpoint, at one stage and in one direction, in order.
+pub type Policies<'m> = Vec<(&'m PolicyName, &'m Policy)>;
+
+/// A packet of which one end is local.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    /// The address of the local end.
+    pub local: IpAddr,
+    /// The address of the other.
+    pub peer: IpAddr,
+    /// What it shows.
+    pub transport: Transport,
+}
+
+impl<'m> Reference<'m> {
+    /// A judge over `model`.
+    pub fn new(model: &'m Model) -> Self {
+        let mut holders: BTreeMap<IpAddr, Vec<Holder<'m>>> = BTreeMap::new();
+        for (name, pod) in &model.endpoints {
+            for address in &pod.addresses {
+                holders.entry(*address).or_default().push(Holder::Pod(name));
             }
         }
-    }
-    match isolated_by {
-        Some(policy) => Reason::Isolated(direction, policy.clone()),
-        None => Reason::NotIsolated(direction),
-    }
-}
-
-fn peers_match(
-    model: &Model,
-    rule: &Rule,
-    policy: &ObjectName,
-    address: IpAddr,
-    candidate: Candidate,
-) -> bool {
-    let Some(peers) = &rule.peers else { return true };
-    peers.iter().any(|peer| match (peer, candidate) {
-        (Peer::Block(block), _) => block.contains(address),
-        (Peer::PodsHere(_) | Peer::PodsIn { .. }, None) => false,
-        (Peer::PodsHere(pods), Some((name, pod))) => {
-            name.namespace == policy.namespace && pods.matches(&pod.labels)
+        for (name, host) in &model.host_endpoints {
+            for address in &host.addresses {
+                let holder = Holder::Host(name, model.inherited(host));
+                holders.entry(*address).or_default().push(holder);
+            }
         }
-        (Peer::PodsIn { namespaces, pods }, Some((name, pod))) => {
-            let labels = model.namespaces.get(&name.namespace).cloned().unwrap_or_default();
-            namespaces.matches(&labels) && pods.matches(&pod.labels)
-        }
-    })
-}
-
-fn services_match(
-    rule: &Rule,
-    direction: Direction,
-    local: &Endpoint,
-    candidate: Candidate,
-    transport: Transport,
-) -> bool {
-    let Some(services) = &rule.services else { return true };
-    // A name means what the pod at the destination says.
-    let destination = match direction {
-        Direction::Ingress => Some(local),
-        Direction::Egress => candidate.map(|(_, pod)| pod),
-    };
-    services.iter().any(|service| service_matches(service, destination, transport))
-}
-
-fn service_matches(
-    service: &Service,
-    destination: Option<&Endpoint>,
-    transport: Transport,
-) -> bool {
-    if Protocol::from_number(transport.protocol) != Some(service.protocol) {
-        return false;
+        Self { model, holders }
     }
-    match (&service.port, transport.port) {
-        (PortMatch::All, _) => true,
-        (PortMatch::Range { .. } | PortMatch::Named(_), None) => false,
-        (PortMatch::Range { first, last }, Some(port)) => (*first..=*last).contains(&port),
-        (PortMatch::Named(name), Some(port)) => destination.is_some_and(|pod| {
-            pod.named_ports.iter().any(|named| {
-                named.name == *name && named.protocol == service.protocol && named.port == port
+
+    /// The policies that select an endpoint and speak at a stage and in a direction; `None` if the model does not have it.
+    pub fn policies(
+        &self,
+        local: &LocalName,
+        stage: Stage,
+        direction: Direction,
+    ) -> Option<Policies<'m>> {
+        let mut policies: Policies<'m> = self
+            .model
+            .policies
+            .iter()
+            .map(|(name, policy)| (name, policy.as_ref()))
+            .filter(|(_, policy)| {
+                let here = match (stage, policy.hook) {
+                    (Stage::Pod | Stage::Host, Hook::Endpoint | Hook::Forward)
+                    | (Stage::Forward, Hook::Forward)
+                    | (Stage::Untracked, Hook::Untracked) => true,
+                    (Stage::PreDnat, Hook::PreDnat) => direction == Direction::Ingress,
+                    _ => false,
+                };
+                policy.broken || (here && policy.rules(direction).is_some())
             })
-        }),
+            .filter(|(_, policy)| self.selects(policy, local))
+            .collect();
+        if !self.exists(local) {
+            return None;
+        }
+        policies.sort_by(|a, b| {
+            let tier = |policy: &Policy| self.model.tier(&policy.tier).order;
+            tier(a.1)
+                .cmp(&tier(b.1))
+                .then_with(|| a.1.tier.cmp(&b.1.tier))
+                .then_with(|| in_order(*a, *b))
+        });
+        Some(policies)
+    }
+
+    /// What decides a packet at a pod. For a pod that the model does not have, or a peer that nobody knows enough about,
+    /// [`Reason::Unknown`].
+    pub fn judge(&self, pod: &ObjectName, direction: Direction, packet: &Packet) -> Decision {
+        match self.policies(pod, Stage::Pod, direction) {
+            Some(policies) => self.judge_by(&policies, pod, Stage::Pod, direction, packet),
+            None => Reason::Unknown(direction).into(),
+        }
+    }
+
+    /// [`judge`](Self::judge) at any stage, with the endpoint's [policies](Self::policies) already found.
+    pub fn judge_by(
+        &self,
+        policies: &Policies<'m>,
+        local: &LocalName,
+        stage: Stage,
+        direction: Direction,
+        packet: &Packet,
+    ) -> Decision {
+        if [packet.peer, packet.local].iter().any(|end| self.model.unknown.contains(end)) {
+            return Reason::Unknown(direction).into();
+        }
+        let own = self.candidates(packet.local, Some((local, stage)));
+        let peer = self.candidates(packet.peer, None);
+        let question = Question { reference: self, direction, packet, own: &own, peer: &peer };
+        let mut noted = Vec::new();
+        let reason = self.decide(policies, local, stage, &question, &mut noted);
+        Decision { reason, noted }
+    }
+
+    /// What the terms of the policies' rules make of a peer, whatever it sends: peers with equal signatures are judged
+    /// alike by these policies.
+    pub fn signature(
+        &self,
+        policies: &Policies<'m>,
+        local: &LocalName,
+        stage: Stage,
+        direction: Direction,
+        peer: IpAddr,
+    ) -> Signature {
+        let candidates = self.candidates(peer, None);
+        let mut signature = Signature { terms: Vec::new(), ports: Vec::new() };
+        signature.terms.push(self.model.unknown.contains(&peer));
+        if matches!(stage, Stage::Host | Stage::PreDnat | Stage::Untracked) {
+            let failsafe = self.model.failsafe.ports[direction as usize].iter();
+            signature
+                .terms
+                .extend(failsafe.map(|(_, _, net)| net.is_none_or(|net| net.contains(&peer))));
+        }
+        let host = self.host(local).filter(|_| stage == Stage::Host);
+        let profiles = host.into_iter().flat_map(|host| &host.profiles);
+        let profiles = profiles.filter_map(|name| self.model.profiles.get(name));
+        let rules = policies.iter().filter_map(|(_, policy)| policy.rules(direction));
+        let rules = rules.chain(profiles.map(|profile| profile.rules(direction))).flatten();
+        for rule in rules {
+            let (_, end) = rule.ends(direction);
+            self.terms_of(end, peer, &candidates, direction, &mut signature);
+        }
+        signature
+    }
+
+    fn terms_of(
+        &self,
+        end: &End,
+        peer: IpAddr,
+        candidates: &[Candidate<'_>],
+        direction: Direction,
+        signature: &mut Signature,
+    ) {
+        let named = |ports: &[PortMatch], selector: Option<&Selector>| {
+            let meant: Vec<&Candidate<'_>> = candidates
+                .iter()
+                .filter(|it| selector.is_none_or(|selector| selector.matches(&it.view)))
+                .collect();
+            let names = ports.iter().filter_map(|port| match port {
+                PortMatch::Named(name) => Some(name),
+                PortMatch::Range { .. } => None,
+            });
+            let numbers = names.map(|name| -> BTreeSet<(Protocol, u16)> {
+                let all = meant.iter().flat_map(|it| &it.named_ports);
+                all.filter(|port| port.name == *name).map(|p| (p.protocol, p.port)).collect()
+            });
+            numbers.collect::<Vec<_>>()
+        };
+        signature.ports.extend(named(&end.not_ports, None));
+        for entity in end.entities.iter().flatten() {
+            let matches = |selector: &Selector| {
+                candidates.iter().any(|candidate| selector.matches(&candidate.view))
+            };
+            signature.terms.extend([
+                entity.selector.as_ref().is_none_or(matches),
+                entity.not_selector.as_ref().is_some_and(matches),
+                within(peer, &entity.nets),
+                within(peer, &entity.not_nets),
+            ]);
+            signature.ports.extend(named(&end.ports, entity.selector.as_ref()));
+            if let Some(service) = &entity.service {
+                let endpoints =
+                    self.model.services.get(service).into_iter().flat_map(|it| it.iter());
+                let serving: Vec<_> = endpoints.filter(|it| it.addresses.contains(&peer)).collect();
+                signature.terms.push(!serving.is_empty());
+                if direction == Direction::Egress {
+                    let ports = serving.iter().flat_map(|some| &some.ports);
+                    // Every port is as good as none in a set of numbers: 0 is no port.
+                    let ports = ports.map(|(of, port)| (*of, port.unwrap_or(0)));
+                    signature.ports.push(ports.collect());
+                }
+            }
+        }
+        if end.entities.is_none() {
+            signature.ports.extend(named(&end.ports, None));
+        }
+    }
+
+    fn decide(
+        &self,
+        policies: &Policies<'m>,
+        local: &LocalName,
+        stage: Stage,
+        question: &Question<'_>,
+        noted: &mut Vec<Noted>,
+    ) -> Reason {
+        let direction = question.direction;
+        if matches!(stage, Stage::Host | Stage::PreDnat | Stage::Untracked)
+            && self.is_failsafe(direction, question.packet)
+        {
+            return Reason::Failsafe(direction);
+        }
+        let broken = policies.iter().find(|(name, policy)| policy.broken && !name.kind.staged());
+        if let Some((name, _)) = broken {
+            return Reason::Broken(direction, (*name).clone());
+        }
+        let sound: Vec<_> = policies.iter().filter(|(_, policy)| !policy.broken).collect();
+        let mut first_enforced = None;
+        let mut at = 0;
+        while let Some((_, policy)) = sound.get(at) {
+            let tier = &policy.tier;
+            let end =
+                at + sound[at..].iter().take_while(|(_, policy)| policy.tier == *tier).count();
+            let mut first_of_tier: Option<&PolicyName> = None;
+            let mut passed = false;
+            for (name, policy) in &sound[at..end] {
+                if !name.kind.staged() {
+                    first_of_tier.get_or_insert(name);
+                    first_enforced.get_or_insert(*name);
+                }
+                for rule in policy.rules(direction).unwrap_or_default() {
+                    if !question.rule_matches(rule) {
+                        continue;
+                    }
+                    let index = rule.index;
+                    let rule_name = RuleName { policy: (*name).clone(), direction, index };
+                    let mut note = |action| {
+                        noted.push(Noted { rule: rule_name.clone(), action });
+                    };
+                    if name.kind.staged() {
+                        note(rule.action);
+                        break;
+                    }
+                    match rule.action {
+                        Action::Log => note(Action::Log),
+                        Action::Pass => {
+                            note(Action::Pass);
+                            passed = true;
+                            break;
+                        }
+                        Action::Allow => return Reason::Rule(rule_name, Verdict::Allow),
+                        Action::Deny => return Reason::Rule(rule_name, Verdict::Deny),
+                    }
+                }
+                if passed {
+                    break;
+                }
+            }
+            let denies = self.model.tier(tier).default_action == DefaultAction::Deny
+                && matches!(stage, Stage::Pod | Stage::Host | Stage::Forward);
+            if let (Some(first), true, false) = (first_of_tier, denies, passed) {
+                return Reason::Isolated(direction, first.clone());
+            }
+            at = end;
+        }
+        match stage {
+            Stage::Pod => Reason::NotIsolated(direction),
+            Stage::Forward => match first_enforced {
+                Some(first) => Reason::Isolated(direction, first.clone()),
+                None => Reason::NoHostPolicy(direction),
+            },
+            Stage::PreDnat | Stage::Untracked => Reason::NoHostPolicy(direction),
+            Stage::Host => self.by_profiles(local, question),
+        }
+    }
+
+    fn by_profiles(&self, local: &LocalName, question: &Question<'_>) -> Reason {
+        let direction = question.direction;
+        let host = self.model.host_endpoints.get(&local.name);
+        for name in host.into_iter().flat_map(|host| &host.profiles) {
+            let Some(profile) = self.model.profiles.get(name) else {
+                return Reason::MissingProfile(direction, name.clone());
+            };
+            let mut rules = profile.rules(direction).iter().filter(|r| r.action != Action::Log);
+            if let Some(rule) = rules.find(|rule| question.rule_matches(rule)) {
+                let verdict = match rule.action {
+                    Action::Allow => Verdict::Allow,
+                    _ => Verdict::Deny,
+                };
+                return Reason::Profile(direction, name.clone(), rule.index, verdict);
+            }
+        }
+        Reason::NoProfile(direction)
+    }
+
+    fn is_failsafe(&self, direction: Direction, packet: &Packet) -> bool {
+        let Shown::Ports { destination, .. } = packet.transport.shown else { return false };
+        self.model.failsafe.ports[direction as usize].iter().any(|(protocol, port, net)| {
+            protocol.number() == packet.transport.protocol
+                && *port == destination
+                && net.is_none_or(|net| net.contains(&packet.peer))
+        })
+    }
+
+    fn exists(&self, local: &LocalName) -> bool {
+        self.model.endpoints.contains_key(local) || self.host(local).is_some()
+    }
+
+    fn host(&self, local: &LocalName) -> Option<&'m HostEndpoint> {
+        let host = self.model.host_endpoints.get(&local.name);
+        host.filter(|_| local.namespace.is_empty()).map(AsRef::as_ref)
+    }
+
+    fn selects(&self, policy: &Policy, local: &LocalName) -> bool {
+        if let Some((name, pod)) = self.model.endpoints.get_key_value(local) {
+            return policy.selector.matches(&self.model.pod_view(name, pod));
+        }
+        self.host(local).is_some_and(|host| {
+            policy.selector.matches(&Model::host_view(host, &self.model.inherited(host)))
+        })
+    }
+
+    /// Whoever may stand behind an address. Of the local pod's own end that pod, and not another that still has its address.
+    fn candidates(
+        &self,
+        address: IpAddr,
+        local: Option<(&LocalName, Stage)>,
+    ) -> Vec<Candidate<'_>> {
+        let pod = |name: &'m ObjectName| {
+            self.model.endpoints.get(name).map(|pod| Candidate {
+                view: self.model.pod_view(name, pod),
+                named_ports: pod.named_ports.iter().collect(),
+            })
+        };
+        let mut candidates: Vec<Candidate<'_>> = if let Some((name, Stage::Pod)) = local {
+            let own = self.model.endpoints.get_key_value(name);
+            own.and_then(|(name, _)| pod(name)).into_iter().collect()
+        } else {
+            let holders = self.holders.get(&address).into_iter().flatten();
+            holders
+                .filter_map(|holder| match holder {
+                    Holder::Pod(name) => pod(name),
+                    Holder::Host(name, inherited) => {
+                        self.model.host_endpoints.get(*name).map(|host| Candidate {
+                            view: Model::host_view(host, inherited),
+                            named_ports: host.named_ports.iter().collect(),
+                        })
+                    }
+                })
+                .collect()
+        };
+        for (name, set) in &self.model.network_sets {
+            if set.nets.iter().any(|net| net.contains(&address)) {
+                let view = self.model.set_view(name, set);
+                candidates.push(Candidate { view, named_ports: Vec::new() });
+            }
+        }
+        candidates
+    }
+}
+
+/// A packet at an endpoint, and who its ends may be.
+struct Question<'a> {
+    reference: &'a Reference<'a>,
+    direction: Direction,
+    packet: &'a Packet,
+    own: &'a [Candidate<'a>],
+    peer: &'a [Candidate<'a>],
+}
+
+impl Question<'_> {
+    fn rule_matches(&self, rule: &Rule) -> bool {
+        let Transport { protocol, shown } = self.packet.transport;
+        let family = Family::of(self.packet.peer);
+        if rule.family.is_some_and(|only| only != family)
+            || rule.protocol.is_some_and(|only| only != protocol)
+            || rule.not_protocol == Some(protocol)
+            || (rule.protocol == Some(ICMP) && family == Family::V6)
+            || (rule.protocol == Some(ICMPV6) && family == Family::V4)
+        {
+            return false;
+        }
+        let is_icmp = protocol == ICMP || protocol == ICMPV6;
+        if let Some(wanted) = rule.icmp {
+            let covered = match shown {
+                Shown::Icmp { kind, code } => wanted.covers(kind, code),
+                _ => wanted.kind.is_none(),
+            };
+            if !is_icmp || !covered {
+                return false;
+            }
+        }
+        if let (Some(unwanted), true) = (rule.not_icmp, is_icmp) {
+            match shown {
+                Shown::Icmp { kind, code } if !unwanted.covers(kind, code) => {}
+                // A packet that does not show its type may be the one that is excepted.
+                _ => return false,
+            }
+        }
+        let (local, peer) = rule.ends(self.direction);
+        let (source, destination) = match (Protocol::from_number(protocol), shown) {
+            (Some(of), Shown::Ports { source, destination }) => {
+                (Some((of, source)), Some((of, destination)))
+            }
+            _ => (None, None),
+        };
+        let (own_port, peer_port) = match self.direction {
+            Direction::Ingress => (destination, source),
+            Direction::Egress => (source, destination),
+        };
+        self.end_matches(local, self.packet.local, self.own, own_port, false)
+            && self.end_matches(
+                peer,
+                self.packet.peer,
+                self.peer,
+                peer_port,
+                self.direction == Direction::Egress,
+            )
+    }
+
+    fn end_matches(
+        &self,
+        end: &End,
+        address: IpAddr,
+        candidates: &[Candidate<'_>],
+        port: Option<(Protocol, u16)>,
+        service_ports: bool,
+    ) -> bool {
+        if !end.not_ports.is_empty() {
+            let excepted = |port| {
+                end.not_ports.iter().any(|wanted| port_matches(wanted, port, candidates, |_| true))
+            };
+            if port.is_none_or(excepted) {
+                return false;
+            }
+        }
+        let entity_matches = |entity: &Entity| {
+            let meant = |candidate: &Candidate<'_>| {
+                entity.selector.as_ref().is_none_or(|selector| selector.matches(&candidate.view))
+            };
+            let port_fits = end.ports.is_empty()
+                || port.is_some_and(|port| {
+                    end.ports.iter().any(|wanted| port_matches(wanted, port, candidates, meant))
+                });
+            let excepted = entity.not_selector.as_ref().is_some_and(|selector| {
+                candidates.iter().any(|candidate| selector.matches(&candidate.view))
+            });
+            port_fits
+                && !excepted
+                && (entity.selector.is_none() || candidates.iter().any(meant))
+                && entity.speaks_of(Family::of(address))
+                && (entity.nets.is_empty() || within(address, &entity.nets))
+                && !within(address, &entity.not_nets)
+                && self.service_matches(entity, address, port, service_ports)
+        };
+        match &end.entities {
+            None => entity_matches(&Entity::default()),
+            Some(entities) => entities.iter().any(entity_matches),
+        }
+    }
+
+    fn service_matches(
+        &self,
+        entity: &Entity,
+        address: IpAddr,
+        port: Option<(Protocol, u16)>,
+        with_ports: bool,
+    ) -> bool {
+        let Some(service) = &entity.service else { return true };
+        let serves = |some: &ServiceEndpoints| {
+            some.addresses.contains(&address)
+                && (!with_ports
+                    || port.is_some_and(|(protocol, number)| {
+                        some.ports.contains(&(protocol, Some(number)))
+                            || some.ports.contains(&(protocol, None))
+                    }))
+        };
+        let endpoints = self.reference.model.services.get(service);
+        endpoints.is_some_and(|endpoints| endpoints.iter().any(serves))
+    }
+}
+
+fn within<'n>(address: IpAddr, nets: impl IntoIterator<Item = &'n IpNet>) -> bool {
+    nets.into_iter().any(|net| net.contains(&address))
+}
+
+fn port_matches(
+    wanted: &PortMatch,
+    (protocol, number): (Protocol, u16),
+    candidates: &[Candidate<'_>],
+    meant: impl Fn(&Candidate<'_>) -> bool,
+) -> bool {
+    match wanted {
+        PortMatch::Range { first, last } => (*first..=*last).contains(&number),
+        PortMatch::Named(name) => {
+            candidates.iter().filter(|candidate| meant(candidate)).any(|it| {
+                it.named_ports.iter().any(|named| {
+                    named.name == *name && named.protocol == protocol && named.port == number
+                })
+            })
+        }
     }
 }

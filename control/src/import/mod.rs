@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_policy_compiler::model::{
-    Endpoint, LabelSelector, Labels, Model, NamedPort, ObjectName, PolicyState, Protocol,
+    Endpoint, Labels, Model, NamedPort, ObjectName, Policy, PolicyKind, PolicyName, Protocol,
 };
 
 use crate::manifest::object::{self, IpipMode, Kind, Object, ObjectKey, Phase, Subject};
@@ -103,28 +103,20 @@ pub fn import(contents: &Contents) -> Cluster {
                 }
                 Object::Pod(pod) => cluster.import_pod(key, pod),
                 Object::NetworkPolicy(wire) if key.kind == Kind::NetworkPolicy => {
-                    match policy::import(wire) {
-                        Ok(policy) => {
-                            cluster.add_policy(key, PolicyState::Valid(Arc::new(policy)));
-                        }
-                        Err(error) => {
-                            let selector = policy::selector(&wire.pod_selector);
-                            cluster.add_policy(key, PolicyState::Invalid(selector));
-                            cluster.problem(key, stored, error.to_string());
-                        }
-                    }
+                    cluster.add_policy(key, policy::import(&key.namespace, wire));
                 }
                 _ => {}
             },
             State::Invalid(invalid) => match key.kind {
                 Kind::NetworkPolicy => {
-                    let selector = match &invalid.subject {
-                        Some(Subject::Kubernetes(selector)) => policy::selector(selector),
-                        _ => LabelSelector::default(),
+                    let pods = match &invalid.subject {
+                        Some(Subject::Kubernetes(selector)) => Some(selector),
+                        _ => None,
                     };
-                    cluster.add_policy(key, PolicyState::Invalid(selector));
+                    cluster.add_policy(key, policy::isolating(&key.namespace, pods));
                 }
                 Kind::IpPool => cluster.invalid_pools.push(key.name.clone()),
+                Kind::Pod => cluster.model.unknown.extend(&invalid.addresses),
                 _ => {}
             },
         }
@@ -167,12 +159,15 @@ impl Cluster {
                 })
             })
             .collect();
-        let endpoint = Endpoint { labels: pod.labels.clone(), addresses, named_ports };
+        let service_account = pod.service_account.clone().or_else(|| Some("default".to_owned()));
+        let labels = pod.labels.clone();
+        let endpoint = Endpoint { labels, service_account, addresses, named_ports };
         self.model.endpoints.insert(name, Arc::new(endpoint));
     }
 
-    fn add_policy(&mut self, key: &ObjectKey, state: PolicyState) {
-        self.model.policies.insert(ObjectName::new(&key.namespace, &key.name), state);
+    fn add_policy(&mut self, key: &ObjectKey, policy: Policy) {
+        let name = PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
+        self.model.policies.insert(name, Arc::new(policy));
     }
 
     fn pod_of_invalid_namespace(&mut self, key: &ObjectKey, place: &Place) {

@@ -1,89 +1,149 @@
-//! A NetworkPolicy with the API server's defaults applied.
+//! A Kubernetes NetworkPolicy with the API server's defaults applied.
 //!
 //! Source: Kubernetes API reference, `NetworkPolicySpec`.
 
 use std::collections::BTreeSet;
 
+use ipnet::IpNet;
+
 use manx_policy_compiler::model::{
-    ExceptOutside, IpBlock, LabelSelector, Peer, Policy, PortMatch, Requirement, Rule, Service,
+    Action, Entity, Hook, KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, Order, Policy,
+    PortMatch, Protocol, Rule,
 };
+use manx_policy_compiler::selector::Selector;
 
 use crate::manifest::object::{self, NetworkPolicy, Operator, PolicyType, PortNumber};
 
+/// The tier of a Kubernetes NetworkPolicy.
+const TIER: &str = "default";
+
 /// `policyTypes` absent or empty: Ingress always, Egress if there are egress rules. Rules of a direction that the types
 /// leave out have no effect.
-pub(super) fn import(wire: &NetworkPolicy) -> Result<Policy, ExceptOutside> {
+pub(super) fn import(namespace: &str, wire: &NetworkPolicy) -> Policy {
     let egress_rules = wire.egress.as_deref().unwrap_or_default();
     let (ingress, egress) = match wire.policy_types.as_deref() {
         None | Some([]) => (true, !egress_rules.is_empty()),
         Some(types) => (types.contains(&PolicyType::Ingress), types.contains(&PolicyType::Egress)),
     };
     let ingress_rules = wire.ingress.as_deref().unwrap_or_default();
-    Ok(Policy {
-        selector: selector(&wire.pod_selector),
-        ingress: ingress.then(|| rules(ingress_rules)).transpose()?,
-        egress: egress.then(|| rules(egress_rules)).transpose()?,
-    })
+    let rules = |wire: &[object::Rule], ends: fn(&mut Rule) -> &mut Option<Vec<Entity>>| {
+        (0..).zip(wire).flat_map(|(index, it)| rule(namespace, index, it, ends)).collect()
+    };
+    Policy {
+        ingress: ingress.then(|| rules(ingress_rules, |rule| &mut rule.source.entities)),
+        egress: egress.then(|| rules(egress_rules, |rule| &mut rule.destination.entities)),
+        ..isolating(namespace, Some(&wire.pod_selector))
+    }
 }
 
-/// A label selector as requirements.
-pub(super) fn selector(wire: &object::LabelSelector) -> LabelSelector {
-    let labels = wire
-        .match_labels
-        .iter()
-        .map(|(key, value)| Requirement::In(key.clone(), BTreeSet::from([value.clone()])));
+/// What stands for a policy that is not valid: it isolates, in both directions, the pods that it may mean, and allows
+/// nothing. Without a selector that could be read these are all of the namespace.
+pub(super) fn isolating(namespace: &str, pods: Option<&object::LabelSelector>) -> Policy {
+    Policy {
+        tier: TIER.to_owned(),
+        order: Order::KUBERNETES,
+        selector: pods_of(namespace, pods),
+        hook: Hook::Endpoint,
+        ingress: Some(Vec::new()),
+        egress: Some(Vec::new()),
+        broken: false,
+    }
+}
+
+/// Pods of one namespace.
+fn pods_of(namespace: &str, pods: Option<&object::LabelSelector>) -> Selector {
+    Selector::and([
+        Selector::equals(NAMESPACE, namespace),
+        Selector::equals(ORCHESTRATOR, KUBERNETES),
+        pods.map_or_else(Selector::all, |pods| labels("", pods)),
+    ])
+}
+
+/// Pods by the labels of their namespaces and their own.
+pub(super) fn pods_in(
+    namespaces: &object::LabelSelector,
+    pods: Option<&object::LabelSelector>,
+) -> Selector {
+    Selector::and([
+        Selector::equals(ORCHESTRATOR, KUBERNETES),
+        labels(NAMESPACE_PREFIX, namespaces),
+        pods.map_or_else(Selector::all, |pods| labels("", pods)),
+    ])
+}
+
+/// A label selector over keys with a prefix.
+fn labels(prefix: &str, wire: &object::LabelSelector) -> Selector {
+    let key = |key: &str| format!("{prefix}{key}");
+    let equal = wire.match_labels.iter();
+    let equal = equal.map(|(name, value)| Selector::equals(key(name), value.as_str()));
     let expressions = wire.match_expressions.iter().map(|expression| {
-        let key = expression.key.clone();
-        let values = || expression.values.iter().cloned().collect();
+        let values = expression.values.iter().cloned();
+        let key = key(&expression.key);
         match expression.operator {
-            Operator::In => Requirement::In(key, values()),
-            Operator::NotIn => Requirement::NotIn(key, values()),
-            Operator::Exists => Requirement::Exists(key),
-            Operator::DoesNotExist => Requirement::DoesNotExist(key),
+            Operator::In => Selector::is_in(key, values),
+            Operator::NotIn => Selector::not_in(key, values),
+            Operator::Exists => Selector::has(key),
+            Operator::DoesNotExist => Selector::not_has(key),
         }
     });
-    LabelSelector(labels.chain(expressions).collect())
+    Selector::and(equal.chain(expressions))
 }
 
-fn rules(wire: &[object::Rule]) -> Result<Vec<Rule>, ExceptOutside> {
-    wire.iter().map(rule).collect()
+/// Absent or empty peers are everybody, absent or empty ports everything. A rule of several protocols becomes one for
+/// each.
+fn rule(
+    namespace: &str,
+    index: u32,
+    wire: &object::Rule,
+    entities: fn(&mut Rule) -> &mut Option<Vec<Entity>>,
+) -> Vec<Rule> {
+    let mut rule = Rule::every_packet(index, Action::Allow);
+    if let Some(peers) = wire.peers.as_deref().filter(|peers| !peers.is_empty()) {
+        *entities(&mut rule) = Some(peers.iter().map(|it| peer(namespace, it)).collect());
+    }
+    match wire.ports.as_deref() {
+        None | Some([]) => vec![rule],
+        Some(ports) => by_protocol(&rule, ports),
+    }
 }
 
-/// Absent or empty peers are everybody, absent or empty ports everything.
-fn rule(wire: &object::Rule) -> Result<Rule, ExceptOutside> {
-    let peers = match wire.peers.as_deref() {
-        None | Some([]) => None,
-        Some(peers) => Some(peers.iter().map(peer).collect::<Result<_, _>>()?),
+/// The rule for each protocol that `ports` name, with its ports; one entry without a port takes in all of the protocol.
+fn by_protocol(rule: &Rule, ports: &[object::Port]) -> Vec<Rule> {
+    let protocols: BTreeSet<Protocol> =
+        ports.iter().map(|port| super::protocol(port.protocol)).collect();
+    let of_protocol = |protocol: Protocol| {
+        let mut rule = Rule { protocol: Some(protocol.number()), ..rule.clone() };
+        let ports = ports.iter().filter(|port| super::protocol(port.protocol) == protocol);
+        // `None` as soon as one entry has no port.
+        let matches: Option<Vec<PortMatch>> =
+            ports.map(|port| port.port.as_ref().map(port_match)).collect();
+        rule.destination.ports = matches.unwrap_or_default();
+        rule
     };
-    let services = match wire.ports.as_deref() {
-        None | Some([]) => None,
-        Some(ports) => Some(ports.iter().map(service).collect()),
-    };
-    Ok(Rule { peers, services })
+    protocols.into_iter().map(of_protocol).collect()
 }
 
-fn peer(wire: &object::Peer) -> Result<Peer, ExceptOutside> {
-    Ok(match wire {
-        object::Peer::IpBlock(block) => {
-            Peer::Block(IpBlock::new(block.cidr, block.except.iter().copied())?)
-        }
-        object::Peer::Selectors { pods, namespaces: None } => {
-            Peer::PodsHere(pods.as_ref().map(selector).unwrap_or_default())
-        }
-        object::Peer::Selectors { pods, namespaces: Some(namespaces) } => Peer::PodsIn {
-            namespaces: selector(namespaces),
-            pods: pods.as_ref().map(selector).unwrap_or_default(),
-        },
-    })
-}
-
-fn service(wire: &object::Port) -> Service {
-    let port = match &wire.port {
-        None => PortMatch::All,
-        Some(PortNumber::Number { port, end }) => {
+fn port_match(wire: &PortNumber) -> PortMatch {
+    match wire {
+        PortNumber::Number { port, end } => {
             PortMatch::Range { first: *port, last: end.unwrap_or(*port) }
         }
-        Some(PortNumber::Name(name)) => PortMatch::Named(name.clone()),
-    };
-    Service { protocol: super::protocol(wire.protocol), port }
+        PortNumber::Name(name) => PortMatch::Named(name.clone()),
+    }
+}
+
+fn peer(namespace: &str, wire: &object::Peer) -> Entity {
+    match wire {
+        object::Peer::IpBlock(block) => Entity {
+            nets: BTreeSet::from([block.cidr.trunc()]),
+            not_nets: block.except.iter().map(IpNet::trunc).collect(),
+            ..Entity::default()
+        },
+        object::Peer::Selectors { pods, namespaces: None } => {
+            Entity { selector: Some(pods_of(namespace, pods.as_ref())), ..Entity::default() }
+        }
+        object::Peer::Selectors { pods, namespaces: Some(namespaces) } => {
+            Entity { selector: Some(pods_in(namespaces, pods.as_ref())), ..Entity::default() }
+        }
+    }
 }

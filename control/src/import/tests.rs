@@ -1,9 +1,11 @@
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use manx_policy_compiler::model::{
-    Labels, ObjectName, Peer, Policy, PolicyState, PortMatch, Protocol,
+    Action, KUBERNETES, Labels, NAMESPACE, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind,
+    PolicyName, PortMatch, Protocol, Rule,
 };
+
+use manx_policy_compiler::selector::Selector;
 
 use super::{Cluster, import};
 use crate::manifest::object::IpipMode;
@@ -36,14 +38,17 @@ fn addresses(cluster: &Cluster, pod: &str) -> Option<Vec<String>> {
     Some(endpoint.addresses.iter().map(IpAddr::to_string).collect())
 }
 
+fn policy_name() -> PolicyName {
+    PolicyName::new(PolicyKind::Kubernetes, "shop", "p")
+}
+
 fn policy(spec: &str) -> Policy {
     let cluster = clean(&format!(
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: shop}}\nspec:\n  {spec}\n"
     ));
-    match &cluster.model.policies[&name("p")] {
-        PolicyState::Valid(policy) => (**policy).clone(),
-        PolicyState::Invalid(_) => panic!("invalid"),
-    }
+    let policy = cluster.model.policies[&policy_name()].as_ref().clone();
+    assert_eq!((policy.tier.as_str(), policy.order), ("default", Order::KUBERNETES));
+    policy
 }
 
 #[test]
@@ -140,7 +145,7 @@ fn absent_and_empty_peers_and_ports_are_everybody_and_everything() {
         ["ingress: [{}]", "ingress: [{from: [], ports: []}]", "ingress: [{from: , ports: }]"]
     {
         let rules = policy(spec).ingress.unwrap();
-        assert_eq!((&rules[0].peers, &rules[0].services), (&None, &None), "{spec}");
+        assert_eq!(rules, [Rule::every_packet(0, Action::Allow)], "{spec}");
     }
 }
 
@@ -150,48 +155,54 @@ fn peers_and_ports_mean_what_they_say() {
         "ingress: [{from: [{podSelector: {}}, {namespaceSelector: {}}, {ipBlock: {cidr: 10.1.2.3/8, except: [10.9.9.9/16]}}], \
          ports: [{port: 80}, {port: 80, endPort: 90, protocol: UDP}, {port: http}, {protocol: SCTP}]}]",
     );
-    let rule = &policy.ingress.as_ref().unwrap()[0];
-    let peers = rule.peers.as_deref().unwrap();
-    assert!(matches!(&peers[0], Peer::PodsHere(selector) if selector.0.is_empty()));
-    assert!(matches!(&peers[1], Peer::PodsIn { namespaces, pods }
-        if namespaces.0.is_empty() && pods.0.is_empty()));
-    let Peer::Block(block) = &peers[2] else { panic!() };
-    assert_eq!(block.cidr().to_string(), "10.0.0.0/8");
-    assert_eq!(block.except().next().unwrap().to_string(), "10.9.0.0/16");
-    let services: Vec<_> = rule
-        .services
-        .iter()
-        .flatten()
-        .map(|service| (service.protocol, service.port.clone()))
-        .collect();
+    let rules = policy.ingress.as_ref().unwrap();
+    let here = Selector::equals(NAMESPACE, "shop");
+    let pods = Selector::equals(ORCHESTRATOR, KUBERNETES);
+    for rule in rules {
+        let [pods_here, pods_anywhere, block] = &rule.source.entities.as_deref().unwrap() else {
+            panic!()
+        };
+        let all = || Selector::and([]);
+        let here = Selector::and([here.clone(), pods.clone(), all()]);
+        assert_eq!(pods_here.selector, Some(here));
+        let anywhere = Selector::and([pods.clone(), all(), Selector::all()]);
+        assert_eq!(pods_anywhere.selector, Some(anywhere));
+        assert_eq!(block.nets.first().unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(block.not_nets.first().unwrap().to_string(), "10.9.0.0/16");
+    }
+    let services: Vec<_> =
+        rules.iter().map(|rule| (rule.index, rule.protocol, &rule.destination.ports)).collect();
     assert_eq!(
         services,
         [
-            (Protocol::Tcp, PortMatch::Range { first: 80, last: 80 }),
-            (Protocol::Udp, PortMatch::Range { first: 80, last: 90 }),
-            (Protocol::Tcp, PortMatch::Named("http".to_owned())),
-            (Protocol::Sctp, PortMatch::All),
+            (
+                0,
+                Some(6),
+                &vec![
+                    PortMatch::Range { first: 80, last: 80 },
+                    PortMatch::Named("http".to_owned())
+                ],
+            ),
+            (0, Some(17), &vec![PortMatch::Range { first: 80, last: 90 }]),
+            (0, Some(132), &vec![]),
         ]
     );
 }
 
 #[test]
 fn an_invalid_policy_isolates_the_pods_that_it_may_mean() {
-    let state = |spec: &str| {
+    let isolating = |spec: &str| {
         let cluster = cluster(&format!(
             "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: shop}}\nspec: {spec}\n"
         ));
         assert_eq!(cluster.problems[0].severity, Severity::Error);
-        cluster.model.policies[&name("p")].clone()
+        let policy = cluster.model.policies[&policy_name()].as_ref().clone();
+        assert_eq!((policy.ingress, policy.egress), (Some(Vec::new()), Some(Vec::new())));
+        policy.selector.to_string()
     };
-    let PolicyState::Invalid(selector) =
-        state("{podSelector: {matchLabels: {app: web}}, ingress: 5}")
-    else {
-        panic!()
-    };
-    assert_eq!(selector.0.len(), 1);
-    let PolicyState::Invalid(selector) = state("{podSelector: 5}") else { panic!() };
-    assert_eq!(selector.0, BTreeSet::new());
+    let web = isolating("{podSelector: {matchLabels: {app: web}}, ingress: 5}");
+    assert!(web.contains(r#"app == "web""#), "{web}");
+    assert!(!isolating("{podSelector: 5}").contains("app"));
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Book {
 
     fn what_denied(&self, cell: &Cell, from: SocketAddr) -> Option<String> {
         let transport = cell.service.transport(cell.address.is_ipv4());
-        let port = transport.port.unwrap_or(0);
+        let port = transport.destination_port().unwrap_or(0);
         let packet = (from.ip(), cell.address, transport.protocol, from.port(), port);
         self.denials.get(&packet).cloned()
     }

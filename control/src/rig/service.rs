@@ -1,6 +1,9 @@
 //! What a probe asks for: a protocol and a port, or an echo.
 
-use manx_policy_compiler::model::{Protocol, Transport};
+use manx_policy_compiler::model::{ICMP, ICMPV6, Protocol, Transport};
+
+/// Of the range that clients get theirs from.
+const SOME_SOURCE_PORT: u16 = 49_152;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Port;
@@ -16,14 +19,12 @@ pub enum Service {
 }
 
 impl Service {
-    /// The IP protocol number, and the destination port where there is one.
+    /// What a probe shows; whatever source port it has.
     pub fn transport(self, v4: bool) -> Transport {
         match self {
-            Self::Port(port) => {
-                Transport { protocol: port.protocol.number(), port: Some(port.number) }
-            }
-            Self::Echo if v4 => Transport { protocol: 1, port: None },
-            Self::Echo => Transport { protocol: 58, port: None },
+            Self::Port(port) => Transport::ports(port.protocol, SOME_SOURCE_PORT, port.number),
+            Self::Echo if v4 => Transport::icmp(ICMP, 8, 0),
+            Self::Echo => Transport::icmp(ICMPV6, 128, 0),
         }
     }
 }

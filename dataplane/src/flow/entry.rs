@@ -96,7 +96,7 @@ const _: () = assert!(size_of::<FlowEntry>() == 128);
 
 impl FlowEntry {
     /// Changes with every change of layout or of a discriminant.
-    pub const VERSION: u8 = 3;
+    pub const VERSION: u8 = 4;
 
     /// The flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
     /// caller has filled in what was decided. Nothing is counted yet: see [`FlowEntry::pass`].

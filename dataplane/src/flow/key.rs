@@ -16,7 +16,7 @@ pub enum Orientation {
 
 /// The canonical 5-tuple: `(low, low_port) <= (high, high_port)`, so that both directions of a connection give one key.
 ///
-/// Protocols without ports carry 0; for ICMP echo see [`FlowKey::echo`].
+/// Protocols without ports carry 0; for ICMP see [`FlowKey::query`] and [`FlowKey::message`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowKey {
@@ -25,6 +25,8 @@ pub struct FlowKey {
     low_port: u16,
     high_port: u16,
     protocol: u8,
+    /// ICMP's type, of a query or its reply the one that comes from the low end.
+    icmp_type: u8,
 }
 
 impl FlowKey {
@@ -44,6 +46,7 @@ impl FlowKey {
                 low_port: source_port,
                 high_port: destination_port,
                 protocol,
+                icmp_type: 0,
             };
             (key, Orientation::LowToHigh)
         } else {
@@ -53,28 +56,59 @@ impl FlowKey {
                 low_port: destination_port,
                 high_port: source_port,
                 protocol,
+                icmp_type: 0,
             };
             (key, Orientation::HighToLow)
         }
     }
 
-    /// The key of an ICMP echo request or its reply (RFC 792; RFC 4443, section 4). The identifier stands as the asking
-    /// side's port and its complement as the answering side's, so that two hosts who ask each other with one identifier
-    /// have two flows, and a request can never pass as a reply.
+    /// The key of an ICMP query, such as an echo request, or of its reply (RFC 792; RFC 4443, section 4). `types` are the
+    /// packet's own and that of the packets that go the other way. The identifier stands as the asking side's port and its
+    /// complement as the answering side's, so that two hosts who ask each other with one identifier have two flows, and a
+    /// request can never pass as a reply.
     #[inline]
-    pub fn echo(
+    pub fn query(
         source: Address,
         destination: Address,
         identifier: u16,
+        types: [u8; 2],
         is_request: bool,
         protocol: u8,
     ) -> (Self, Orientation) {
         let (asking, answering) = (identifier, !identifier);
-        if is_request {
+        let (key, orientation) = if is_request {
             Self::new(source, destination, asking, answering, protocol)
         } else {
             Self::new(source, destination, answering, asking, protocol)
-        }
+        };
+        (Self { icmp_type: types[orientation as usize], ..key }, orientation)
+    }
+
+    /// The key of any other ICMP message. Each type and code is a flow of its own, because policy may tell them apart.
+    #[inline]
+    pub fn message(
+        source: Address,
+        destination: Address,
+        icmp_type: u8,
+        code: u8,
+        protocol: u8,
+    ) -> (Self, Orientation) {
+        let code = u16::from(code);
+        let (key, orientation) = Self::new(source, destination, code, code, protocol);
+        (Self { icmp_type, ..key }, orientation)
+    }
+
+    /// ICMP's type as the low end's packets show it.
+    #[inline]
+    pub fn icmp_type(&self) -> u8 {
+        self.icmp_type
+    }
+
+    /// The code of an ICMP [`message`](Self::message); `None`: it is a [`query`](Self::query) or its reply, which have 0.
+    #[inline]
+    pub fn icmp_code(&self) -> Option<u8> {
+        // A query's ports are complements of each other, a message's are its code.
+        (self.low_port == self.high_port).then_some(self.low_port as u8)
     }
 
     /// The IP protocol number.
@@ -111,7 +145,8 @@ impl Hash for FlowKey {
         state.write_u64(
             u64::from(self.low_port)
                 | u64::from(self.high_port) << 16
-                | u64::from(self.protocol) << 32,
+                | u64::from(self.protocol) << 32
+                | u64::from(self.icmp_type) << 40,
         );
     }
 }

@@ -153,11 +153,15 @@ proptest! {
     ) {
         let (one, other) = (Address::v6(one), Address::v6(other));
         prop_assume!(one != other);
-        let (asked, there) = FlowKey::echo(one, other, identifier, true, 1);
-        let (answered, back) = FlowKey::echo(other, one, identifier, false, 1);
+        let (asked, there) = FlowKey::query(one, other, identifier, [8, 0], true, 1);
+        let (answered, back) = FlowKey::query(other, one, identifier, [0, 8], false, 1);
         prop_assert_eq!(asked, answered);
         prop_assert!(there != back);
-        prop_assert!(FlowKey::echo(other, one, identifier, true, 1).0 != asked);
+        prop_assert!(FlowKey::query(other, one, identifier, [8, 0], true, 1).0 != asked);
+        prop_assert!(FlowKey::query(one, other, identifier, [13, 14], true, 1).0 != asked);
+        prop_assert_eq!(asked.icmp_code(), None);
+        let low = if there == Orientation::LowToHigh { 8 } else { 0 };
+        prop_assert_eq!(asked.icmp_type(), low);
     }
 
     #[test]

@@ -44,10 +44,22 @@ pub mod kind {
         matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
 
+    /// Of a query the reply's type and true, of a reply the query's and false.
+    #[inline]
+    pub const fn query(kind: u8) -> Option<(u8, bool)> {
+        match kind {
+            ECHO_REQUEST => Some((ECHO_REPLY, true)),
+            ECHO_REPLY => Some((ECHO_REQUEST, false)),
+            TIMESTAMP_REQUEST => Some((TIMESTAMP_REPLY, true)),
+            TIMESTAMP_REPLY => Some((TIMESTAMP_REQUEST, false)),
+            _ => None,
+        }
+    }
+
     /// Whether it carries an identifier, by which a reply finds its request.
     #[inline]
     pub const fn has_id(kind: u8) -> bool {
-        matches!(kind, ECHO_REPLY | ECHO_REQUEST | TIMESTAMP_REQUEST | TIMESTAMP_REPLY)
+        query(kind).is_some()
     }
 }
 

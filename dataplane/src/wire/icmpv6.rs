@@ -52,10 +52,20 @@ pub mod kind {
         kind >= ROUTER_SOLICITATION && kind <= REDIRECT
     }
 
+    /// Of a query the reply's type and true, of a reply the query's and false.
+    #[inline]
+    pub const fn query(kind: u8) -> Option<(u8, bool)> {
+        match kind {
+            ECHO_REQUEST => Some((ECHO_REPLY, true)),
+            ECHO_REPLY => Some((ECHO_REQUEST, false)),
+            _ => None,
+        }
+    }
+
     /// Whether it carries an identifier, by which a reply finds its request.
     #[inline]
     pub const fn has_id(kind: u8) -> bool {
-        matches!(kind, ECHO_REQUEST | ECHO_REPLY)
+        query(kind).is_some()
     }
 }
 

@@ -1,9 +1,5 @@
-//! The compiler's laws: each over generated models, each line of the semantics by name, and the output as a golden text.
+//! Tests over more than one module.
 
-mod build;
 mod generate;
-mod golden;
-mod identities;
 mod laws;
 mod mutations;
-mod semantics;

@@ -23,8 +23,11 @@ use manx_fixtures::cluster::{Cluster, Manifest};
 use manx_fixtures::{generate, probe};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
-use manx_policy_compiler::model::{Direction, ObjectName, Reason, RuleName, Transport, Verdict};
-use manx_policy_compiler::{prove, reference};
+use manx_policy_compiler::model::{
+    Direction, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName, Transport, Verdict,
+};
+use manx_policy_compiler::prove;
+use manx_policy_compiler::reference::{self, Reference};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestCaseError, TestRng, TestRunner};
@@ -110,10 +113,23 @@ fn probes(cluster: &Cluster, imported: &Imported, choices: &[Choice]) -> Vec<Pro
                 local_address,
                 direction: if *ingress { Direction::Ingress } else { Direction::Egress },
                 peer: *peer.get(&family),
-                transport: Transport { protocol, port: shows.then(|| *port.get(&ports)) },
+                transport: transport(protocol, shows.then(|| *port.get(&ports))),
             }
         })
         .collect()
+}
+
+/// A packet as the oracle is asked for it: protocol and destination port, if there is one.
+fn transport(protocol: u8, port: Option<u16>) -> Transport {
+    match (Protocol::from_number(protocol), port) {
+        (Some(protocol), Some(port)) => Transport::ports(protocol, 49_152, port),
+        _ => Transport::bare(protocol),
+    }
+}
+
+/// The same packet in the oracle's words.
+fn asked(transport: Transport) -> Packet {
+    Packet::to_port(transport.protocol, transport.destination_port())
 }
 
 /// What the oracle says of one side, in the model's words.
@@ -124,7 +140,7 @@ fn by_oracle(oracle: &Oracle, probe: &Probe) -> Option<Reason> {
         address: probe.local_address,
     };
     let peer = Party::Address(probe.peer);
-    let packet = Packet::to_port(probe.transport.protocol, probe.transport.port);
+    let packet = asked(probe.transport);
     let verdict = match probe.direction {
         Direction::Egress => oracle.judge(&local, &peer, packet).egress,
         Direction::Ingress => oracle.judge(&peer, &local, packet).ingress,
@@ -134,14 +150,15 @@ fn by_oracle(oracle: &Oracle, probe: &Probe) -> Option<Reason> {
 
 /// `None` for what the model has no word for.
 fn reason(explanation: Explanation, direction: Direction) -> Option<Reason> {
-    let named = |key: &ObjectKey| ObjectName::new(&key.namespace, &key.name);
+    let named =
+        |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
     match explanation {
         Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
-        Explanation::Rule { rule, .. } => Some(Reason::Rule(RuleName {
-            policy: named(&rule.policy),
-            direction,
-            index: u32::try_from(rule.index).ok()?,
-        })),
+        Explanation::Rule { rule, .. } => {
+            let index = u32::try_from(rule.index).ok()?;
+            let rule = RuleName { policy: named(&rule.policy), direction, index };
+            Some(Reason::Rule(rule, Verdict::Allow))
+        }
         Explanation::TierEnd { policies, .. } => {
             Some(Reason::Isolated(direction, named(policies.first()?)))
         }
@@ -151,7 +168,8 @@ fn reason(explanation: Explanation, direction: Direction) -> Option<Reason> {
 
 fn by_rows(image: &Image, probe: &Probe) -> Option<Reason> {
     let chain = image.chain(&probe.local, probe.direction)?;
-    let path = image.classify(chain, image.identity(probe.peer), probe.transport);
+    let (local, peer) = (image.identity(probe.local_address), image.identity(probe.peer));
+    let path = image.classify(chain, local, peer, probe.transport);
     Some(image.path(path).reason.clone())
 }
 
@@ -172,15 +190,15 @@ fn oracle_reference_and_rows_agree_and_every_feature_decides_something() {
             let oracle = Oracle::new(&contents.objects);
             let image = Compiler::new().compile(&imported.model, &all_local(&imported));
             let probes = probes(&cluster, &imported, &choices);
+            let judge = Reference::new(&imported.model);
             for probe in &probes {
                 let oracle = by_oracle(&oracle, probe);
-                let reference = reference::judge(
-                    &imported.model,
-                    &probe.local,
-                    probe.direction,
-                    probe.peer,
-                    probe.transport,
-                );
+                let packet = reference::Packet {
+                    local: probe.local_address,
+                    peer: probe.peer,
+                    transport: probe.transport,
+                };
+                let reference = judge.judge(&probe.local, probe.direction, &packet).reason;
                 let rows = by_rows(&image, probe);
                 let text = || format!("{probe:?}\n{}", cluster.to_yaml());
                 prop_assert_eq!(oracle.as_ref(), Some(&reference), "oracle, reference: {}", text());
@@ -224,9 +242,9 @@ fn oracle_reference_and_rows_agree_and_every_feature_decides_something() {
 fn kind(reason: &Reason) -> &'static str {
     match reason {
         Reason::NotIsolated(_) => "not isolated",
-        Reason::Rule(_) => "rule",
+        Reason::Rule(..) => "rule",
         Reason::Isolated(..) => "isolated",
-        Reason::Unknown(_) => "unknown",
+        _ => "other",
     }
 }
 
@@ -247,19 +265,17 @@ fn the_oracle_agrees_with_every_cell_of_the_compiled_tables() {
         let local = all_local(&imported);
         let image = Compiler::new().compile(&imported.model, &local);
         let model = &imported.model;
-        let proof =
-            prove::prove_against(model, &local, &image, |local, direction, peer, transport| {
-                let addresses = &model.endpoints[local].addresses;
-                // Which of the pod's own addresses it is makes no difference to its policies.
-                let probe = Probe {
-                    local: local.clone(),
-                    local_address: *addresses.first().expect("an endpoint has an address"),
-                    direction,
-                    peer,
-                    transport,
-                };
-                by_oracle(&oracle, &probe).unwrap_or(Reason::Unknown(direction))
-            });
+        let proof = prove::prove_against(model, &local, &image, prove::Depth::Every, |at| {
+            let probe = Probe {
+                local: at.endpoint.clone(),
+                local_address: at.packet.local,
+                direction: at.direction,
+                peer: at.packet.peer,
+                transport: at.packet.transport,
+            };
+            let reason = by_oracle(&oracle, &probe).unwrap_or(Reason::Unknown(at.direction));
+            reason.verdict()
+        });
         if let Err(counterexample) = proof {
             return Err(TestCaseError::fail(format!("{counterexample}\n{}", cluster.to_yaml())));
         }
@@ -279,6 +295,7 @@ fn a_connection_passes_where_both_sides_of_the_reference_allow_it() {
             return Ok(());
         }
         let ports = probe::ports(&cluster);
+        let judge = Reference::new(&imported.model);
         for (from, _, to, protocol, port) in choices {
             let (from, to) = (from.get(&pods), to.get(&pods));
             if from.address().is_ipv4() != to.address().is_ipv4() {
@@ -286,16 +303,11 @@ fn a_connection_passes_where_both_sides_of_the_reference_allow_it() {
             }
             let protocol = *protocol.get(&probe::PROTOCOLS);
             let port = matches!(protocol, 6 | 17 | 132).then(|| *port.get(&ports));
-            let transport = Transport { protocol, port };
             let side = |local: &Party, direction, peer: &Party| {
-                reference::judge(
-                    &imported.model,
-                    &name(local),
-                    direction,
-                    peer.address(),
-                    transport,
-                )
-                .verdict()
+                let transport = transport(protocol, port);
+                let packet =
+                    reference::Packet { local: local.address(), peer: peer.address(), transport };
+                judge.judge(&name(local), direction, &packet).reason.verdict()
             };
             let both = side(from, Direction::Egress, to) == Verdict::Allow
                 && side(to, Direction::Ingress, from) == Verdict::Allow;

@@ -14,7 +14,9 @@ use manx_dataplane::fate::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
 use manx_fixtures::{generate, probe};
-use manx_policy_compiler::model::{Direction, ObjectName, Reason, RuleName};
+use manx_policy_compiler::model::{
+    Direction, ObjectName, PolicyKind, PolicyName, Reason, RuleName, Verdict,
+};
 use manx_tests::fabric::{Fabric, HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
 use manx_tests::packet::{self, TTL, Tuple};
 use proptest::prelude::*;
@@ -96,14 +98,15 @@ fn goes_anywhere(address: IpAddr) -> bool {
 
 /// What the model calls it; `None` if no rule is asked.
 fn reason(explanation: &Explanation, direction: Direction) -> Option<Reason> {
-    let named = |key: &ObjectKey| ObjectName::new(&key.namespace, &key.name);
+    let named =
+        |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
     match explanation {
         Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
-        Explanation::Rule { rule, .. } => Some(Reason::Rule(RuleName {
-            policy: named(&rule.policy),
-            direction,
-            index: rule.index as u32,
-        })),
+        Explanation::Rule { rule, .. } => {
+            let index = rule.index as u32;
+            let rule = RuleName { policy: named(&rule.policy), direction, index };
+            Some(Reason::Rule(rule, Verdict::Allow))
+        }
         Explanation::TierEnd { policies, .. } => {
             Some(Reason::Isolated(direction, named(&policies[0])))
         }

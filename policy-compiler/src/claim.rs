@@ -1,0 +1,230 @@
+//! Which packets a rule matches, once both ends are known.
+
+use crate::model::{Direction, ICMP, ICMPV6, IcmpMatch, Protocol, Shown, Transport};
+use crate::ranges::Ranges;
+use crate::resolve::{Ports, PredicateId, QuestionId, ResolvedEnd, ResolvedEntity, ResolvedRule};
+
+/// The protocols whose packets show a key: a destination port, or an ICMP type and code as one number.
+pub(crate) const KEYED: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
+
+/// The table of a protocol: its place in [`KEYED`], or behind them for all others, which are keyed by their number.
+pub(crate) const fn table_of(protocol: u8) -> usize {
+    match protocol {
+        6 => 0,
+        17 => 1,
+        132 => 2,
+        ICMP => 3,
+        ICMPV6 => 4,
+        _ => OTHERS,
+    }
+}
+
+/// The table of the protocols that show no key.
+pub(crate) const OTHERS: usize = KEYED.len();
+
+/// The key of an ICMP packet.
+pub(crate) const fn icmp_key(kind: u8, code: u8) -> u16 {
+    (kind as u16) << 8 | code as u16
+}
+
+/// What is known of an address.
+pub(crate) trait Facts {
+    /// Whether a predicate is true of it.
+    fn holds(&self, predicate: PredicateId) -> bool;
+    /// The protocols and ports that answer a question about it; a port of `None` is every port.
+    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, Option<u16>)>;
+}
+
+impl ResolvedEntity {
+    fn holds(&self, facts: &impl Facts) -> bool {
+        self.wanted.iter().all(|predicate| facts.holds(*predicate))
+            && !self.unwanted.iter().any(|predicate| facts.holds(*predicate))
+    }
+}
+
+/// The packets of one table that a rule matches.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Keys {
+    /// By key.
+    pub(crate) set: Ranges,
+    /// And by source port.
+    pub(crate) sources: Ranges,
+    /// Also those that do not show a key.
+    pub(crate) bare: bool,
+}
+
+/// The packets that a rule matches between two addresses, by table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Claim(pub(crate) [Option<Keys>; OTHERS + 1]);
+
+impl Claim {
+    /// Whether it claims everything.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.0.iter().all(|keys| {
+            keys.as_ref()
+                .is_some_and(|keys| keys.set.is_all() && keys.sources.is_all() && keys.bare)
+        })
+    }
+}
+
+/// The claims of a rule on the packets of one family between two addresses: none where it cannot match. One for each way
+/// in which the ends can be meant.
+pub(crate) fn claims(
+    rule: &ResolvedRule,
+    direction: Direction,
+    local: &impl Facts,
+    peer: &impl Facts,
+) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
+        for other in rule.peer.entities.iter().filter(|entity| entity.holds(peer)) {
+            let claim = match direction {
+                Direction::Ingress => {
+                    claim(rule, &side(other, &rule.peer, peer), &side(one, &rule.local, local))
+                }
+                Direction::Egress => {
+                    claim(rule, &side(one, &rule.local, local), &side(other, &rule.peer, peer))
+                }
+            };
+            if claim.0.iter().any(Option::is_some) && !claims.contains(&claim) {
+                claims.push(claim);
+            }
+        }
+    }
+    claims
+}
+
+/// An end's ports for each of [`Protocol::ALL`]; `None`: it does not look at ports.
+type Side = Option<[Ranges; 3]>;
+
+fn side(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> Side {
+    if entity.ports.is_none() && end.not_ports.is_empty() {
+        return None;
+    }
+    Some(Protocol::ALL.map(|protocol| {
+        let listed =
+            |ports: &[Ports]| Ranges::of(ports.iter().flat_map(|p| numbers(*p, protocol, facts)));
+        let meant = entity.ports.as_deref().map_or_else(Ranges::all, listed);
+        if end.not_ports.is_empty() {
+            meant
+        } else {
+            meant.intersection(&listed(&end.not_ports).complement())
+        }
+    }))
+}
+
+fn numbers(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u16)> {
+    match ports {
+        Ports::Range(first, last) => vec![(first, last)],
+        Ports::Answer(question) => facts
+            .answers(question)
+            .filter(|(of, _)| *of == protocol)
+            .map(|(_, port)| port.map_or((0, u16::MAX), |port| (port, port)))
+            .collect(),
+    }
+}
+
+fn claim(rule: &ResolvedRule, source: &Side, destination: &Side) -> Claim {
+    let looks_at_ports = source.is_some() || destination.is_some();
+    let of_protocol = |number: u8| {
+        rule.protocol.is_none_or(|wanted| wanted == number)
+            && rule.not_protocol.is_none_or(|unwanted| unwanted != number)
+    };
+    Claim(std::array::from_fn(|table| {
+        let keys = if table == OTHERS {
+            if looks_at_ports || rule.icmp.is_some() {
+                return None;
+            }
+            let number = |number: u8| Ranges::of([(u16::from(number), u16::from(number))]);
+            let wanted = rule.protocol.map_or_else(Ranges::all, number);
+            let unwanted = rule.not_protocol.map(number).unwrap_or_default();
+            let keys = wanted.intersection(&unwanted.complement());
+            Keys { set: keys, sources: Ranges::all(), bare: true }
+        } else if !of_protocol(KEYED[table]) {
+            return None;
+        } else if table < Protocol::ALL.len() {
+            if rule.icmp.is_some() {
+                return None;
+            }
+            let ports =
+                |side: &Side| side.as_ref().map_or_else(Ranges::all, |side| side[table].clone());
+            Keys { set: ports(destination), sources: ports(source), bare: !looks_at_ports }
+        } else {
+            if looks_at_ports {
+                return None;
+            }
+            let keys = |icmp: IcmpMatch| {
+                Ranges::of([match (icmp.kind, icmp.code) {
+                    (Some(kind), Some(code)) => (icmp_key(kind, code), icmp_key(kind, code)),
+                    (Some(kind), None) => (icmp_key(kind, 0), icmp_key(kind, u8::MAX)),
+                    (None, _) => (0, u16::MAX),
+                }])
+            };
+            let wanted = rule.icmp.map_or_else(Ranges::all, keys);
+            let unwanted = rule.not_icmp.map(keys).unwrap_or_default();
+            // A later fragment does not show its type: it matches only where every type does.
+            let keys = wanted.intersection(&unwanted.complement());
+            let bare = keys.is_all();
+            Keys { set: keys, sources: Ranges::all(), bare }
+        };
+        (!(keys.set.is_empty() || keys.sources.is_empty()) || keys.bare).then_some(keys)
+    }))
+}
+
+/// Whether a rule matches a packet: the same as that one of its [`claims`] holds it, without making them.
+pub(crate) fn matches(
+    rule: &ResolvedRule,
+    direction: Direction,
+    local: &impl Facts,
+    peer: &impl Facts,
+    transport: Transport,
+) -> bool {
+    let Transport { protocol, shown } = transport;
+    let icmp = |wanted: IcmpMatch| match shown {
+        Shown::Icmp { kind, code } => wanted.covers(kind, code),
+        _ => wanted.kind.is_none(),
+    };
+    let is_icmp = matches!(protocol, ICMP | ICMPV6);
+    if rule.protocol.is_some_and(|wanted| wanted != protocol)
+        || rule.not_protocol.is_some_and(|unwanted| unwanted == protocol)
+        || rule.icmp.is_some_and(|wanted| !is_icmp || !icmp(wanted))
+        || rule.not_icmp.is_some_and(|unwanted| {
+            is_icmp && (icmp(unwanted) || !matches!(shown, Shown::Icmp { .. }))
+        })
+    {
+        return false;
+    }
+    let of_ports = Protocol::from_number(protocol);
+    let ports = match (of_ports, shown) {
+        (Some(of), Shown::Ports { source, destination }) => Some((of, source, destination)),
+        _ => None,
+    };
+    let (local_port, peer_port) = match (direction, ports) {
+        (_, None) => (None, None),
+        (Direction::Ingress, Some((of, source, destination))) => {
+            (Some((of, destination)), Some((of, source)))
+        }
+        (Direction::Egress, Some((of, source, destination))) => {
+            (Some((of, source)), Some((of, destination)))
+        }
+    };
+    end_matches(&rule.local, local, local_port) && end_matches(&rule.peer, peer, peer_port)
+}
+
+fn end_matches(end: &ResolvedEnd, facts: &impl Facts, shown: Option<(Protocol, u16)>) -> bool {
+    let listed = |ports: &[Ports]| {
+        shown.is_some_and(|(protocol, number)| {
+            ports.iter().any(|ports| match ports {
+                Ports::Range(first, last) => (*first..=*last).contains(&number),
+                Ports::Answer(question) => facts
+                    .answers(*question)
+                    .any(|(of, port)| of == protocol && port.is_none_or(|port| port == number)),
+            })
+        })
+    };
+    (end.not_ports.is_empty() || (shown.is_some() && !listed(&end.not_ports)))
+        && end
+            .entities
+            .iter()
+            .any(|entity| entity.holds(facts) && entity.ports.as_deref().is_none_or(listed))
+}

@@ -1,0 +1,136 @@
+//! Who can stand behind an address: pods, network sets, host endpoints, the endpoints of services.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::Protocol;
+use crate::selector::LabelSource;
+
+/// Label keys and values of one object.
+pub type Labels = BTreeMap<String, String>;
+
+/// The label that names a member's namespace.
+pub const NAMESPACE: &str = "projectcalico.org/namespace";
+/// The label that pods alone have, with the value [`KUBERNETES`].
+pub const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
+/// The value of [`ORCHESTRATOR`].
+pub const KUBERNETES: &str = "k8s";
+/// The label that names a pod's service account.
+pub const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
+/// Before the keys of the namespace's labels.
+pub const NAMESPACE_PREFIX: &str = "pcns.";
+/// Before the keys of the service account's labels.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";
+/// Behind a prefix: the name of the namespace or service account.
+const NAME: &str = "projectcalico.org/name";
+
+/// A container port that has a name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamedPort {
+    /// The name, an IANA service name.
+    pub name: String,
+    /// A name resolves only among ports of the rule's protocol, if that has one.
+    pub protocol: Protocol,
+    /// The number, 1-65535.
+    pub port: u16,
+}
+
+/// A pod that has addresses of its own (not on the host's network) and is not finished.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Endpoint {
+    /// The pod's labels.
+    pub labels: Labels,
+    /// Its service account, of its own namespace.
+    pub service_account: Option<String>,
+    /// Its addresses, either family.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The named ports of all its containers, init containers too.
+    pub named_ports: BTreeSet<NamedPort>,
+}
+
+/// An interface of a node's that policy is for, or all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostEndpoint {
+    /// The labels.
+    pub labels: Labels,
+    /// The node's name.
+    pub node: String,
+    /// Which interfaces.
+    pub interface: Interface,
+    /// The addresses by which selectors of other policies know it.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Its named ports.
+    pub named_ports: BTreeSet<NamedPort>,
+    /// What decides when no policy does, in order.
+    pub profiles: Vec<String>,
+}
+
+/// The interfaces of a host endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interface {
+    /// `*`.
+    All,
+    /// The one of this name.
+    Named(String),
+    /// Those that have one of the host endpoint's addresses.
+    OfAddresses,
+}
+
+/// Networks with labels, by which rules may select them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkSet {
+    /// The labels.
+    pub labels: Labels,
+    /// The networks, host bits cut off.
+    pub nets: BTreeSet<IpNet>,
+}
+
+/// Some endpoints of a service: every address with every port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceEndpoints {
+    /// The addresses.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Protocols and ports; a port of `None` is every port of the protocol.
+    pub ports: BTreeSet<(Protocol, Option<u16>)>,
+}
+
+/// What selectors see of a member: its own labels, and what it inherits under keys that its author cannot forge.
+///
+/// As in Calico: `projectcalico.org/namespace`, `projectcalico.org/orchestrator` and `projectcalico.org/serviceaccount`
+/// tell where it belongs; `pcns.KEY` is a label of its namespace, `pcsa.KEY` of its service account, host endpoints have the
+/// labels of their profiles. Other than in Calico a label of the object's own under one of the reserved keys is not seen:
+/// whoever may label a pod may not choose its namespace's labels.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'m> {
+    /// The member's own labels.
+    pub own: &'m Labels,
+    /// Its namespace and that one's labels.
+    pub namespace: Option<(&'m str, &'m Labels)>,
+    /// Its service account and that one's labels.
+    pub service_account: Option<(&'m str, Option<&'m Labels>)>,
+    /// Whether it is a pod.
+    pub pod: bool,
+    /// Labels of its profiles.
+    pub inherited: &'m Labels,
+}
+
+impl LabelSource for View<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {
+            let (name, labels) = self.namespace?;
+            return if key == NAME { Some(name) } else { labels.get(key).map(String::as_str) };
+        }
+        if let Some(key) = key.strip_prefix(SERVICE_ACCOUNT_PREFIX) {
+            let (name, labels) = self.service_account?;
+            return if key == NAME { Some(name) } else { labels?.get(key).map(String::as_str) };
+        }
+        match key {
+            NAMESPACE => self.namespace.map(|(name, _)| name),
+            ORCHESTRATOR => self.pod.then_some(KUBERNETES),
+            SERVICE_ACCOUNT => self.service_account.map(|(name, _)| name),
+            _ => self.own.get(key).or_else(|| self.inherited.get(key)).map(String::as_str),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The validated model: what the compiler, the reference and the proof all start from.
+//!
+//! Everything here is already checked; a value that could be illegal has a constructor that refuses it. Nothing is
+//! resolved yet: selectors are still selectors, named ports still names. Policies of every API have one shape.
+
+mod member;
+mod policy;
+mod reason;
+mod traffic;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub use member::{
+    Endpoint, HostEndpoint, Interface, KUBERNETES, Labels, NAMESPACE, NAMESPACE_PREFIX, NamedPort,
+    NetworkSet, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX, ServiceEndpoints, View,
+};
+pub use policy::{
+    Action, DefaultAction, End, Entity, Hook, IcmpMatch, Order, Policy, PortMatch, Profile, Rule,
+    Tier, in_order,
+};
+pub use reason::{Decision, Noted, PolicyKind, PolicyName, Reason, RuleName, Verdict};
+pub use traffic::{Direction, Family, ICMP, ICMPV6, Protocol, Shown, Transport};
+
+/// The namespace and name of an object; cluster-wide objects have an empty namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl ObjectName {
+    /// `namespace/name`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// A cluster as policy sees it. Ordered maps: the same objects in any order are the same value.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Model {
+    /// Labels of every namespace. A pod whose namespace is missing here is treated as if the namespace had no labels.
+    pub namespaces: BTreeMap<String, Labels>,
+    /// Labels of service accounts.
+    pub service_accounts: BTreeMap<ObjectName, Labels>,
+    /// Every pod that is an endpoint.
+    pub endpoints: BTreeMap<ObjectName, Arc<Endpoint>>,
+    /// Every host endpoint, by name.
+    pub host_endpoints: BTreeMap<String, Arc<HostEndpoint>>,
+    /// Every network set; a global one has no namespace.
+    pub network_sets: BTreeMap<ObjectName, Arc<NetworkSet>>,
+    /// The endpoints of every service.
+    pub services: BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>,
+    /// The tiers that have objects; the built-in ones need none, and theirs change nothing.
+    pub tiers: BTreeMap<String, Tier>,
+    /// Every policy.
+    pub policies: BTreeMap<PolicyName, Arc<Policy>>,
+    /// Every profile that host endpoints may name.
+    pub profiles: BTreeMap<String, Arc<Profile>>,
+    /// Ports that host endpoint policy never closes.
+    pub failsafe: Failsafe,
+    /// Addresses that nobody knows enough about: everything to and from them is denied.
+    pub unknown: BTreeSet<IpAddr>,
+}
+
+/// A protocol, a port, and the peers with which it stays open; `None` is everybody.
+pub type FailsafePort = (Protocol, u16, Option<ipnet::IpNet>);
+
+/// Ports that host endpoint policy never closes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Failsafe {
+    /// By direction: ingress and egress.
+    pub ports: [BTreeSet<FailsafePort>; 2],
+}
+
+impl Default for Failsafe {
+    /// Calico's lists (Felix configuration reference, `FailsafeInboundHostPorts` and `FailsafeOutboundHostPorts`).
+    fn default() -> Self {
+        const TCP: [u16; 8] = [22, 179, 2379, 2380, 5473, 6443, 6666, 6667];
+        let list = |tcp: &[u16], udp: &[u16]| {
+            let tcp = tcp.iter().map(|port| (Protocol::Tcp, *port, None));
+            tcp.chain(udp.iter().map(|port| (Protocol::Udp, *port, None))).collect()
+        };
+        Self { ports: [list(&TCP, &[68]), list(&TCP[1..], &[53, 67])] }
+    }
+}
+
+static NONE: Labels = Labels::new();
+
+impl Model {
+    /// The labels of a namespace; none if it is missing.
+    pub fn namespace_labels(&self, namespace: &str) -> &Labels {
+        self.namespaces.get(namespace).unwrap_or(&NONE)
+    }
+
+    /// What selectors see of a pod.
+    pub fn pod_view<'m>(&'m self, name: &'m ObjectName, endpoint: &'m Endpoint) -> View<'m> {
+        let service_account = endpoint.service_account.as_deref().map(|account| {
+            let key = ObjectName::new(name.namespace.as_str(), account);
+            (account, self.service_accounts.get(&key))
+        });
+        View {
+            own: &endpoint.labels,
+            namespace: Some((&name.namespace, self.namespace_labels(&name.namespace))),
+            service_account,
+            pod: true,
+            inherited: &NONE,
+        }
+    }
+
+    /// What selectors see of a network set.
+    pub fn set_view<'m>(&'m self, name: &'m ObjectName, set: &'m NetworkSet) -> View<'m> {
+        let namespace = (!name.namespace.is_empty())
+            .then(|| (name.namespace.as_str(), self.namespace_labels(&name.namespace)));
+        View { own: &set.labels, namespace, service_account: None, pod: false, inherited: &NONE }
+    }
+
+    /// What a host endpoint inherits of its profiles; a later profile's label yields to an earlier one's.
+    pub fn inherited(&self, host: &HostEndpoint) -> Labels {
+        let profiles = host.profiles.iter().rev().filter_map(|name| self.profiles.get(name));
+        profiles.flat_map(|profile| profile.labels.clone()).collect()
+    }
+
+    /// What selectors see of a host endpoint; `inherited` are its [profiles' labels](Self::inherited).
+    pub fn host_view<'m>(host: &'m HostEndpoint, inherited: &'m Labels) -> View<'m> {
+        View { own: &host.labels, namespace: None, service_account: None, pod: false, inherited }
+    }
+
+    /// A tier by its name: built in, defined, or [missing](Tier::MISSING).
+    pub fn tier(&self, name: &str) -> Tier {
+        let defined = || self.tiers.get(name).copied();
+        Tier::built_in(name).or_else(defined).unwrap_or(Tier::MISSING)
+    }
+}

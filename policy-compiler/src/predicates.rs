@@ -1,0 +1,217 @@
+//! What is true of whom: predicates and questions, evaluated once for each subject and each atom.
+
+use std::collections::BTreeSet;
+
+use ahash::AHashMap;
+use ipnet::IpNet;
+
+use crate::claim::Facts;
+use crate::members::Members;
+use crate::model::{Family, Protocol};
+use crate::resolve::{Predicate, PredicateId, Question, QuestionId, Resolved};
+use crate::subject::{Index, Subject, SubjectId, Subjects};
+
+/// The predicates that are true of something, ascending.
+pub(crate) type Truth = Box<[PredicateId]>;
+
+/// The protocols and ports that a question may be answered with, each with the predicate that says whether it is.
+pub(crate) type Answers = Box<[(Protocol, Option<u16>, PredicateId)]>;
+
+/// Everything that is asked of addresses.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Predicates {
+    /// The resolved predicates, and behind them one for each possible answer to a question.
+    pub(crate) all: Vec<Predicate>,
+    /// By question.
+    pub(crate) answers: Vec<Answers>,
+}
+
+/// The predicates and what is true of each subject in use.
+pub(crate) fn evaluate(
+    resolved: &Resolved,
+    subjects: &Subjects,
+    members: &Members,
+) -> (Predicates, AHashMap<SubjectId, Truth>) {
+    let mut evaluation = Evaluation {
+        predicates: Predicates { all: resolved.predicates.clone(), answers: Vec::new() },
+        truths: AHashMap::new(),
+        subjects,
+        members,
+        index: Index::new(subjects, &members.in_use),
+    };
+    for (id, predicate) in (0..).zip(&resolved.predicates) {
+        match predicate {
+            Predicate::Members(selector) => {
+                for subject in evaluation.index.matching(selector) {
+                    evaluation.truths.entry(subject).or_default().push(id);
+                }
+            }
+            Predicate::Service(service) => evaluation.service(id, service),
+            Predicate::Family(_)
+            | Predicate::Nets(_)
+            | Predicate::NamesPort { .. }
+            | Predicate::ServicePort { .. } => {}
+        }
+    }
+    for question in &resolved.questions {
+        evaluation.question(question);
+    }
+    let sorted = |(subject, mut truth): (SubjectId, Vec<PredicateId>)| {
+        truth.sort_unstable();
+        truth.dedup();
+        (subject, Truth::from(truth))
+    };
+    (evaluation.predicates, evaluation.truths.into_iter().map(sorted).collect())
+}
+
+struct Evaluation<'s> {
+    predicates: Predicates,
+    truths: AHashMap<SubjectId, Vec<PredicateId>>,
+    subjects: &'s Subjects,
+    members: &'s Members,
+    index: Index<'s>,
+}
+
+impl Evaluation<'_> {
+    fn service(&mut self, id: PredicateId, wanted: &crate::model::ObjectName) {
+        for subject in &self.members.in_use {
+            if let Some(Subject::Service { service, .. }) = self.subjects.get(*subject)
+                && service == wanted
+            {
+                self.truths.entry(*subject).or_default().push(id);
+            }
+        }
+    }
+
+    fn question(&mut self, question: &Question) {
+        let mut answers: Vec<(Protocol, Option<u16>, PredicateId)> = Vec::new();
+        let mut true_of: Vec<(SubjectId, (Protocol, Option<u16>))> = Vec::new();
+        match question {
+            Question::Named { selector, name } => {
+                let meant = match selector {
+                    Some(selector) => self.index.matching(selector),
+                    None => self.members.in_use.clone(),
+                };
+                for id in meant {
+                    let named = self.subjects.get(id).into_iter().flat_map(Subject::named_ports);
+                    let named = named.filter(|port| port.name == *name);
+                    true_of.extend(named.map(|port| (id, (port.protocol, Some(port.port)))));
+                }
+            }
+            Question::Service(wanted) => {
+                for id in &self.members.in_use {
+                    if let Some(Subject::Service { service, ports }) = self.subjects.get(*id)
+                        && service == wanted
+                    {
+                        true_of.extend(ports.iter().map(|port| (*id, *port)));
+                    }
+                }
+            }
+        }
+        let distinct: BTreeSet<_> = true_of.iter().map(|(_, port)| *port).collect();
+        for (protocol, port) in distinct {
+            let id = self.predicates.all.len() as PredicateId;
+            answers.push((protocol, port, id));
+            self.predicates.all.push(match (question, port) {
+                (Question::Named { selector, name }, Some(port)) => Predicate::NamesPort {
+                    selector: selector.clone(),
+                    name: name.clone(),
+                    protocol,
+                    port,
+                },
+                (Question::Service(service), port) => {
+                    Predicate::ServicePort { service: service.clone(), protocol, port }
+                }
+                // Named ports have numbers.
+                (Question::Named { .. }, None) => continue,
+            });
+        }
+        for (subject, (protocol, port)) in true_of {
+            let answer = answers.iter().find(|answer| (answer.0, answer.1) == (protocol, port));
+            if let Some((_, _, id)) = answer {
+                self.truths.entry(subject).or_default().push(*id);
+            }
+        }
+        self.predicates.answers.push(answers.into());
+    }
+}
+
+/// What is true of every address of an atom, families and nets; for the other nets they contain none of it (see the
+/// identity module).
+pub(crate) struct AtomTruths {
+    by_net: AHashMap<IpNet, Vec<PredicateId>>,
+}
+
+impl AtomTruths {
+    pub(crate) fn new(predicates: &[Predicate]) -> Self {
+        let mut by_net: AHashMap<IpNet, Vec<PredicateId>> = AHashMap::new();
+        for (id, predicate) in (0..).zip(predicates) {
+            match predicate {
+                Predicate::Family(family) => {
+                    by_net.entry(family.everything()).or_default().push(id);
+                }
+                Predicate::Nets(nets) => {
+                    for net in nets {
+                        by_net.entry(net.trunc()).or_default().push(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self { by_net }
+    }
+
+    /// Every prefix in use.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNet> + '_ {
+        self.by_net.keys().copied()
+    }
+
+    /// What is true of an atom: what a prefix in use that contains it makes true.
+    pub(crate) fn of(&self, atom: IpNet) -> Truth {
+        let mut truth = Vec::new();
+        let mut net = Some(atom);
+        while let Some(here) = net {
+            truth.extend(self.by_net.get(&here).into_iter().flatten());
+            net = here.supernet();
+        }
+        truth.sort_unstable();
+        truth.dedup();
+        truth.into()
+    }
+}
+
+/// The union of two truths.
+pub(crate) fn union(a: &[PredicateId], b: &[PredicateId]) -> Vec<PredicateId> {
+    let mut union = Vec::with_capacity(a.len() + b.len());
+    union.extend_from_slice(a);
+    union.extend_from_slice(b);
+    union.sort_unstable();
+    union.dedup();
+    union
+}
+
+/// A truth and the answers that it gives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    /// What is true.
+    pub(crate) truth: &'a [PredicateId],
+    /// By question.
+    pub(crate) answers: &'a [Answers],
+}
+
+impl Facts for Known<'_> {
+    fn holds(&self, predicate: PredicateId) -> bool {
+        self.truth.binary_search(&predicate).is_ok()
+    }
+
+    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, Option<u16>)> {
+        let possible = self.answers.get(question as usize);
+        let given = possible.into_iter().flatten().filter(|(_, _, id)| self.holds(*id));
+        given.map(|(protocol, port, _)| (*protocol, *port))
+    }
+}
+
+/// The family of a truth.
+pub(crate) fn family(truth: &[PredicateId]) -> Option<Family> {
+    Family::ALL.into_iter().find(|family| truth.binary_search(&(*family as u32)).is_ok())
+}

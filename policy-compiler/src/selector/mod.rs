@@ -1,0 +1,283 @@
+//! Calico's selector language: predicates over labels.
+//!
+//! ```text
+//! selector   = alternative
+//! alternative = conjunction { "||" conjunction }
+//! conjunction = term { "&&" term }
+//! term       = { "!" } ( "(" alternative ")" | "has(" key ")" | "all()" | key operator )
+//! operator   = "==" text | "!=" text | "contains" text | "starts with" text | "ends with" text
+//!            | "in" set | "not in" set
+//! ```
+//!
+//! Source: Calico documentation, "Selectors" of the NetworkPolicy resource, and its own parser where that is silent.
+//! `global()` stands alone and only in a namespace selector ([`Selector::parse_namespace`]).
+//!
+//! A selector is a value: two texts with one canonical form are equal.
+
+mod parse;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+pub use parse::SelectorError;
+
+/// Whatever has labels.
+pub trait LabelSource {
+    /// The value of a label; `None` where it is absent.
+    fn label(&self, key: &str) -> Option<&str>;
+}
+
+impl LabelSource for BTreeMap<String, String> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+}
+
+/// A predicate over labels.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Selector(Arc<Node>);
+
+/// What a namespace selector asks of the namespace that something is in.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NamespaceSelector {
+    /// `all()`: that there is one.
+    Any,
+    /// `global()`: that there is none.
+    None,
+    /// That there is one with such labels.
+    Matching(Selector),
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Node {
+    All,
+    Has(String),
+    Compare { key: String, how: Comparison, value: String },
+    Among { key: String, values: BTreeSet<String>, negated: bool },
+    Not(Selector),
+    And(Vec<Selector>),
+    Or(Vec<Selector>),
+}
+
+/// A comparison with one value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Contains,
+    StartsWith,
+    EndsWith,
+}
+
+impl Comparison {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Equal => "==",
+            Self::NotEqual => "!=",
+            Self::Contains => "contains",
+            Self::StartsWith => "starts with",
+            Self::EndsWith => "ends with",
+        }
+    }
+
+    /// With the label absent `!=` is true, every other comparison false.
+    fn holds(self, found: Option<&str>, value: &str) -> bool {
+        match self {
+            Self::Equal => found == Some(value),
+            Self::NotEqual => found != Some(value),
+            Self::Contains => found.is_some_and(|found| found.contains(value)),
+            Self::StartsWith => found.is_some_and(|found| found.starts_with(value)),
+            Self::EndsWith => found.is_some_and(|found| found.ends_with(value)),
+        }
+    }
+}
+
+impl From<Node> for Selector {
+    fn from(node: Node) -> Self {
+        Self(Arc::new(node))
+    }
+}
+
+impl Selector {
+    /// Reads a selector; the empty text is [`all`](Self::all).
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        parse::selector(text)
+    }
+
+    /// Reads a namespace selector.
+    pub fn parse_namespace(text: &str) -> Result<NamespaceSelector, SelectorError> {
+        if parse::is_global(text) {
+            return Ok(NamespaceSelector::None);
+        }
+        let selector = Self::parse(text)?;
+        Ok(match &*selector.0 {
+            Node::All => NamespaceSelector::Any,
+            _ => NamespaceSelector::Matching(selector),
+        })
+    }
+
+    /// `all()`: matches whatever labels there are.
+    pub fn all() -> Self {
+        Node::All.into()
+    }
+
+    /// `key == "value"`.
+    pub fn equals(key: impl Into<String>, value: impl Into<String>) -> Self {
+        Self::compare(key.into(), Comparison::Equal, value.into())
+    }
+
+    fn compare(key: String, how: Comparison, value: String) -> Self {
+        Node::Compare { key, how, value }.into()
+    }
+
+    /// `key in {"value", …}`.
+    pub fn is_in(key: impl Into<String>, values: impl IntoIterator<Item = String>) -> Self {
+        let values = values.into_iter().collect();
+        Node::Among { key: key.into(), values, negated: false }.into()
+    }
+
+    /// `key not in {"value", …}`: true of absent labels.
+    pub fn not_in(key: impl Into<String>, values: impl IntoIterator<Item = String>) -> Self {
+        let values = values.into_iter().collect();
+        Node::Among { key: key.into(), values, negated: true }.into()
+    }
+
+    /// `has(key)`.
+    pub fn has(key: impl Into<String>) -> Self {
+        Node::Has(key.into()).into()
+    }
+
+    /// `!has(key)`.
+    pub fn not_has(key: impl Into<String>) -> Self {
+        Node::Not(Self::has(key)).into()
+    }
+
+    /// What matches where all of these do: `all()` if there are none, the selector itself if there is one.
+    pub fn and(all: impl IntoIterator<Item = Self>) -> Self {
+        let mut all: Vec<Self> = all.into_iter().filter(|one| *one.0 != Node::All).collect();
+        match (all.pop(), all.is_empty()) {
+            (None, _) => Self::all(),
+            (Some(one), true) => one,
+            (Some(last), false) => {
+                all.push(last);
+                Node::And(all).into()
+            }
+        }
+    }
+
+    /// The same selector over keys that have a prefix.
+    #[must_use]
+    pub fn prefixed(&self, prefix: &str) -> Self {
+        let key = |key: &str| format!("{prefix}{key}");
+        let each = |all: &[Self]| all.iter().map(|one| one.prefixed(prefix)).collect();
+        match &*self.0 {
+            Node::All => return self.clone(),
+            Node::Has(name) => Node::Has(key(name)),
+            Node::Compare { key: name, how, value } => {
+                Node::Compare { key: key(name), how: *how, value: value.clone() }
+            }
+            Node::Among { key: name, values, negated } => {
+                Node::Among { key: key(name), values: values.clone(), negated: *negated }
+            }
+            Node::Not(one) => Node::Not(one.prefixed(prefix)),
+            Node::And(all) => Node::And(each(all)),
+            Node::Or(all) => Node::Or(each(all)),
+        }
+        .into()
+    }
+
+    /// Whether labels match. Nothing is allocated.
+    pub fn matches(&self, labels: &impl LabelSource) -> bool {
+        match &*self.0 {
+            Node::All => true,
+            Node::Has(key) => labels.label(key).is_some(),
+            Node::Compare { key, how, value } => how.holds(labels.label(key), value),
+            Node::Among { key, values, negated } => {
+                labels.label(key).is_some_and(|found| values.contains(found)) != *negated
+            }
+            Node::Not(one) => !one.matches(labels),
+            Node::And(all) => all.iter().all(|one| one.matches(labels)),
+            Node::Or(all) => all.iter().any(|one| one.matches(labels)),
+        }
+    }
+
+    /// The values of which one label must have one, if the selector is to match; `None`: it asks for nothing of that kind.
+    pub fn required_values(&self, wanted: &str) -> Option<Vec<&str>> {
+        match &*self.0 {
+            Node::Compare { key, how: Comparison::Equal, value } if key == wanted => {
+                Some(vec![value])
+            }
+            Node::Among { key, values, negated: false } if key == wanted => {
+                Some(values.iter().map(String::as_str).collect())
+            }
+            Node::And(all) => all.iter().find_map(|one| one.required_values(wanted)),
+            Node::Or(all) => {
+                let each: Option<Vec<_>> =
+                    all.iter().map(|one| one.required_values(wanted)).collect();
+                let values: BTreeSet<&str> = each?.into_iter().flatten().collect();
+                Some(values.into_iter().collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// A label that must be there, with one of some values if there are any, if the selector is to match.
+    pub fn required_label(&self) -> Option<(&str, Option<Vec<&str>>)> {
+        match &*self.0 {
+            Node::Compare { how: Comparison::NotEqual, .. } => None,
+            Node::Compare { key, .. } | Node::Among { key, negated: false, .. } => {
+                Some((key, self.required_values(key)))
+            }
+            Node::Has(key) => Some((key, None)),
+            Node::And(all) => {
+                let mut required: Vec<_> = all.iter().filter_map(Self::required_label).collect();
+                let pinned = required.iter().position(|(_, values)| values.is_some());
+                let at = pinned.unwrap_or(0);
+                (at < required.len()).then(|| required.swap_remove(at))
+            }
+            Node::Or(all) => {
+                let (key, _) = all.first()?.required_label()?;
+                Some((key, Some(self.required_values(key)?)))
+            }
+            Node::All | Node::Among { .. } | Node::Not(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    /// The canonical form, which Calico has, too: sets sorted and without doubles, `"` round a value, `'` where it holds `"`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = |value: &str| {
+            let quote = if value.contains('"') { '\'' } else { '"' };
+            format!("{quote}{value}{quote}")
+        };
+        let joined = |f: &mut fmt::Formatter<'_>, all: &[Self], operator: &str| {
+            f.write_str("(")?;
+            for (index, one) in all.iter().enumerate() {
+                if index > 0 {
+                    f.write_str(operator)?;
+                }
+                one.fmt(f)?;
+            }
+            f.write_str(")")
+        };
+        match &*self.0 {
+            Node::All => f.write_str("all()"),
+            Node::Has(key) => write!(f, "has({key})"),
+            Node::Compare { key, how, value } => {
+                write!(f, "{key} {} {}", how.text(), quoted(value))
+            }
+            Node::Among { key, values, negated } => {
+                let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+                let operator = if *negated { "not in" } else { "in" };
+                write!(f, "{key} {operator} {{{}}}", values.join(", "))
+            }
+            Node::Not(one) => write!(f, "!{one}"),
+            Node::And(all) => joined(f, all, " && "),
+            Node::Or(all) => joined(f, all, " || "),
+        }
+    }
+}

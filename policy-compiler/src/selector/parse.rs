@@ -1,0 +1,226 @@
+//! Text to selector.
+
+use std::collections::BTreeSet;
+
+use super::{Comparison, Node, Selector};
+
+/// Parentheses may nest this deep.
+const DEPTH: u32 = 64;
+/// A key has at most this many characters.
+const KEY: usize = 512;
+
+/// Where a text stops being a selector.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("found {found} at character {}, expected {expected}", .at + 1)]
+pub struct SelectorError {
+    /// Bytes from the beginning of the text.
+    pub at: usize,
+    /// What stands there.
+    pub found: String,
+    /// What might.
+    pub expected: &'static str,
+}
+
+/// See [`Selector::parse`].
+pub(super) fn selector(text: &str) -> Result<Selector, SelectorError> {
+    let mut parser = Parser { text, at: 0, depth: 0 };
+    parser.space();
+    if parser.rest().is_empty() {
+        return Ok(Selector::all());
+    }
+    let selector = parser.alternative()?;
+    if parser.rest().is_empty() { Ok(selector) } else { Err(parser.expected("&&, || or the end")) }
+}
+
+/// Whether the text is `global()`.
+pub(super) fn is_global(text: &str) -> bool {
+    let mut parser = Parser { text, at: 0, depth: 0 };
+    parser.space();
+    parser.call("global(") && parser.eat(")") && parser.rest().is_empty()
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    at: usize,
+    depth: u32,
+}
+
+impl<'t> Parser<'t> {
+    fn rest(&self) -> &'t str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    /// Spaces and tabs; a new line is none.
+    fn space(&mut self) {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
+    }
+
+    /// Takes a token and the space behind it.
+    fn eat(&mut self, token: &str) -> bool {
+        let there = self.rest().starts_with(token);
+        if there {
+            self.at += token.len();
+            self.space();
+        }
+        there
+    }
+
+    /// A function's name with its parenthesis, which stands directly behind it.
+    fn call(&mut self, name: &str) -> bool {
+        self.eat(name)
+    }
+
+    fn expected(&self, expected: &'static str) -> SelectorError {
+        let found = if self.rest().is_empty() {
+            "the end".to_owned()
+        } else {
+            let word: String = self.rest().chars().take(12).collect();
+            format!("{word:?}")
+        };
+        SelectorError { at: self.at, found, expected }
+    }
+
+    fn alternative(&mut self) -> Result<Selector, SelectorError> {
+        let mut all = vec![self.conjunction()?];
+        while self.eat("||") {
+            all.push(self.conjunction()?);
+        }
+        Ok(one_or(all, Node::Or))
+    }
+
+    fn conjunction(&mut self) -> Result<Selector, SelectorError> {
+        let mut all = vec![self.term()?];
+        while self.eat("&&") {
+            all.push(self.term()?);
+        }
+        Ok(one_or(all, Node::And))
+    }
+
+    /// An even number of `!` is none.
+    fn term(&mut self) -> Result<Selector, SelectorError> {
+        let mut negated = false;
+        while self.rest().starts_with('!') && !self.rest().starts_with("!=") {
+            self.eat("!");
+            negated = !negated;
+        }
+        let operand = self.operand()?;
+        Ok(if negated { Node::Not(operand).into() } else { operand })
+    }
+
+    fn operand(&mut self) -> Result<Selector, SelectorError> {
+        if self.rest().starts_with('(') {
+            if self.depth == DEPTH {
+                return Err(self.expected("no more than 64 parentheses within each other"));
+            }
+            self.eat("(");
+            self.depth += 1;
+            let inner = self.alternative()?;
+            self.depth -= 1;
+            return if self.eat(")") { Ok(inner) } else { Err(self.expected("&&, || or )")) };
+        }
+        if self.call("has(") {
+            let key = self.key("the key of a label")?;
+            self.space();
+            return if self.eat(")") { Ok(Selector::has(key)) } else { Err(self.expected(")")) };
+        }
+        if self.call("all(") {
+            return if self.eat(")") { Ok(Selector::all()) } else { Err(self.expected(")")) };
+        }
+        if self.rest().starts_with("global(") {
+            return Err(self.expected(
+                "a term: global() may only stand alone, and only in a namespaceSelector",
+            ));
+        }
+        let key = self.key("a term: the key of a label, has(KEY), all(), ! or (")?.to_owned();
+        self.space();
+        self.operator(key)
+    }
+
+    fn key(&mut self, expected: &'static str) -> Result<&'t str, SelectorError> {
+        let rest = self.rest();
+        let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
+        let len = rest.find(|c| !is_key(c)).unwrap_or(rest.len());
+        match rest.get(..len) {
+            Some(key) if (1..=KEY).contains(&len) => {
+                self.at += len;
+                Ok(key)
+            }
+            _ if len > KEY => Err(self.expected("a key of at most 512 characters")),
+            _ => Err(self.expected(expected)),
+        }
+    }
+
+    fn operator(&mut self, key: String) -> Result<Selector, SelectorError> {
+        const EXPECTED: &str =
+            "an operator: ==, !=, in, not in, contains, starts with or ends with";
+        let before = self.at;
+        let comparison = if self.eat("==") {
+            Some(Comparison::Equal)
+        } else if self.eat("!=") {
+            Some(Comparison::NotEqual)
+        } else if self.eat("contains") {
+            Some(Comparison::Contains)
+        } else if self.eat("starts") && self.eat("with") {
+            Some(Comparison::StartsWith)
+        } else if self.eat("ends") && self.eat("with") {
+            Some(Comparison::EndsWith)
+        } else {
+            None
+        };
+        if let Some(how) = comparison {
+            return Ok(Selector::compare(key, how, self.value()?));
+        }
+        let negated = self.eat("not");
+        if self.eat("in") {
+            let values = self.set()?;
+            return Ok(Node::Among { key, values, negated }.into());
+        }
+        self.at = before;
+        Err(self.expected(EXPECTED))
+    }
+
+    /// Whatever stands between two quotes of a kind; nothing in it is special.
+    fn value(&mut self) -> Result<String, SelectorError> {
+        let rest = self.rest();
+        let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
+        let Some(quote) = quote else {
+            return Err(self.expected("a value in quotes"));
+        };
+        let Some((value, _)) = rest.get(1..).and_then(|rest| rest.split_once(quote)) else {
+            return Err(self.expected("a value with a quote at its end, too"));
+        };
+        self.at += value.len() + 2;
+        self.space();
+        Ok(value.to_owned())
+    }
+
+    /// Values in braces; none, and a comma behind the last, will do.
+    fn set(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+        if !self.eat("{") {
+            return Err(self.expected("a set of values in braces"));
+        }
+        let mut values = BTreeSet::new();
+        while self.rest().starts_with(['"', '\'']) {
+            values.insert(self.value()?);
+            if !self.eat(",") {
+                break;
+            }
+        }
+        if self.eat("}") {
+            Ok(values)
+        } else {
+            Err(self.expected("a value in quotes, a comma or }"))
+        }
+    }
+}
+
+fn one_or(mut all: Vec<Selector>, many: fn(Vec<Selector>) -> Node) -> Selector {
+    match (all.len(), all.pop()) {
+        (1, Some(one)) => one,
+        (_, last) => {
+            all.extend(last);
+            many(all).into()
+        }
+    }
+}
