@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
 
     fn not(&mut self) -> Result<Selector, SyntaxError> {
         let mut negated = false;
-        while !self.rest().starts_with("!=") && self.take("!") {
+        while self.take("!") {
             negated = !negated;
         }
         let primary = self.primary()?;

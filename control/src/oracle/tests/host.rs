@@ -210,6 +210,17 @@ fn pre_dnat_is_ingress_only_sees_the_original_destination_and_has_no_drop_at_a_t
         }),
     );
     assert!(allows(&out, &crossing(Direction::Egress, true, 80)));
+    // Egress is behind translation.
+    let out = one().policy(
+        "u",
+        hooked(egress("role == 'host'", vec![to_port(Deny, 30080)]), |policy| {
+            policy.apply_on_forward = true;
+            policy.do_not_track = true;
+        }),
+    );
+    let before = Some((ip("192.0.2.1"), Packet::to_port(TCP, Some(30080))));
+    assert!(allows(&out, &Crossing { original: before, ..crossing(Direction::Egress, true, 80) }));
+    assert!(!allows(&out, &crossing(Direction::Egress, true, 30080)));
     let pods = Cluster::new().policy(
         "p",
         hooked(ingress("all()", vec![rule(Deny)]), |policy| {

@@ -304,6 +304,11 @@ fn a_selector_holds_of_an_address_if_one_holder_fits_all_of_it() {
     let named = EntityRule { ports, ..whom("app == 'twin'") };
     assert!(cluster(named.clone()).allows(&db(), &web(), 9000));
     assert!(!cluster(named).allows(&db(), &web(), 80));
+    // What is excluded is excluded whoever calls it so.
+    let not_ports = vec![Port::Name("http".to_owned())];
+    let not_named = EntityRule { not_ports, ..whom("app == 'twin'") };
+    assert!(!cluster(not_named.clone()).allows(&db(), &web(), 80));
+    assert!(cluster(not_named).allows(&db(), &web(), 81));
 }
 
 #[test]
@@ -428,6 +433,8 @@ fn services_match_in_egress_address_and_port_and_in_ingress_the_address_only() {
     assert!(out(of_service("db", Some("shop"))).allows(&web(), &db(), 8080));
     assert!(!out(of_service("db", Some("lab"))).allows(&web(), &db(), 8080));
     assert!(!out(of_service("none", None)).allows(&web(), &db(), 8080));
+    let here = ingress("app == 'db'", vec![to(Allow, of_service("db", None))]);
+    assert!(cluster.clone().policy("shop/p", here).allows(&web(), &db(), 1), "ingress rules");
     let into = cluster
         .clone()
         .policy("shop/p", ingress("app == 'web'", vec![with_source(of_service("db", None))]));
@@ -511,6 +518,16 @@ fn an_http_match_is_not_matching_in_an_allow_and_matching_in_a_deny() {
                 .allows(&web(), &db(), 80)
         };
     assert!(!with(Deny) && with(Pass) && with(Log) && with(Allow));
+    let passed = ingress("app == 'db'", vec![http(Pass), http(Log), rule(Deny)]);
+    assert_eq!(
+        Cluster::new()
+            .policy("p", passed)
+            .oracle()
+            .judge(&web(), &db(), tcp(80))
+            .ingress
+            .to_string(),
+        "denied by rule 2 of GlobalNetworkPolicy p"
+    );
     let other = Rule { http: true, ..from(Deny, whom("app == 'x'")) };
     let cluster = Cluster::new().policy("p", ingress("app == 'db'", vec![other, rule(Allow)]));
     assert!(cluster.allows(&web(), &db(), 80), "the other terms still count");
