@@ -105,6 +105,10 @@ pub fn import(contents: &Contents) -> Cluster {
                 Object::NetworkPolicy(wire) if key.kind == Kind::NetworkPolicy => {
                     cluster.add_policy(key, policy::import(&key.namespace, wire));
                 }
+                _ if key.kind.enforced_policy() => {
+                    let message = "is read and checked, but policies of this kind are not enforced yet: NOT ENFORCED";
+                    cluster.problem(key, stored, message.to_owned());
+                }
                 _ => {}
             },
             State::Invalid(invalid) => match key.kind {

@@ -1,6 +1,7 @@
 //! A node together with the path that led to it: what every decoder walks with, and how it reports.
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
 use super::problem::{Cause, Severity};
 use super::tree::{Node, Position, Value};
@@ -20,7 +21,11 @@ pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
     pub(super) fn errors(&self) -> bool {
-        self.0.iter().any(|finding| finding.severity == Severity::Error)
+        self.error_count() > 0
+    }
+
+    pub(super) fn error_count(&self) -> usize {
+        self.0.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
 }
 
@@ -71,6 +76,17 @@ impl<'a> Cursor<'a> {
     pub(super) fn error(&self, out: &mut Findings, cause: Cause) {
         let (at, field) = (self.node.at, self.path());
         out.0.push(Finding { severity: Severity::Error, at, field, cause });
+    }
+
+    /// Reports that something here has no effect, or another than its author may expect.
+    pub(super) fn warning(&self, out: &mut Findings, cause: Cause) {
+        let (at, field) = (self.node.at, self.path());
+        out.0.push(Finding { severity: Severity::Warning, at, field, cause });
+    }
+
+    /// Reports that what stands here excludes something that stands elsewhere.
+    pub(super) fn conflict(&self, out: &mut Findings, message: impl Into<String>) {
+        self.error(out, Cause::Conflict(message.into()));
     }
 
     /// Reports that something else was expected here.
@@ -141,6 +157,29 @@ impl<'a> Cursor<'a> {
         true
     }
 
+    /// The fields that are not among `known` and not null, each with the position of its key.
+    pub(super) fn others<'b>(
+        &'b self,
+        known: &'b [&str],
+    ) -> impl Iterator<Item = (Cursor<'b>, Position)> {
+        let entries = match &self.node.value {
+            Value::Mapping(entries) => entries.as_slice(),
+            _ => &[],
+        };
+        entries
+            .iter()
+            .filter(|entry| !known.contains(&entry.key.as_str()) && entry.node.value != Value::Null)
+            .map(move |entry| {
+                let step = Step::Key(&entry.key);
+                (Cursor { node: &entry.node, up: Some(self), step }, entry.at)
+            })
+    }
+
+    /// Reports that `found`, at a place of its own (a key), has no effect, or another than its author may expect.
+    pub(super) fn warning_at(&self, out: &mut Findings, at: Position, cause: Cause) {
+        out.0.push(Finding { severity: Severity::Warning, at, field: self.path(), cause });
+    }
+
     /// What `each` makes of every item of a list; what is not a list is reported and gives nothing.
     pub(super) fn items<T>(
         &self,
@@ -188,6 +227,39 @@ impl<'a> Cursor<'a> {
                 self.expected(out, expected);
                 None
             }
+        }
+    }
+
+    /// A whole number within `range`, or a report.
+    pub(super) fn integer<T: TryFrom<i128>>(
+        &self,
+        out: &mut Findings,
+        expected: &str,
+        range: RangeInclusive<i128>,
+    ) -> Option<T> {
+        let number = match &self.node.value {
+            Value::Integer(number) if range.contains(number) => T::try_from(*number).ok(),
+            _ => None,
+        };
+        if number.is_none() {
+            self.expected(out, expected);
+        }
+        number
+    }
+
+    /// A string that is not empty; an empty one is absent, as it is to APIs that leave empty strings out.
+    pub(super) fn filled(&self, out: &mut Findings, expected: &str) -> Option<&'a str> {
+        self.string(out, expected).filter(|text| !text.is_empty())
+    }
+
+    /// Whether this holds nothing: an empty string, list or mapping, or null.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.node.value {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Sequence(nodes) => nodes.is_empty(),
+            Value::Mapping(entries) => entries.is_empty(),
+            _ => false,
         }
     }
 

@@ -9,7 +9,6 @@ use super::metadata::Metadata;
 use super::object::{IpPool, IpipMode, Namespace, Node};
 use super::problem::Cause;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
-use super::tree::Value;
 
 /// The label that the API server puts on every namespace.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -137,9 +136,18 @@ pub(super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
         field.error(out, Cause::Conflict("an IPv6 pool cannot have IPIP".to_owned()));
     }
     if let Some(field) = spec.field("vxlanMode")
-        && !matches!(&field.node.value, Value::String(text) if text == "Never" || text.is_empty())
+        && let Some(true) = field.parsed(out, "Always, CrossSubnet or Never", |text| match text {
+            "Always" | "CrossSubnet" => Some(true),
+            "Never" | "" => Some(false),
+            _ => None,
+        })
     {
-        field.expected(out, "Never: VXLAN is not supported");
+        if matches!(ipip_mode, Some(IpipMode::Always | IpipMode::CrossSubnet)) {
+            field.conflict(out, "a pool has IPIP or VXLAN, not both");
+        } else {
+            let message = "VXLAN is not supported: packets between nodes are not encapsulated";
+            field.warning(out, Cause::Notice(message.to_owned()));
+        }
     }
     Some(IpPool {
         cidr: net?.trunc(),

@@ -7,7 +7,8 @@ use super::syntax::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, is_dns_label, is_dns_subdomain,
     is_label_value, is_qualified_name,
 };
-use super::tree::Value;
+use super::tree::{Node, Value};
+use super::yaml;
 
 const READ: &[&str] = &["name", "namespace", "labels", "annotations", "deletionTimestamp"];
 const IGNORED: &[&str] = &[
@@ -23,10 +24,16 @@ const IGNORED: &[&str] = &[
     "uid",
 ];
 
+/// Where Calico's own client keeps the metadata of what it stores as `crd.projectcalico.org/v1`: as JSON.
+const STORED: &str = "projectcalico.org/metadata";
+const STORED_VERSION: &str = "crd.projectcalico.org/v1";
+
 /// What of `metadata` anybody needs besides the identity.
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
     pub(super) labels: Pairs,
+    /// Whether these are all, and legal.
+    pub(super) labels_readable: bool,
     pub(super) annotations: Pairs,
     pub(super) deleting: bool,
 }
@@ -34,7 +41,41 @@ pub(super) struct Metadata {
 /// The object's identity, if it can be read, legal or not: an illegal name still tells which object it is that fails.
 pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
     let namespace = if kind.namespaced() { namespace(root) } else { String::new() };
-    Some(ObjectKey { kind, namespace, name: text(root, "name")? })
+    let stored = match stored(root) {
+        Stored::Metadata(node) => match node.get("name").map(|name| &name.value) {
+            Some(Value::String(name)) => Some(name.clone()),
+            _ => None,
+        },
+        Stored::Nothing | Stored::Unreadable => None,
+    };
+    Some(ObjectKey { kind, namespace, name: stored.or_else(|| text(root, "name"))? })
+}
+
+/// What Calico's client has stored of its object's metadata.
+enum Stored {
+    Nothing,
+    Unreadable,
+    Metadata(Node),
+}
+
+fn stored(root: &Cursor<'_>) -> Stored {
+    let version = root.node.get("apiVersion").map(|version| &version.value);
+    if !matches!(version, Some(Value::String(version)) if version == STORED_VERSION) {
+        return Stored::Nothing;
+    }
+    let annotations = root.node.get("metadata").and_then(|metadata| metadata.get("annotations"));
+    let Some(node) = annotations.and_then(|annotations| annotations.get(STORED)) else {
+        return Stored::Nothing;
+    };
+    let Value::String(text) = &node.value else { return Stored::Unreadable };
+    match <[_; 1]>::try_from(yaml::parse(text).unwrap_or_default()) {
+        Ok([document])
+            if document.flaws.is_empty() && matches!(document.root.value, Value::Mapping(_)) =>
+        {
+            Stored::Metadata(document.root)
+        }
+        _ => Stored::Unreadable,
+    }
 }
 
 /// The namespace of a namespaced object: `default` where there is none, as with kubectl.
@@ -61,11 +102,18 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
         return metadata;
     }
     if let Some(name) = cursor.required(out, "name", "the object's name") {
-        // A namespace's name is a label of DNS, the others may have dots.
-        if kind == Kind::Namespace {
-            name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
-        } else {
-            name.parsed(out, DNS_SUBDOMAIN, |text| is_dns_subdomain(text).then_some(()));
+        match kind {
+            // What becomes part of other names has no dots itself.
+            Kind::Namespace | Kind::Service | Kind::Tier => {
+                name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
+            }
+            Kind::BaselineAdminNetworkPolicy => {
+                let expected = "default: there is one such policy at most";
+                name.parsed(out, expected, |text| (text == "default").then_some(()));
+            }
+            _ => {
+                name.parsed(out, DNS_SUBDOMAIN, |text| is_dns_subdomain(text).then_some(()));
+            }
         }
     }
     if let Some(namespace) = cursor.field("namespace") {
@@ -76,14 +124,43 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
             namespace.error(out, cause);
         }
     }
+    let before = out.error_count();
     if let Some(labels) = cursor.field("labels") {
         metadata.labels = pairs(&labels, out, true);
     }
+    stored_labels(root, &cursor, &mut metadata, out);
+    metadata.labels_readable = out.error_count() == before;
     if let Some(annotations) = cursor.field("annotations") {
         metadata.annotations = pairs(&annotations, out, false);
     }
     metadata.deleting = cursor.field("deletionTimestamp").is_some();
     metadata
+}
+
+/// The labels that Calico's client has stored are added to the object's own, and win.
+fn stored_labels(
+    root: &Cursor<'_>,
+    cursor: &Cursor<'_>,
+    metadata: &mut Metadata,
+    out: &mut Findings,
+) {
+    let stored = stored(root);
+    let Some(annotations) = cursor.field("annotations") else { return };
+    let Some(field) = annotations.field(STORED) else { return };
+    // Positions inside the annotation's text would mislead: the annotation itself is reported.
+    let mut inner = Findings::default();
+    match &stored {
+        Stored::Nothing => return,
+        Stored::Unreadable => {}
+        Stored::Metadata(node) => {
+            if let Some(labels) = Cursor::root(node).field("labels") {
+                metadata.labels.extend(pairs(&labels, &mut inner, true));
+            }
+        }
+    }
+    if matches!(stored, Stored::Unreadable) || inner.errors() {
+        field.expected(out, "the metadata of Calico's own object as JSON, with legal labels");
+    }
 }
 
 /// Labels (whose values have a syntax) or annotations (whose values are any text, and whose keys may have capitals in

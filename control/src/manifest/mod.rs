@@ -9,8 +9,11 @@
 //!
 //! Not supported: YAML's tags beyond those of JSON's types, JSON's surrogate escapes (`\ud83d\ude00`).
 
+mod calico;
+mod cluster;
 mod cursor;
 mod infrastructure;
+mod label_selector;
 mod metadata;
 mod network_policy;
 pub mod object;
@@ -18,10 +21,13 @@ mod pod;
 pub mod problem;
 mod read;
 pub mod scalar;
+mod service;
 mod syntax;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+#[cfg(test)]
+mod trees;
 pub mod yaml;
 
 pub use infrastructure::NAMESPACE_NAME;

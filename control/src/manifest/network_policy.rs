@@ -4,23 +4,25 @@
 
 use ipnet::IpNet;
 
+use super::calico::staged_action;
 use super::cursor::{Cursor, Findings};
-use super::metadata::pairs;
+use super::label_selector::label_selector;
+use super::object::calico::StagedAction;
 use super::object::{
-    Expression, IpBlock, LabelSelector, NetworkPolicy, Operator, Peer, PolicyType, Port,
-    PortNumber, Protocol, Rule,
+    IpBlock, LabelSelector, NetworkPolicy, Peer, PolicyType, Port, PortNumber, Protocol, Rule,
 };
 use super::problem::Cause;
-use super::syntax::{
-    CIDR, LABEL_VALUE, PORT_NAME, PORT_NUMBER, QUALIFIED_NAME, cidr, is_label_value, is_port_name,
-    is_qualified_name, port_number,
-};
+use super::syntax::{CIDR, PORT_NAME, PORT_NUMBER, cidr, is_port_name, port_number};
 use super::tree::Value;
 
-/// Reads `spec`. What is invalid is in `out`; what comes back is then of use only for its selector, which is `None` if it
-/// could not be read whole.
+const SPEC: &[&str] = &["podSelector", "policyTypes", "ingress", "egress"];
+const STAGED_SPEC: &[&str] = &["stagedAction", "podSelector", "policyTypes", "ingress", "egress"];
+
+/// Reads `spec`, of Calico's staged kind if `staged`. What is invalid is in `out`; what comes back is then of use only for
+/// its selector, which is `None` if it could not be read whole.
 pub(super) fn decode(
     root: &Cursor<'_>,
+    staged: bool,
     out: &mut Findings,
 ) -> (NetworkPolicy, Option<LabelSelector>) {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
@@ -33,8 +35,15 @@ pub(super) fn decode(
     };
     // The API server takes a policy without a spec: it selects every pod and allows no ingress.
     let Some(spec) = root.field("spec") else { return (policy, Some(LabelSelector::default())) };
-    if !spec.exact(out, &["podSelector", "policyTypes", "ingress", "egress"]) {
+    if !spec.exact(out, if staged { STAGED_SPEC } else { SPEC }) {
         return (policy, None);
+    }
+    if staged {
+        policy.staged_action =
+            spec.field("stagedAction").and_then(|field| staged_action(&field, out));
+        if policy.staged_action == Some(StagedAction::Delete) {
+            super::calico::nothing_but(&spec, &["stagedAction"], out);
+        }
     }
     let mut readable = true;
     if let Some(selector) = spec.field("podSelector") {
@@ -178,57 +187,4 @@ pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protoc
         "SCTP" => Some(Protocol::Sctp),
         _ => None,
     })
-}
-
-fn label_selector(cursor: &Cursor<'_>, out: &mut Findings) -> LabelSelector {
-    if !cursor.exact(out, &["matchLabels", "matchExpressions"]) {
-        return LabelSelector::default();
-    }
-    LabelSelector {
-        match_labels: cursor
-            .field("matchLabels")
-            .map(|labels| pairs(&labels, out, true))
-            .unwrap_or_default(),
-        match_expressions: cursor
-            .field("matchExpressions")
-            .map(|expressions| expressions.items(out, expression))
-            .unwrap_or_default(),
-    }
-}
-
-fn expression(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Expression> {
-    if !cursor.exact(out, &["key", "operator", "values"]) {
-        return None;
-    }
-    let key = cursor.required(out, "key", QUALIFIED_NAME).and_then(|field| {
-        field.parsed(out, QUALIFIED_NAME, |text| is_qualified_name(text).then(|| text.to_owned()))
-    });
-    let operators = "In, NotIn, Exists or DoesNotExist";
-    let operator = cursor.required(out, "operator", operators).and_then(|field| {
-        field.parsed(out, operators, |text| match text {
-            "In" => Some(Operator::In),
-            "NotIn" => Some(Operator::NotIn),
-            "Exists" => Some(Operator::Exists),
-            "DoesNotExist" => Some(Operator::DoesNotExist),
-            _ => None,
-        })
-    });
-    let field = cursor.field("values");
-    let values = field.map(|field| {
-        field.items(out, |item, out| {
-            item.parsed(out, LABEL_VALUE, |text| is_label_value(text).then(|| text.to_owned()))
-        })
-    });
-    let empty = field.is_none_or(|field| field.node.value == Value::Sequence(Vec::new()));
-    match (operator, field) {
-        (Some(Operator::In | Operator::NotIn), _) if empty => {
-            cursor.missing(out, "values", "at least one value for In and NotIn");
-        }
-        (Some(Operator::Exists | Operator::DoesNotExist), Some(field)) if !empty => {
-            let message = "may not be given with Exists and DoesNotExist";
-            field.error(out, Cause::Conflict(message.to_owned()));
-        }
-        _ => {}
-    }
-    Some(Expression { key: key?, operator: operator?, values: values.unwrap_or_default() })
 }

@@ -84,6 +84,15 @@ pub enum Cause {
     /// A field that the kind does not have.
     #[error("unknown field")]
     UnknownField,
+    /// A field that stands for less than its author may believe.
+    #[error("{0}")]
+    Notice(String),
+    /// A rule asks for what cannot be decided here, and fails closed.
+    #[error("is not supported: this rule {effect}")]
+    Unsupported {
+        /// What becomes of the rule.
+        effect: &'static str,
+    },
     /// A kind that is not read.
     #[error("{kind} ({api_version}) is not a kind that Manx reads; skipped")]
     UnknownKind {

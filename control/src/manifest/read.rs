@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::calico;
+use super::cluster;
 use super::cursor::{Cursor, Finding, Findings};
 use super::infrastructure;
 use super::metadata::{self, Metadata};
@@ -11,6 +13,7 @@ use super::network_policy;
 use super::object::{Kind, Object, ObjectKey, Pairs, Subject};
 use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
+use super::service;
 use super::tree::{Document, Node, Position, Value};
 use super::yaml;
 
@@ -148,8 +151,8 @@ impl Reader<'_> {
             }
             return;
         }
-        let known = Kind::ALL.into_iter().find(|known| known.name() == kind);
-        if let Some(known) = known.filter(|known| is_read(*known, version)) {
+        let mut known = Kind::ALL.into_iter().filter(|known| known.name() == kind);
+        if let Some(known) = known.find(|known| is_read(*known, version)) {
             self.object(node, document, known, version, flaws);
             return;
         }
@@ -201,7 +204,8 @@ impl Reader<'_> {
     fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
         let name = format!("(no name: {} document {document})", self.file);
         let namespace = metadata::namespace(root);
-        (kind == Kind::NetworkPolicy).then_some(ObjectKey { kind, namespace, name })
+        let namespace = if kind.namespaced() { namespace } else { String::new() };
+        kind.enforced_policy().then_some(ObjectKey { kind, namespace, name })
     }
 }
 
@@ -213,6 +217,7 @@ fn is_read(kind: Kind, version: &str) -> bool {
         || (kind == Kind::NetworkPolicy && version.starts_with("extensions/"))
 }
 
+/// The object as far as it could be read, and what is known of it should it not be valid.
 fn decode(
     root: &Cursor<'_>,
     kind: Kind,
@@ -220,21 +225,53 @@ fn decode(
     metadata: Metadata,
     out: &mut Findings,
 ) -> (Option<Object>, Invalid) {
+    let policy = |object, subject| (Some(object), Invalid { subject, ..Invalid::default() });
     let object = match kind {
         Kind::Namespace => {
             Some(Object::Namespace(infrastructure::namespace(root, name, metadata, out)))
         }
         Kind::Node => Some(Object::Node(infrastructure::node(root, &metadata, out))),
         Kind::Pod => Some(Object::Pod(Box::new(pod::decode(root, metadata, out)))),
-        Kind::IpPool => infrastructure::ip_pool(root, out).map(Object::IpPool),
-        Kind::NetworkPolicy => {
-            let (policy, selector) = network_policy::decode(root, out);
-            let subject = selector.map(Subject::Kubernetes);
-            let invalid = Invalid { subject, ..Invalid::default() };
-            return (Some(Object::NetworkPolicy(Box::new(policy))), invalid);
+        Kind::ServiceAccount => {
+            Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
         }
-        // Not among `Kind::ALL`.
-        _ => None,
+        Kind::Service => Some(Object::Service(service::service(root, out))),
+        Kind::EndpointSlice => {
+            Some(Object::EndpointSlice(service::endpoint_slice(root, &metadata, out)))
+        }
+        Kind::IpPool => infrastructure::ip_pool(root, out).map(Object::IpPool),
+        Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
+            let (wire, selector) = network_policy::decode(root, kind.staged(), out);
+            let object = Object::NetworkPolicy(Box::new(wire));
+            return policy(object, selector.map(Subject::Kubernetes));
+        }
+        Kind::ClusterNetworkPolicy
+        | Kind::AdminNetworkPolicy
+        | Kind::BaselineAdminNetworkPolicy => {
+            let (wire, pods) = cluster::decode(root, kind, out);
+            let object = Object::ClusterNetworkPolicy(Box::new(wire));
+            return policy(object, pods.map(Subject::Cluster));
+        }
+        Kind::CalicoNetworkPolicy
+        | Kind::GlobalNetworkPolicy
+        | Kind::StagedNetworkPolicy
+        | Kind::StagedGlobalNetworkPolicy => {
+            let (wire, subject) = calico::decode(root, kind, out);
+            return policy(Object::CalicoPolicy(Box::new(wire)), subject.map(Subject::Calico));
+        }
+        Kind::Tier => Some(Object::Tier(calico::tier(root, name, out))),
+        Kind::NetworkSet | Kind::GlobalNetworkSet => {
+            let labels = metadata.labels_readable.then(|| metadata.labels.clone());
+            let set = calico::network_set(root, metadata, out);
+            let invalid = Invalid { labels, ..Invalid::default() };
+            return (Some(Object::NetworkSet(Box::new(set))), invalid);
+        }
+        Kind::HostEndpoint => calico::host_endpoint(root, metadata, out)
+            .map(|endpoint| Object::HostEndpoint(Box::new(endpoint))),
+        Kind::Profile => Some(Object::Profile(Box::new(calico::profile(root, out)))),
+        Kind::FelixConfiguration => {
+            Some(Object::FelixConfiguration(Box::new(calico::felix_configuration(root, out))))
+        }
     };
     (object, Invalid::default())
 }

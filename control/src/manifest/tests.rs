@@ -8,7 +8,7 @@ use super::tree::{Node, Value};
 use super::{Manifest, State, read, yaml};
 
 /// Every problem of a text, as people see it.
-fn problems(text: &str) -> String {
+pub(super) fn problems(text: &str) -> String {
     let problems = match read("file.yaml", text) {
         Ok(manifest) => manifest.problems,
         Err(problem) => vec![*problem],
@@ -20,13 +20,13 @@ fn problems(text: &str) -> String {
     all
 }
 
-fn clean(text: &str) -> Manifest {
+pub(super) fn clean(text: &str) -> Manifest {
     let manifest = read("file.yaml", text).unwrap();
     assert!(manifest.problems.is_empty(), "{}", problems(text));
     manifest
 }
 
-fn only(text: &str) -> Object {
+pub(super) fn only(text: &str) -> Object {
     let manifest = clean(text);
     let [entry] = &manifest.entries[..] else { panic!("{:?}", manifest.entries) };
     let State::Valid(object) = &entry.state else { panic!("{entry:?}") };
@@ -50,7 +50,7 @@ fn policy(spec: &str) -> NetworkPolicy {
     *policy
 }
 
-fn invalid(text: &str) -> Option<ObjectKey> {
+pub(super) fn invalid(text: &str) -> Option<ObjectKey> {
     let manifest = read("file.yaml", text).unwrap();
     let entry = manifest.entries.first()?;
     matches!(entry.state, State::Invalid(_)).then(|| entry.key.clone())
@@ -351,7 +351,7 @@ fn error_texts_of_other_objects() {
         ("kind_unknown", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n".to_owned()),
         (
             "policy_unsupported",
-            "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: a}\n"
+            "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n"
                 .to_owned(),
         ),
         (

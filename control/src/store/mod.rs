@@ -17,13 +17,13 @@
 mod file;
 mod watch;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::manifest::object::{ObjectKey, Subject};
+use crate::manifest::object::{Object, ObjectKey};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{Entry, Invalid, State};
 
@@ -169,16 +169,27 @@ impl Contents {
     }
 }
 
-/// What is known of an object with two definitions: its selector only if both have the same.
+/// What is known of an object with two definitions: of its subject and labels what both say.
 fn either(one: &State, other: &State) -> Invalid {
-    let same = subject(one).filter(|one| subject(other).as_ref() == Some(one));
-    Invalid { subject: same, ..Invalid::default() }
+    let (mut one, other) = (known(one), known(other));
+    one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
+    one.labels = one.labels.filter(|labels| other.labels.as_ref() == Some(labels));
+    one
 }
 
-fn subject(state: &State) -> Option<Subject> {
-    match state {
-        State::Valid(object) => object.subject(),
-        State::Invalid(invalid) => invalid.subject.clone(),
+/// What of an object stays known when it is not valid.
+fn known(state: &State) -> Invalid {
+    let object = match state {
+        State::Valid(object) => &**object,
+        State::Invalid(invalid) => return invalid.clone(),
+    };
+    Invalid {
+        subject: object.subject(),
+        labels: match object {
+            Object::NetworkSet(set) => Some(set.labels.clone()),
+            _ => None,
+        },
+        addresses: BTreeSet::new(),
     }
 }
 

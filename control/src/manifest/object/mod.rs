@@ -67,9 +67,31 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those that are read.
-    pub const ALL: [Self; 5] =
-        [Self::Namespace, Self::Node, Self::Pod, Self::NetworkPolicy, Self::IpPool];
+    /// All of them.
+    pub const ALL: [Self; 22] = [
+        Self::Namespace,
+        Self::Node,
+        Self::Pod,
+        Self::ServiceAccount,
+        Self::Service,
+        Self::EndpointSlice,
+        Self::NetworkPolicy,
+        Self::ClusterNetworkPolicy,
+        Self::AdminNetworkPolicy,
+        Self::BaselineAdminNetworkPolicy,
+        Self::IpPool,
+        Self::CalicoNetworkPolicy,
+        Self::GlobalNetworkPolicy,
+        Self::StagedNetworkPolicy,
+        Self::StagedGlobalNetworkPolicy,
+        Self::StagedKubernetesNetworkPolicy,
+        Self::Tier,
+        Self::NetworkSet,
+        Self::GlobalNetworkSet,
+        Self::HostEndpoint,
+        Self::Profile,
+        Self::FelixConfiguration,
+    ];
 
     /// The name as manifests write it. Calico's NetworkPolicy has the name of Kubernetes': the API version tells them apart.
     pub const fn name(self) -> &'static str {

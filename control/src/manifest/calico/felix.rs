@@ -1,0 +1,126 @@
+//! `FelixConfiguration`, as far as it changes policy.
+
+use ipnet::IpNet;
+
+use super::super::cursor::{Cursor, Findings};
+use super::super::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
+use super::super::problem::Cause;
+use super::super::syntax::{PORT_NUMBER, port_number};
+use super::super::tree::Value;
+use super::OBJECT;
+use super::value::net_or_address;
+
+const READ: &[&str] =
+    &["defaultEndpointToHostAction", "failsafeInboundHostPorts", "failsafeOutboundHostPorts"];
+/// What the names of fields that are read begin with, in lower case: another such name is a misspelling.
+const PREFIXES: [&str; 2] = ["failsafe", "defaultendpoint"];
+const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perhaps net, or text such as tcp:22 or tcp:10.0.0.0/8:22";
+
+/// Reads Felix's settings. There are some two hundred, of other dataplanes; only those that look like one that is read are
+/// warned of.
+pub(in super::super) fn felix_configuration(
+    root: &Cursor<'_>,
+    out: &mut Findings,
+) -> FelixConfiguration {
+    root.mapping(out, OBJECT, &["status"]);
+    let mut felix = FelixConfiguration::default();
+    let Some(spec) = root.field("spec") else { return felix };
+    if !matches!(spec.node.value, Value::Mapping(_)) {
+        spec.expected(out, "a mapping");
+        return felix;
+    }
+    spec.entries(out, |key, at, field, out| {
+        let lower = key.to_ascii_lowercase();
+        if !READ.contains(&key) && PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
+            field.warning_at(out, at, Cause::UnknownField);
+        }
+    });
+    felix.endpoint_to_host = spec
+        .field("defaultEndpointToHostAction")
+        .filter(|field| !field.is_empty())
+        .and_then(|field| {
+            field.parsed(out, "Accept, Drop or Return", |text| {
+                match text.to_ascii_lowercase().as_str() {
+                    "accept" => Some(EndpointToHost::Accept),
+                    "drop" => Some(EndpointToHost::Drop),
+                    "return" => Some(EndpointToHost::Return),
+                    _ => None,
+                }
+            })
+        });
+    felix.failsafe_inbound =
+        spec.field("failsafeInboundHostPorts").map(|field| failsafes(&field, out));
+    felix.failsafe_outbound =
+        spec.field("failsafeOutboundHostPorts").map(|field| failsafes(&field, out));
+    felix
+}
+
+/// A list of objects as in the resource, or the text of Felix's own parameter: parts joined by commas, `none` for none.
+fn failsafes(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<Failsafe> {
+    let Value::String(text) = &cursor.node.value else { return cursor.items(out, failsafe) };
+    if text.eq_ignore_ascii_case("none") {
+        return Vec::new();
+    }
+    let failsafes: Option<Vec<_>> =
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(failsafe_text).collect();
+    if failsafes.is_none() {
+        cursor.expected(out, format!("parts joined by commas, each {FAILSAFE}; or none"));
+    }
+    failsafes.unwrap_or_default()
+}
+
+fn failsafe(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Failsafe> {
+    if let Value::String(text) = &cursor.node.value {
+        let failsafe = failsafe_text(text);
+        if failsafe.is_none() {
+            cursor.expected(out, FAILSAFE);
+        }
+        return failsafe;
+    }
+    // A `net` that is misspelled and passed over would open the port to everybody.
+    if !cursor.exact(out, &["protocol", "port", "net"]) {
+        return None;
+    }
+    let protocol = match cursor.field("protocol").filter(|field| !field.is_empty()) {
+        Some(field) => field.parsed(out, "TCP, UDP or SCTP", protocol),
+        None => Some(TCP),
+    };
+    let port = cursor
+        .required(out, "port", PORT_NUMBER)
+        .and_then(|field| field.integer(out, PORT_NUMBER, 1..=65535));
+    let net = match cursor.field("net").filter(|field| !field.is_empty()) {
+        Some(field) => Some(field.parsed(out, "an address or a CIDR", net_or_address)?),
+        None => None,
+    };
+    Some(Failsafe { protocol: protocol?, port: port?, net })
+}
+
+/// The protocol where none is named.
+const TCP: u8 = 6;
+
+fn protocol(text: &str) -> Option<u8> {
+    match text.to_ascii_lowercase().as_str() {
+        "tcp" => Some(TCP),
+        "udp" => Some(17),
+        "sctp" => Some(132),
+        _ => None,
+    }
+}
+
+/// `port`, `protocol:port` or `protocol:net:port`, an IPv6 net perhaps in brackets.
+fn failsafe_text(text: &str) -> Option<Failsafe> {
+    let (rest, port) = text.rsplit_once(':').unwrap_or(("", text));
+    let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = digits.then(|| port.parse().ok()).flatten().and_then(port_number)?;
+    let (protocol_name, net) = match rest.split_once(':') {
+        Some((name, net)) => (name, Some(failsafe_net(net)?)),
+        None => (rest, None),
+    };
+    let protocol = if protocol_name.is_empty() { TCP } else { protocol(protocol_name)? };
+    Some(Failsafe { protocol, port, net })
+}
+
+fn failsafe_net(text: &str) -> Option<IpNet> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    net_or_address(bare.unwrap_or(text))
+}

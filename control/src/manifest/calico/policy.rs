@@ -1,0 +1,143 @@
+//! NetworkPolicy, GlobalNetworkPolicy and their staged kinds.
+
+use super::super::cursor::{Cursor, Findings};
+use super::super::object::calico::{Policy, StagedAction, Subject};
+use super::super::object::{Kind, PolicyType};
+use super::super::syntax::{DNS_LABEL, is_dns_label};
+use super::super::tree::Value;
+use super::rule::{Context, rules};
+use super::value::{Over, order, selector};
+use super::{KUBE_ADMIN, KUBE_BASELINE, OBJECT};
+
+const SPEC: &[&str] =
+    &["tier", "order", "selector", "serviceAccountSelector", "types", "ingress", "egress"];
+const GLOBAL_SPEC: &[&str] = &["namespaceSelector", "applyOnForward", "preDNAT", "doNotTrack"];
+const IGNORED: &[&str] = &["performanceHints"];
+
+/// Reads `spec`. What is invalid is in `out`; what comes back is then of use only for its subject, which is `None` if it
+/// could not be read whole.
+pub(in super::super) fn decode(
+    root: &Cursor<'_>,
+    kind: Kind,
+    out: &mut Findings,
+) -> (Policy, Option<Subject>) {
+    root.mapping(out, OBJECT, &["status"]);
+    let mut policy = Policy::default();
+    let Some(spec) = root.field("spec") else { return (policy, Some(Subject::default())) };
+    let global = !kind.namespaced();
+    let mut read = SPEC.to_vec();
+    if global {
+        read.extend(GLOBAL_SPEC);
+    }
+    if kind.staged() {
+        read.push("stagedAction");
+    }
+    if !spec.mapping(out, &read, IGNORED) {
+        return (policy, None);
+    }
+    let before = out.error_count();
+    policy.subject = subject(&spec, global, out);
+    let readable = (out.error_count() == before).then(|| policy.subject.clone());
+    policy.tier = spec.field("tier").and_then(|field| tier(&field, out));
+    policy.order = spec.field("order").and_then(|field| order(&field, out));
+    policy.types = spec.field("types").map(|field| types(&field, out));
+    let context = |direction| Context { direction, namespaced: !global };
+    policy.ingress = rules(&spec, "ingress", context(PolicyType::Ingress), out);
+    policy.egress = rules(&spec, "egress", context(PolicyType::Egress), out);
+    if global {
+        let mut flag = |key| spec.field(key).and_then(|field| field.boolean(out)).unwrap_or(false);
+        policy.apply_on_forward = flag("applyOnForward");
+        policy.pre_dnat = flag("preDNAT");
+        policy.do_not_track = flag("doNotTrack");
+        check_stage(&spec, &policy, out);
+    }
+    if kind.staged() {
+        policy.staged_action =
+            spec.field("stagedAction").and_then(|field| staged_action(&field, out));
+        if policy.staged_action == Some(StagedAction::Delete) {
+            nothing_but(&spec, &["stagedAction", "tier"], out);
+        }
+    }
+    (policy, readable)
+}
+
+fn subject(spec: &Cursor<'_>, global: bool, out: &mut Findings) -> Subject {
+    let mut of = |key| spec.field(key).and_then(|field| selector(&field, Over::Labels, out));
+    Subject {
+        selector: of("selector"),
+        namespace_selector: if global { of("namespaceSelector") } else { None },
+        service_account_selector: of("serviceAccountSelector"),
+    }
+}
+
+/// The name of a tier that users may put policies in.
+fn tier(cursor: &Cursor<'_>, out: &mut Findings) -> Option<String> {
+    let name = cursor.filled(out, DNS_LABEL)?;
+    if !is_dns_label(name) {
+        cursor.expected(out, DNS_LABEL);
+    } else if [KUBE_ADMIN.0, KUBE_BASELINE.0].contains(&name) {
+        cursor.expected(out, "another tier: this one holds ClusterNetworkPolicies only");
+    }
+    Some(name.to_owned())
+}
+
+fn types(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<PolicyType> {
+    let mut seen = Vec::new();
+    cursor.items(out, |item, out| {
+        let direction = item.parsed(out, "Ingress or Egress", |text| match text {
+            "Ingress" => Some(PolicyType::Ingress),
+            "Egress" => Some(PolicyType::Egress),
+            _ => None,
+        })?;
+        if seen.contains(&direction) {
+            item.conflict(out, "is in the list already");
+        }
+        seen.push(direction);
+        Some(direction)
+    })
+}
+
+/// `preDNAT` and `doNotTrack`, which place the policy before the rest of the path.
+fn check_stage(spec: &Cursor<'_>, policy: &Policy, out: &mut Findings) {
+    for (key, set) in [("preDNAT", policy.pre_dnat), ("doNotTrack", policy.do_not_track)] {
+        if set
+            && !policy.apply_on_forward
+            && let Some(field) = spec.field(key)
+        {
+            field.conflict(out, "needs applyOnForward: true");
+        }
+    }
+    let Some(field) = spec.field("preDNAT").filter(|_| policy.pre_dnat) else { return };
+    if policy.do_not_track {
+        field.conflict(out, "may not stand beside doNotTrack");
+    }
+    let egress = policy.types.as_ref().is_some_and(|types| types.contains(&PolicyType::Egress));
+    if egress || !policy.egress.is_empty() {
+        field.conflict(out, "may not stand in a policy for egress");
+    }
+}
+
+/// `stagedAction`.
+pub(in super::super) fn staged_action(
+    cursor: &Cursor<'_>,
+    out: &mut Findings,
+) -> Option<StagedAction> {
+    let expected = "Set, Delete, Learn or Ignore";
+    cursor.filled(out, expected)?;
+    cursor.parsed(out, expected, |text| match text {
+        "Set" => Some(StagedAction::Set),
+        "Delete" => Some(StagedAction::Delete),
+        "Learn" => Some(StagedAction::Learn),
+        "Ignore" => Some(StagedAction::Ignore),
+        _ => None,
+    })
+}
+
+/// A staged policy that stands for a deletion says nothing else.
+pub(in super::super) fn nothing_but(spec: &Cursor<'_>, allowed: &[&str], out: &mut Findings) {
+    for (field, _) in spec.others(allowed) {
+        if !field.is_empty() && field.node.value != Value::Boolean(false) {
+            field.conflict(out, "must be absent where stagedAction is Delete");
+        }
+    }
+}

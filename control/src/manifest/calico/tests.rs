@@ -1,0 +1,546 @@
+use std::fmt::Write as _;
+
+use super::super::object::calico::{
+    Action, EndpointToHost, EntityRule, Failsafe, FelixConfiguration, HostEndpoint, Icmp, Order,
+    Policy, Port, Rule, ServiceAccountMatch, ServiceMatch, StagedAction, Subject, Tier,
+};
+use super::super::object::{self, Kind, Object, PolicyType};
+use super::super::tests::{clean, invalid, only, problems};
+use super::super::{State, read};
+
+const V3: &str = "projectcalico.org/v3";
+
+/// An object of Calico's whose `spec` is `spec`, indented by two.
+fn text(kind: &str, spec: &str) -> String {
+    let body = spec.trim_matches('\n').replace('\n', "\n  ");
+    format!("apiVersion: {V3}\nkind: {kind}\nmetadata: {{name: a}}\nspec:\n  {body}\n")
+}
+
+fn policy(kind: &str, spec: &str) -> Policy {
+    let Object::CalicoPolicy(policy) = only(&text(kind, spec)) else { panic!("a policy") };
+    *policy
+}
+
+/// The one ingress rule of a global policy.
+fn rule(rule: &str) -> Rule {
+    let body = rule.trim_matches('\n').replace('\n', "\n  ");
+    let mut policy = policy("GlobalNetworkPolicy", &format!("ingress:\n- {body}"));
+    assert_eq!(policy.ingress.len(), 1);
+    policy.ingress.remove(0)
+}
+
+/// The messages of every case, one after the other, and that each case is as valid as it should be.
+fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool) -> String {
+    let mut all = String::new();
+    for (name, text) in cases {
+        let problems = problems(&text);
+        assert!(!problems.is_empty(), "{name} has nothing to say");
+        assert_eq!(invalid(&text).is_none(), valid, "{name}: {problems}");
+        writeln!(all, "## {name}\n{}", problems.trim_end()).unwrap();
+    }
+    all
+}
+
+fn plain_rule(action: Action) -> Rule {
+    Rule {
+        action,
+        ip_version: None,
+        protocol: None,
+        not_protocol: None,
+        icmp: None,
+        not_icmp: None,
+        source: EntityRule::default(),
+        destination: EntityRule::default(),
+        http: false,
+    }
+}
+
+#[test]
+fn a_global_policy_is_read_as_written_and_nothing_is_defaulted() {
+    let policy = policy(
+        "GlobalNetworkPolicy",
+        "
+tier: security
+order: 1.5e2
+selector: app == 'web'
+namespaceSelector: team == 'a'
+serviceAccountSelector: role == 'x'
+types: [Ingress, Egress]
+applyOnForward: true
+doNotTrack: true
+performanceHints: [AssumeNeededOnEveryNode]
+ingress:
+- action: allow
+  ipVersion: 4
+  protocol: TCP
+  notProtocol: 17
+  metadata: {annotations: {a: b}}
+  source:
+    nets: [10.0.0.0/8]
+    notNets: [10.1.0.0/16]
+    selector: a == 'b'
+    notSelector: has(c)
+    namespaceSelector: global()
+    serviceAccounts: {names: [x, w], selector: z == 'z'}
+  destination: {ports: [80, '81', '90:99', http], notPorts: [85]}
+- {action: next-tier, protocol: ICMP, icmp: {type: 8, code: 0}, notICMP: {}}
+- {action: Log, source: {services: {name: s, namespace: ns}, ports: [53]}, protocol: 17}
+egress:
+- {action: Deny, destination: {ports: [dns]}}
+",
+    );
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(policy.tier.as_deref(), Some("security"));
+    assert_eq!(policy.order, Order::new(150.0));
+    let subject = Subject {
+        selector: text("app == 'web'"),
+        namespace_selector: text("team == 'a'"),
+        service_account_selector: text("role == 'x'"),
+    };
+    assert_eq!(policy.subject, subject);
+    assert_eq!(policy.types, Some(vec![PolicyType::Ingress, PolicyType::Egress]));
+    assert!(policy.apply_on_forward && policy.do_not_track && !policy.pre_dnat);
+    let source = EntityRule {
+        nets: vec!["10.0.0.0/8".parse().unwrap()],
+        not_nets: vec!["10.1.0.0/16".parse().unwrap()],
+        selector: text("a == 'b'"),
+        not_selector: text("has(c)"),
+        namespace_selector: text("global()"),
+        service_accounts: Some(ServiceAccountMatch {
+            names: vec!["x".to_owned(), "w".to_owned()],
+            selector: text("z == 'z'"),
+        }),
+        ..EntityRule::default()
+    };
+    let ports = vec![
+        Port::Range(80, 80),
+        Port::Range(81, 81),
+        Port::Range(90, 99),
+        Port::Name("http".to_owned()),
+    ];
+    let destination =
+        EntityRule { ports, not_ports: vec![Port::Range(85, 85)], ..EntityRule::default() };
+    let first = Rule {
+        ip_version: Some(4),
+        protocol: Some(6),
+        not_protocol: Some(17),
+        source,
+        destination,
+        ..plain_rule(Action::Allow)
+    };
+    assert_eq!(policy.ingress[0], first);
+    let second = Rule {
+        protocol: Some(1),
+        icmp: Some(Icmp { kind: Some(8), code: Some(0) }),
+        not_icmp: Some(Icmp { kind: None, code: None }),
+        ..plain_rule(Action::Pass)
+    };
+    assert_eq!(policy.ingress[1], second);
+    let service = ServiceMatch { name: "s".to_owned(), namespace: text("ns") };
+    assert_eq!(policy.ingress[2].source.service, Some(service));
+    assert_eq!(policy.egress[0].destination.ports, [Port::Name("dns".to_owned())]);
+}
+
+#[test]
+fn what_is_absent_stays_absent() {
+    for spec in ["{}", "selector: ''\ntier: ''\ningress: []\negress:"] {
+        assert_eq!(policy("GlobalNetworkPolicy", spec), Policy::default(), "{spec}");
+        assert_eq!(policy("NetworkPolicy", spec), Policy::default(), "{spec}");
+    }
+    let bare = format!("apiVersion: {V3}\nkind: NetworkPolicy\nmetadata: {{name: a}}\n");
+    assert!(matches!(only(&bare), Object::CalicoPolicy(_)));
+    assert_eq!(rule("action: Deny\nsource: {nets: []}\nprotocol:"), plain_rule(Action::Deny));
+}
+
+#[test]
+fn actions_are_read_in_any_case_and_protocols_by_name_and_number() {
+    for (written, action) in [
+        ("ALLOW", Action::Allow),
+        ("deny", Action::Deny),
+        ("pASS", Action::Pass),
+        ("Next-Tier", Action::Pass),
+        ("log", Action::Log),
+    ] {
+        assert_eq!(rule(&format!("action: {written}")).action, action);
+    }
+    for (written, number) in [
+        ("TCP", 6),
+        ("UDP", 17),
+        ("ICMP", 1),
+        ("ICMPv6", 58),
+        ("SCTP", 132),
+        ("UDPLite", 136),
+        ("'47'", 47),
+        ("1", 1),
+        ("255", 255),
+    ] {
+        assert_eq!(rule(&format!("action: Deny\nprotocol: {written}")).protocol, Some(number));
+    }
+}
+
+#[test]
+fn the_api_group_tells_calicos_policies_from_kubernetes() {
+    let text = |version: &str| {
+        format!("apiVersion: {version}\nkind: NetworkPolicy\nmetadata: {{name: a}}\nspec: {{}}\n")
+    };
+    for (version, kind) in [
+        ("networking.k8s.io/v1", Kind::NetworkPolicy),
+        ("projectcalico.org/v3", Kind::CalicoNetworkPolicy),
+        ("crd.projectcalico.org/v1", Kind::CalicoNetworkPolicy),
+    ] {
+        assert_eq!(clean(&text(version)).entries[0].key.kind, kind);
+    }
+    let manifest = read("file.yaml", &text("projectcalico.org/v2")).unwrap();
+    assert_eq!(manifest.entries[0].key.kind, Kind::CalicoNetworkPolicy);
+    assert!(matches!(manifest.entries[0].state, State::Invalid(_)));
+}
+
+#[test]
+fn staged_policies_say_their_action() {
+    for (kind, spec) in [
+        ("StagedNetworkPolicy", "stagedAction: Learn\nselector: a == 'b'"),
+        ("StagedGlobalNetworkPolicy", "stagedAction: Learn\npreDNAT: true\napplyOnForward: true"),
+    ] {
+        assert_eq!(policy(kind, spec).staged_action, Some(StagedAction::Learn));
+    }
+    assert_eq!(policy("StagedNetworkPolicy", "stagedAction: ''").staged_action, None);
+    let delete = policy("StagedNetworkPolicy", "stagedAction: Delete\ntier: x\ningress: []");
+    assert_eq!(delete.staged_action, Some(StagedAction::Delete));
+    let kubernetes = text("StagedKubernetesNetworkPolicy", "stagedAction: Ignore\npodSelector: {}");
+    let Object::NetworkPolicy(policy) = only(&kubernetes) else { panic!("a policy") };
+    assert_eq!(policy.staged_action, Some(StagedAction::Ignore));
+}
+
+#[test]
+fn resources_are_read_whole() {
+    let tier = |name: &str, spec: &str| {
+        let text = text("Tier", spec).replace("name: a", &format!("name: {name}"));
+        let Object::Tier(tier) = only(&text) else { panic!("a tier") };
+        tier
+    };
+    let pass = Tier { order: Order::new(-3.5), default_action: Some(Action::Pass) };
+    assert_eq!(tier("a", "order: -3.5\ndefaultAction: Pass"), pass);
+    assert_eq!(tier("a", "{}"), Tier { order: None, default_action: None });
+    assert_eq!(tier("default", "order: 1e6").order, Order::new(1_000_000.0));
+    assert_eq!(
+        tier("kube-admin", "order: 1000\ndefaultAction: Pass"),
+        Tier { order: Order::new(1000.0), default_action: Some(Action::Pass) }
+    );
+
+    for kind in ["NetworkSet", "GlobalNetworkSet"] {
+        let spec = "nets: [10.0.0.1, 10.2.3.4/16, 'fd00::/64']";
+        let Object::NetworkSet(set) = only(&text(kind, spec)) else { panic!("a set") };
+        let nets: Vec<_> = set.nets.iter().map(ToString::to_string).collect();
+        assert_eq!(nets, ["10.0.0.1/32", "10.2.0.0/16", "fd00::/64"]);
+    }
+
+    let host = text(
+        "HostEndpoint",
+        "node: n1\ninterfaceName: eth0\nexpectedIPs: [10.0.0.1]\nprofiles: [p]\nports:\n- {name: ssh, protocol: TCP, port: 22}",
+    )
+    .replace("name: a", "name: a, labels: {role: edge}");
+    let Object::HostEndpoint(host) = only(&host) else { panic!("a host endpoint") };
+    let expected = HostEndpoint {
+        labels: [("role".to_owned(), "edge".to_owned())].into(),
+        node: "n1".to_owned(),
+        interface: Some("eth0".to_owned()),
+        expected_ips: vec!["10.0.0.1".parse().unwrap()],
+        profiles: vec!["p".to_owned()],
+        ports: vec![("ssh".to_owned(), 6, 22)],
+    };
+    assert_eq!(*host, expected);
+    assert!(matches!(
+        only(&text("HostEndpoint", "node: n1\ninterfaceName: '*'")),
+        Object::HostEndpoint(_)
+    ));
+
+    let spec = "labelsToApply: {a: b}\ningress: [{action: Allow}]\negress: [{action: Deny}]";
+    let Object::Profile(profile) = only(&text("Profile", spec)) else { panic!("a profile") };
+    assert_eq!(profile.labels["a"], "b");
+    assert_eq!(profile.ingress, [plain_rule(Action::Allow)]);
+    assert_eq!(profile.egress, [plain_rule(Action::Deny)]);
+}
+
+#[test]
+fn failsafe_ports_are_read_as_objects_and_as_text() {
+    let felix = |spec: &str| {
+        let Object::FelixConfiguration(felix) = only(&text("FelixConfiguration", spec)) else {
+            panic!("Felix's settings")
+        };
+        *felix
+    };
+    let failsafe = |protocol, port, net: Option<&str>| Failsafe {
+        protocol,
+        port,
+        net: net.map(|net| net.parse().unwrap()),
+    };
+    let read = felix(
+        "
+defaultEndpointToHostAction: ACCEPT
+bpfEnabled: false
+failsafeInboundHostPorts:
+- {protocol: UDP, port: 68}
+- {port: 22, net: 10.0.0.0/8}
+- tcp:179
+- tcp:10.1.0.0/16:6443
+- udp:[fd00::/8]:53
+failsafeOutboundHostPorts: []
+",
+    );
+    assert_eq!(read.endpoint_to_host, Some(EndpointToHost::Accept));
+    let expected = [
+        failsafe(17, 68, None),
+        failsafe(6, 22, Some("10.0.0.0/8")),
+        failsafe(6, 179, None),
+        failsafe(6, 6443, Some("10.1.0.0/16")),
+        failsafe(17, 53, Some("fd00::/8")),
+    ];
+    assert_eq!(read.failsafe_inbound.as_deref(), Some(&expected[..]));
+    assert_eq!(read.failsafe_outbound, Some(Vec::new()));
+    let read = felix("failsafeInboundHostPorts: 'udp:68, 22'\nfailsafeOutboundHostPorts: none");
+    assert_eq!(read.failsafe_inbound, Some(vec![failsafe(17, 68, None), failsafe(6, 22, None)]));
+    assert_eq!(read.failsafe_outbound, Some(Vec::new()));
+    assert_eq!(felix("{}"), FelixConfiguration::default());
+}
+
+#[test]
+fn what_calicos_client_stored_as_json_counts_as_the_objects_metadata() {
+    let stored = r#"'{"name":"web","labels":{"a":"stored","b":"c"}}'"#;
+    let text = |version: &str, stored: &str| {
+        format!(
+            "apiVersion: {version}\nkind: GlobalNetworkSet\nmetadata:\n  name: default.web\n  labels: {{a: own, d: e}}\n  \
+             annotations:\n    projectcalico.org/metadata: {stored}\nspec: {{nets: []}}\n"
+        )
+    };
+    let manifest = clean(&text("crd.projectcalico.org/v1", stored));
+    assert_eq!(manifest.entries[0].key.name, "web");
+    let Object::NetworkSet(set) = only(&text("crd.projectcalico.org/v1", stored)) else { panic!() };
+    let pairs = |pairs: &[(&str, &str)]| -> object::Pairs {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    assert_eq!(set.labels, pairs(&[("a", "stored"), ("b", "c"), ("d", "e")]));
+    let Object::NetworkSet(set) = only(&text(V3, stored)) else { panic!() };
+    assert_eq!(set.labels, pairs(&[("a", "own"), ("d", "e")]));
+    for broken in ["'{'", "'[]'", r#"'{"labels":{"a":5}}'"#] {
+        assert!(invalid(&text("crd.projectcalico.org/v1", broken)).is_some(), "{broken}");
+    }
+}
+
+#[test]
+fn an_invalid_object_keeps_what_others_need_of_it() {
+    let kept = |text: &str| {
+        let manifest = read("file.yaml", text).unwrap();
+        let State::Invalid(invalid) = &manifest.entries[0].state else { panic!("{text}") };
+        invalid.clone()
+    };
+    let subject = kept(&text("GlobalNetworkPolicy", "selector: a == 'b'\norder: x")).subject;
+    let expected = Subject { selector: Some("a == 'b'".to_owned()), ..Subject::default() };
+    assert_eq!(subject, Some(object::Subject::Calico(expected)));
+    assert_eq!(kept(&text("GlobalNetworkPolicy", "selector: 5")).subject, None);
+
+    let set = |labels: &str| {
+        let text = text("NetworkSet", "nets: [x]");
+        kept(&text.replace("name: a", &format!("name: a, labels: {labels}"))).labels
+    };
+    assert_eq!(set("{a: b}").unwrap()["a"], "b");
+    assert_eq!(set("{a: 5}"), None);
+}
+
+#[test]
+fn a_policy_without_a_name_still_fails_closed() {
+    for kind in ["NetworkPolicy", "GlobalNetworkPolicy"] {
+        let key = invalid(&format!("apiVersion: {V3}\nkind: {kind}\nmetadata: {{}}\n")).unwrap();
+        assert!(key.name.starts_with("(no name"), "{key}");
+        assert_eq!(key.namespace.is_empty(), kind == "GlobalNetworkPolicy");
+    }
+}
+
+#[test]
+fn error_texts_of_rules() {
+    let cases = [
+        ("action_missing", "protocol: TCP"),
+        ("action_unknown", "action: Permit"),
+        ("ip_version_unknown", "action: Deny\nipVersion: 5"),
+        ("protocol_unknown", "action: Deny\nprotocol: tcp"),
+        ("protocol_zero", "action: Deny\nprotocol: 0"),
+        ("protocol_too_large", "action: Deny\nnotProtocol: 256"),
+        ("protocol_empty", "action: Deny\nprotocol: ''"),
+        ("ports_without_protocol", "action: Deny\ndestination: {ports: [80]}"),
+        ("not_ports_of_icmp", "action: Deny\nprotocol: ICMP\nsource: {notPorts: [80]}"),
+        ("named_port_of_icmp", "action: Deny\nprotocol: 1\ndestination: {ports: [http]}"),
+        ("port_zero", "action: Deny\nprotocol: TCP\ndestination: {ports: [0]}"),
+        ("port_range_descending", "action: Deny\nprotocol: TCP\ndestination: {ports: ['90:80']}"),
+        ("port_name_illegal", "action: Deny\nprotocol: TCP\ndestination: {ports: [Web_Port]}"),
+        ("icmp_without_protocol", "action: Deny\nicmp: {type: 8}"),
+        ("icmp_type_255", "action: Deny\nprotocol: ICMP\nicmp: {type: 255}"),
+        ("icmp_code_256", "action: Deny\nprotocol: ICMP\nicmp: {type: 3, code: 256}"),
+        ("icmp_code_alone", "action: Deny\nprotocol: ICMP\nnotICMP: {code: 1}"),
+        ("icmp_in_ipv6", "action: Deny\nprotocol: ICMP\nipVersion: 6"),
+        ("icmpv6_in_ipv4", "action: Deny\nnotProtocol: ICMPv6\nipVersion: 4"),
+        ("net_without_mask", "action: Deny\nsource: {nets: [10.0.0.1]}"),
+        ("net_with_host_bits", "action: Deny\nsource: {nets: [10.0.0.1/8]}"),
+        (
+            "nets_mixed",
+            "action: Deny\nsource: {nets: [10.0.0.0/8]}\ndestination: {notNets: ['fd00::/8']}",
+        ),
+        ("nets_of_another_version", "action: Deny\nipVersion: 6\nsource: {nets: [10.0.0.0/8]}"),
+        ("not_nets_all", "action: Deny\nsource: {notNets: [0.0.0.0/0]}"),
+        ("selector_a_number", "action: Deny\nsource: {selector: 5}"),
+        ("selector_global", "action: Deny\nsource: {selector: global()}"),
+        ("selector_global_beside", "action: Deny\nsource: {namespaceSelector: 'global() || a'}"),
+        (
+            "service_in_destination",
+            "action: Deny\ndestination: {services: {name: s, namespace: ns}}",
+        ),
+        ("service_without_namespace", "action: Deny\nsource: {services: {name: s}}"),
+        ("service_nameless", "action: Deny\nsource: {services: {namespace: ns}}"),
+        (
+            "service_beside_others",
+            "action: Deny\nsource: {services: {name: s, namespace: ns}, nets: [10.0.0.0/8], selector: a, serviceAccounts: {}}",
+        ),
+        ("service_account_illegal", "action: Deny\nsource: {serviceAccounts: {names: [A_b]}}"),
+        ("field_unknown", "action: Allow\ndestination: {domains: [example.com]}"),
+        ("field_misspelled", "action: Allow\nsrc: {nets: [10.0.0.0/8]}"),
+        ("http_of_deny", "action: Deny\nhttp: {methods: [GET]}"),
+        ("http_of_udp", "action: Allow\nprotocol: UDP\nhttp: {methods: [GET]}"),
+        ("http_method_twice", "action: Allow\nhttp: {methods: [GET, GET]}"),
+        ("http_path_both", "action: Allow\nhttp: {paths: [{exact: /a, prefix: /b}]}"),
+        ("http_path_illegal", "action: Allow\nhttp: {paths: [{exact: 'a?b'}, {}]}"),
+    ];
+    let texts = cases.map(|(name, rule)| {
+        (name, text("GlobalNetworkPolicy", &format!("ingress:\n- {}", rule.replace('\n', "\n  "))))
+    });
+    insta::assert_snapshot!(messages(texts, false));
+}
+
+#[test]
+fn error_texts_of_calicos_policies() {
+    let cases = [
+        ("selector_no_text", "NetworkPolicy", "selector: [a]"),
+        ("tier_name_illegal", "NetworkPolicy", "tier: A.b"),
+        ("tier_of_cluster_policies", "GlobalNetworkPolicy", "tier: kube-admin"),
+        ("order_no_number", "NetworkPolicy", "order: first"),
+        ("order_infinite", "NetworkPolicy", "order: .inf"),
+        ("types_unknown", "NetworkPolicy", "types: [ingress]"),
+        ("types_twice", "NetworkPolicy", "types: [Ingress, Ingress]"),
+        ("pre_dnat_alone", "GlobalNetworkPolicy", "preDNAT: true"),
+        ("do_not_track_alone", "GlobalNetworkPolicy", "doNotTrack: true\napplyOnForward: false"),
+        (
+            "both_stages",
+            "GlobalNetworkPolicy",
+            "preDNAT: true\ndoNotTrack: true\napplyOnForward: true",
+        ),
+        (
+            "pre_dnat_egress",
+            "GlobalNetworkPolicy",
+            "preDNAT: true\napplyOnForward: true\ntypes: [Egress]",
+        ),
+        (
+            "pre_dnat_egress_rules",
+            "GlobalNetworkPolicy",
+            "preDNAT: true\napplyOnForward: true\negress: [{action: Deny}]",
+        ),
+        ("rule_no_mapping", "NetworkPolicy", "ingress: [Allow]"),
+        (
+            "service_in_egress_source",
+            "NetworkPolicy",
+            "egress: [{action: Deny, source: {services: {name: s}}}]",
+        ),
+        (
+            "service_with_ports",
+            "NetworkPolicy",
+            "egress: [{action: Deny, protocol: TCP, destination: {services: {name: s}, ports: [80]}}]",
+        ),
+        ("http_in_egress", "NetworkPolicy", "egress: [{action: Allow, http: {}}]"),
+        ("staged_action_unknown", "StagedNetworkPolicy", "stagedAction: Remove"),
+        (
+            "staged_delete_with_rules",
+            "StagedNetworkPolicy",
+            "stagedAction: Delete\ningress: [{action: Deny}]",
+        ),
+        (
+            "staged_delete_of_kubernetes",
+            "StagedKubernetesNetworkPolicy",
+            "stagedAction: Delete\npodSelector: {matchLabels: {a: b}}",
+        ),
+        ("staged_field_unknown", "StagedKubernetesNetworkPolicy", "selector: a"),
+    ];
+    let texts = cases.map(|(name, kind, spec)| (name, text(kind, spec)));
+    insta::assert_snapshot!(messages(texts, false));
+}
+
+#[test]
+fn error_texts_of_calicos_resources() {
+    let named = |name: &str, kind: &str, spec: &str| {
+        text(kind, spec).replace("name: a", &format!("name: {name}"))
+    };
+    let texts = [
+        ("tier_name_with_dots", named("a.b", "Tier", "{}")),
+        ("tier_default_action", text("Tier", "defaultAction: Allow")),
+        ("tier_default_order", named("default", "Tier", "order: 5")),
+        ("tier_default_without_order", named("default", "Tier", "{}")),
+        ("tier_admin_action", named("kube-admin", "Tier", "order: 1000\ndefaultAction: Deny")),
+        ("set_net_illegal", text("NetworkSet", "nets: [10.0.0.0/33]")),
+        (
+            "set_label_reserved",
+            named("a, labels: {projectcalico.org/namespace: x}", "NetworkSet", "nets: []"),
+        ),
+        ("global_set_in_a_namespace", named("a, namespace: b", "GlobalNetworkSet", "{}")),
+        ("host_without_node", text("HostEndpoint", "interfaceName: eth0")),
+        ("host_without_interface", text("HostEndpoint", "node: n1")),
+        ("host_interface_illegal", text("HostEndpoint", "node: n1\ninterfaceName: eth 0")),
+        ("host_address_illegal", text("HostEndpoint", "node: n1\nexpectedIPs: [10.0.0.0/8]")),
+        (
+            "host_port_of_icmp",
+            text(
+                "HostEndpoint",
+                "node: n1\ninterfaceName: '*'\nports: [{name: a, protocol: ICMP, port: 1}]",
+            ),
+        ),
+        ("profile_label_illegal", text("Profile", "labelsToApply: {a: 5}")),
+        ("profile_rule", text("Profile", "ingress: [{action: Allow, protocol: any}]")),
+        ("felix_action", text("FelixConfiguration", "defaultEndpointToHostAction: Reject")),
+        (
+            "felix_failsafe_port",
+            text("FelixConfiguration", "failsafeInboundHostPorts: [{protocol: TCP}]"),
+        ),
+        (
+            "felix_failsafe_protocol",
+            text("FelixConfiguration", "failsafeInboundHostPorts: [{protocol: ICMP, port: 5}]"),
+        ),
+        (
+            "felix_failsafe_field",
+            text("FelixConfiguration", "failsafeInboundHostPorts: [{port: 5, nets: x}]"),
+        ),
+        ("felix_failsafe_text", text("FelixConfiguration", "failsafeInboundHostPorts: tcp:ssh")),
+        (
+            "felix_failsafe_item",
+            text("FelixConfiguration", "failsafeInboundHostPorts: [tcp:10.0.0.0/40:22]"),
+        ),
+    ];
+    insta::assert_snapshot!(messages(texts, false));
+}
+
+#[test]
+fn warning_texts_of_calicos_kinds() {
+    let texts = [
+        ("spec_field_unknown", text("NetworkPolicy", "namespaceSelector: a == 'b'\nselectr: x")),
+        (
+            "rule_selector_empty",
+            text("NetworkPolicy", "ingress: [{action: Deny, source: {selector: ''}}]"),
+        ),
+        (
+            "http",
+            text(
+                "NetworkPolicy",
+                "ingress: [{action: Allow, protocol: TCP, http: {methods: [GET], paths: [{prefix: /a}]}}]",
+            ),
+        ),
+        (
+            "felix_misspelled",
+            text("FelixConfiguration", "failsafeInboundHostPort: []\nbpfEnabled: true"),
+        ),
+        ("pool_vxlan", text("IPPool", "cidr: 10.0.0.0/8\nvxlanMode: CrossSubnet")),
+    ];
+    insta::assert_snapshot!(messages(texts, true));
+}

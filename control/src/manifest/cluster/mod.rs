@@ -1,0 +1,248 @@
+//! The cluster-wide policies of `policy.networking.k8s.io`.
+//!
+//! A rule that asks for what cannot be decided here (nodes, domain names, any field newer than this reader) is
+//! [`ClusterMatch::Unsupported`] and is warned of, so that it can fail closed as the API asks of implementations. What no
+//! version of the API would accept is an error, and the whole policy invalid.
+//!
+//! Source: network-policy-api, ClusterNetworkPolicy `v1alpha2` and `v1beta1`, AdminNetworkPolicy and
+//! BaselineAdminNetworkPolicy `v1alpha1`. Limits on the length of lists, which differ between versions, are not checked.
+
+mod peer;
+mod protocol;
+#[cfg(test)]
+mod tests;
+
+use self::peer::{peer, subject};
+use self::protocol::{port_v1alpha1, protocol};
+use super::cursor::{Cursor, Findings};
+use super::object::cluster::{
+    ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
+};
+use super::object::{ClusterNetworkPolicy, Kind, LabelSelector, PolicyType};
+use super::problem::Cause;
+use super::tree::{Position, Value};
+
+/// `None`: the entry is not valid, or the support is lacking.
+type ReadProtocol = fn(&Cursor<'_>, &mut Support, &mut Findings) -> Option<ClusterProtocol>;
+
+/// What of the API differs between its versions.
+#[derive(Debug, Clone, Copy)]
+struct Version {
+    /// The kind, if it says the tier by itself.
+    tier: Option<ClusterTier>,
+    /// The names of the actions.
+    actions: &'static [(&'static str, ClusterAction)],
+    /// The field of a rule that narrows it to protocols and ports, and how one entry of it is read.
+    protocols: (&'static str, ReadProtocol),
+    /// Whether `namespaceSelector` beside `podSelector` must be there.
+    namespace_selector: bool,
+}
+
+const V1ALPHA2: Version = Version {
+    tier: None,
+    actions: &[
+        ("Accept", ClusterAction::Accept),
+        ("Deny", ClusterAction::Deny),
+        ("Pass", ClusterAction::Pass),
+    ],
+    protocols: ("protocols", protocol),
+    namespace_selector: false,
+};
+const ADMIN: Version = Version {
+    tier: Some(ClusterTier::Admin),
+    actions: &[
+        ("Allow", ClusterAction::Accept),
+        ("Deny", ClusterAction::Deny),
+        ("Pass", ClusterAction::Pass),
+    ],
+    protocols: ("ports", port_v1alpha1),
+    namespace_selector: true,
+};
+const BASELINE: Version = Version {
+    tier: Some(ClusterTier::Baseline),
+    actions: &[("Allow", ClusterAction::Accept), ("Deny", ClusterAction::Deny)],
+    ..ADMIN
+};
+
+/// Whether a rule can be decided, and what becomes of it if not.
+#[derive(Debug)]
+struct Support {
+    effect: &'static str,
+    lacking: bool,
+}
+
+impl Support {
+    /// Notes a field that cannot be decided.
+    fn lacks(&mut self, field: &Cursor<'_>, at: Position, out: &mut Findings) {
+        self.lacking = true;
+        field.warning_at(out, at, Cause::Unsupported { effect: self.effect });
+    }
+
+    /// Notes the fields of `cursor` that are not among `known`; whether there are none.
+    fn fields(&mut self, cursor: &Cursor<'_>, known: &[&str], out: &mut Findings) -> bool {
+        let mut all = true;
+        for (field, at) in cursor.others(known) {
+            self.lacks(&field, at, out);
+            all = false;
+        }
+        all
+    }
+}
+
+/// Reads `spec`. What is invalid is in `out`; what comes back is then of use only for its subject, which is `None` if it
+/// could not be read whole.
+pub(super) fn decode(
+    root: &Cursor<'_>,
+    kind: Kind,
+    out: &mut Findings,
+) -> (ClusterNetworkPolicy, Option<Pods>) {
+    root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
+    let version = match kind {
+        Kind::AdminNetworkPolicy => &ADMIN,
+        Kind::BaselineAdminNetworkPolicy => &BASELINE,
+        _ => &V1ALPHA2,
+    };
+    let mut policy = ClusterNetworkPolicy {
+        tier: version.tier.unwrap_or(ClusterTier::Admin),
+        priority: 0,
+        subject: Pods { namespaces: LabelSelector::default(), pods: LabelSelector::default() },
+        ingress: Vec::new(),
+        egress: Vec::new(),
+    };
+    let Some(spec) = root.required(out, "spec", "a mapping with subject") else {
+        return (policy, None);
+    };
+    let known: &[&str] = match kind {
+        Kind::AdminNetworkPolicy => &["priority", "subject", "ingress", "egress"],
+        Kind::BaselineAdminNetworkPolicy => &["subject", "ingress", "egress"],
+        _ => &["tier", "priority", "subject", "ingress", "egress"],
+    };
+    if !spec.exact(out, known) {
+        return (policy, None);
+    }
+    if version.tier.is_none()
+        && let Some(tier) = tier(&spec, out)
+    {
+        policy.tier = tier;
+    }
+    if known.contains(&"priority") {
+        let expected = "a whole number from 0 to 1000";
+        let priority = spec.required(out, "priority", expected);
+        let number = priority.and_then(|field| field.integer(out, expected, 0..=1000));
+        policy.priority = number.unwrap_or(0);
+    }
+    let before = out.error_count();
+    let pods = spec
+        .required(out, "subject", "namespaces or pods")
+        .and_then(|field| subject(&field, version, out))
+        .filter(|_| out.error_count() == before);
+    if let Some(pods) = &pods {
+        policy.subject = pods.clone();
+    }
+    policy.ingress = rules(&spec, "ingress", PolicyType::Ingress, version, out);
+    policy.egress = rules(&spec, "egress", PolicyType::Egress, version, out);
+    (policy, pods)
+}
+
+fn tier(spec: &Cursor<'_>, out: &mut Findings) -> Option<ClusterTier> {
+    let expected = "Admin or Baseline";
+    spec.required(out, "tier", expected)?.parsed(out, expected, |text| match text {
+        "Admin" => Some(ClusterTier::Admin),
+        "Baseline" => Some(ClusterTier::Baseline),
+        _ => None,
+    })
+}
+
+fn rules(
+    spec: &Cursor<'_>,
+    key: &str,
+    direction: PolicyType,
+    version: &Version,
+    out: &mut Findings,
+) -> Vec<ClusterRule> {
+    let Some(field) = spec.field(key) else { return Vec::new() };
+    field.items(out, |item, out| rule(item, direction, version, out))
+}
+
+fn rule(
+    cursor: &Cursor<'_>,
+    direction: PolicyType,
+    version: &Version,
+    out: &mut Findings,
+) -> Option<ClusterRule> {
+    if !matches!(cursor.node.value, Value::Mapping(_)) {
+        cursor.expected(out, "a mapping");
+        return None;
+    }
+    let names: Vec<_> = version.actions.iter().map(|(name, _)| *name).collect();
+    let expected = names.join(", ");
+    let action = cursor.required(out, "action", &expected).and_then(|field| {
+        field.parsed(out, &expected, |text| {
+            version.actions.iter().find(|(name, _)| *name == text).map(|(_, action)| *action)
+        })
+    });
+    let name = cursor.field("name").and_then(|field| {
+        field.parsed(out, "a name of at most 100 characters", |text| {
+            (text.chars().count() <= 100).then(|| text.to_owned())
+        })
+    });
+    let mut support = Support {
+        effect: match action {
+            Some(ClusterAction::Accept) => "accepts nothing",
+            _ => "denies everything",
+        },
+        lacking: false,
+    };
+    let peers_key = if direction == PolicyType::Ingress { "from" } else { "to" };
+    let (protocols_key, read_protocol) = version.protocols;
+    support.fields(cursor, &["name", "action", peers_key, protocols_key], out);
+    let peers = filled_list(cursor, peers_key, true, out).map(|field| {
+        field.items(out, |item, out| peer(item, direction, version, &mut support, out))
+    });
+    let protocols = filled_list(cursor, protocols_key, protocols_key == "protocols", out)
+        .map(|field| field.items(out, |item, out| read_protocol(item, &mut support, out)));
+    if peers.is_none() && cursor.field(peers_key).is_none() {
+        cursor.missing(out, peers_key, "at least one peer");
+    }
+    let peers = peers.unwrap_or_default();
+    check_names(cursor, protocols_key, &peers, protocols.as_deref(), out);
+    let matches = if support.lacking {
+        ClusterMatch::Unsupported
+    } else {
+        ClusterMatch::Of { peers, protocols: protocols.filter(|list| !list.is_empty()) }
+    };
+    Some(ClusterRule { name, action: action?, matches })
+}
+
+/// A list that is there; one that must hold something if `filled` and does not is reported.
+fn filled_list<'a>(
+    cursor: &'a Cursor<'_>,
+    key: &'a str,
+    filled: bool,
+    out: &mut Findings,
+) -> Option<Cursor<'a>> {
+    let field = cursor.field(key)?;
+    if filled && field.node.value == Value::Sequence(Vec::new()) {
+        field.expected(out, "at least one entry");
+    }
+    Some(field)
+}
+
+/// Networks have no named ports.
+fn check_names(
+    rule: &Cursor<'_>,
+    protocols_key: &str,
+    peers: &[ClusterPeer],
+    protocols: Option<&[ClusterProtocol]>,
+    out: &mut Findings,
+) {
+    let networks = peers.iter().any(|peer| matches!(peer, ClusterPeer::Networks(_)));
+    let names = protocols
+        .is_some_and(|list| list.iter().any(|one| matches!(one, ClusterProtocol::Named(_))));
+    if networks
+        && names
+        && let Some(field) = rule.field(protocols_key)
+    {
+        field.conflict(out, "named ports may not stand beside networks: these have none");
+    }
+}

@@ -1,0 +1,128 @@
+//! Whom cluster-wide policies speak of.
+
+use super::super::cursor::{Cursor, Findings};
+use super::super::label_selector::{LABEL_SELECTOR, label_selector};
+use super::super::object::cluster::{ClusterPeer, Pods};
+use super::super::object::{LabelSelector, PolicyType};
+use super::super::syntax::{CIDR, cidr};
+use super::super::tree::Value;
+use super::{Support, Version};
+
+/// Reads `subject`. Here a field that cannot be decided makes the policy invalid: nobody knows whom it is for.
+pub(super) fn subject(cursor: &Cursor<'_>, version: &Version, out: &mut Findings) -> Option<Pods> {
+    if !cursor.exact(out, &["namespaces", "pods"]) {
+        return None;
+    }
+    match (cursor.field("namespaces"), cursor.field("pods")) {
+        (Some(namespaces), None) => Some(Pods {
+            namespaces: label_selector(&namespaces, out),
+            pods: LabelSelector::default(),
+        }),
+        (None, Some(pods)) => {
+            if !pods.exact(out, PODS) {
+                return None;
+            }
+            let namespaces = namespace_selector(&pods, version, out);
+            Some(Pods {
+                namespaces: namespaces.map(|field| label_selector(&field, out)).unwrap_or_default(),
+                pods: label_selector(&pods.required(out, "podSelector", POD_SELECTOR)?, out),
+            })
+        }
+        (Some(_), Some(pods)) => {
+            pods.conflict(out, "may not stand beside namespaces");
+            None
+        }
+        (None, None) => {
+            cursor.expected(out, "namespaces or pods");
+            None
+        }
+    }
+}
+
+const PODS: &[&str] = &["namespaceSelector", "podSelector"];
+const POD_SELECTOR: &str = "a label selector ({} selects all pods)";
+
+fn namespace_selector<'a>(
+    pods: &'a Cursor<'_>,
+    version: &Version,
+    out: &mut Findings,
+) -> Option<Cursor<'a>> {
+    if version.namespace_selector {
+        let expected = "a label selector ({} selects all namespaces)";
+        return pods.required(out, "namespaceSelector", expected);
+    }
+    pods.field("namespaceSelector")
+}
+
+/// Reads one entry of `from` or `to`. `None`: it is not valid, or `support` is lacking.
+pub(super) fn peer(
+    cursor: &Cursor<'_>,
+    direction: PolicyType,
+    version: &Version,
+    support: &mut Support,
+    out: &mut Findings,
+) -> Option<ClusterPeer> {
+    let Value::Mapping(entries) = &cursor.node.value else {
+        cursor.expected(out, "a mapping");
+        return None;
+    };
+    let filled = entries.iter().filter(|entry| entry.node.value != Value::Null).count();
+    if filled > 1 {
+        cursor.conflict(out, "a peer has exactly one field");
+        return None;
+    }
+    if filled == 0 {
+        // To the API: a field that the reader's version does not know, and that was dropped on the way.
+        support.lacks(cursor, cursor.node.at, out);
+        return None;
+    }
+    let known: &[&str] = match direction {
+        PolicyType::Ingress => &["namespaces", "pods"],
+        PolicyType::Egress => &["namespaces", "pods", "networks"],
+    };
+    if !support.fields(cursor, known, out) {
+        return None;
+    }
+    if let Some(field) = cursor.field("namespaces") {
+        let namespaces = peer_selector(&field, support, out)?;
+        return Some(ClusterPeer::Pods(Pods { namespaces, pods: LabelSelector::default() }));
+    }
+    if let Some(pods) = cursor.field("pods") {
+        return peer_pods(&pods, version, support, out).map(ClusterPeer::Pods);
+    }
+    let networks = cursor.field("networks")?;
+    if networks.node.value == Value::Sequence(Vec::new()) {
+        networks.expected(out, "at least one CIDR");
+    }
+    let nets = networks.items(out, |item, out| item.parsed(out, CIDR, cidr));
+    Some(ClusterPeer::Networks(nets))
+}
+
+fn peer_pods(
+    cursor: &Cursor<'_>,
+    version: &Version,
+    support: &mut Support,
+    out: &mut Findings,
+) -> Option<Pods> {
+    if !matches!(cursor.node.value, Value::Mapping(_)) {
+        cursor.expected(out, "a mapping");
+        return None;
+    }
+    if !support.fields(cursor, PODS, out) {
+        return None;
+    }
+    let namespaces = match namespace_selector(cursor, version, out) {
+        Some(field) => peer_selector(&field, support, out)?,
+        None => LabelSelector::default(),
+    };
+    let pods = cursor.required(out, "podSelector", POD_SELECTOR)?;
+    Some(Pods { namespaces, pods: peer_selector(&pods, support, out)? })
+}
+
+fn peer_selector(
+    cursor: &Cursor<'_>,
+    support: &mut Support,
+    out: &mut Findings,
+) -> Option<LabelSelector> {
+    support.fields(cursor, LABEL_SELECTOR, out).then(|| label_selector(cursor, out))
+}

@@ -1,0 +1,191 @@
+//! Service accounts, services and their endpoints, as far as policy names them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::cursor::{Cursor, Findings};
+use super::metadata::Metadata;
+use super::network_policy::{number, protocol};
+use super::object::{EndpointSlice, Protocol, Service, ServiceAccount};
+use super::syntax::{ADDRESS, PORT_NUMBER, address};
+use super::tree::Value;
+
+/// The label by which an `EndpointSlice` says whose endpoints it holds.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+const SERVICE_ACCOUNT_IGNORED: &[&str] =
+    &["automountServiceAccountToken", "imagePullSecrets", "secrets"];
+const SERVICE_SPEC: &[&str] = &["clusterIP", "clusterIPs", "externalIPs", "loadBalancerIP"];
+const SERVICE_SPEC_IGNORED: &[&str] = &[
+    "allocateLoadBalancerNodePorts",
+    "externalName",
+    "externalTrafficPolicy",
+    "healthCheckNodePort",
+    "internalTrafficPolicy",
+    "ipFamilies",
+    "ipFamilyPolicy",
+    "loadBalancerClass",
+    "loadBalancerSourceRanges",
+    "ports",
+    "publishNotReadyAddresses",
+    "selector",
+    "sessionAffinity",
+    "sessionAffinityConfig",
+    "trafficDistribution",
+    "type",
+];
+const ENDPOINT_IGNORED: &[&str] =
+    &["conditions", "deprecatedTopology", "hints", "hostname", "nodeName", "targetRef", "zone"];
+
+/// Reads a service account.
+pub(super) fn service_account(
+    root: &Cursor<'_>,
+    metadata: Metadata,
+    out: &mut Findings,
+) -> ServiceAccount {
+    root.mapping(out, &["apiVersion", "kind", "metadata"], SERVICE_ACCOUNT_IGNORED);
+    ServiceAccount { labels: metadata.labels }
+}
+
+/// Reads a service. `None` and nothing stand for no address.
+pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
+    root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
+    let mut addresses = BTreeSet::new();
+    let single = |item: &Cursor<'_>, out: &mut Findings| {
+        let address = item.parsed(out, ADDRESS, |text| match text {
+            "None" | "" => Some(None),
+            text => address(text).map(Some),
+        });
+        address.flatten()
+    };
+    if let Some(spec) = root.field("spec")
+        && spec.mapping(out, SERVICE_SPEC, SERVICE_SPEC_IGNORED)
+    {
+        for key in ["clusterIP", "loadBalancerIP"] {
+            addresses.extend(spec.field(key).and_then(|field| single(&field, out)));
+        }
+        for key in ["clusterIPs", "externalIPs"] {
+            if let Some(field) = spec.field(key) {
+                addresses.extend(field.items(out, single));
+            }
+        }
+    }
+    if let Some(status) = root.field("status")
+        && status.mapping(out, &["loadBalancer"], &["conditions"])
+        && let Some(balancer) = status.field("loadBalancer")
+        && balancer.mapping(out, &["ingress"], &[])
+        && let Some(ingress) = balancer.field("ingress")
+    {
+        addresses.extend(ingress.items(out, |item, out| {
+            if !item.mapping(out, &["ip"], &["hostname", "ipMode", "ports"]) {
+                return None;
+            }
+            single(&item.field("ip")?, out)
+        }));
+    }
+    Service { addresses }
+}
+
+/// Reads some of a service's endpoints. Domain names among them are nobody's addresses.
+pub(super) fn endpoint_slice(
+    root: &Cursor<'_>,
+    metadata: &Metadata,
+    out: &mut Findings,
+) -> EndpointSlice {
+    let read = &["apiVersion", "kind", "metadata", "addressType", "endpoints", "ports"];
+    root.mapping(out, read, &[]);
+    let types = "IPv4, IPv6 or FQDN";
+    let names = root
+        .required(out, "addressType", types)
+        .and_then(|field| {
+            field.parsed(out, types, |text| match text {
+                "IPv4" | "IPv6" => Some(false),
+                "FQDN" => Some(true),
+                _ => None,
+            })
+        })
+        .unwrap_or(false);
+    let endpoints = root.field("endpoints");
+    let addresses = endpoints.filter(|_| !names).map(|field| field.items(out, endpoint));
+    EndpointSlice {
+        service: metadata.labels.get(SERVICE_NAME).cloned(),
+        addresses: addresses.into_iter().flatten().flatten().collect(),
+        ports: root.field("ports").map(|field| field.items(out, port)).unwrap_or_default(),
+    }
+}
+
+fn endpoint(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Vec<IpAddr>> {
+    if !cursor.mapping(out, &["addresses"], ENDPOINT_IGNORED) {
+        return None;
+    }
+    let addresses = cursor.required(out, "addresses", "a list of addresses")?;
+    Some(addresses.items(out, |item, out| item.parsed(out, ADDRESS, address)))
+}
+
+fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, Option<u16>)> {
+    if !cursor.mapping(out, &["protocol", "port"], &["name", "appProtocol"]) {
+        return None;
+    }
+    let protocol = match cursor.field("protocol") {
+        Some(field) if field.node.value != Value::String(String::new()) => protocol(&field, out)?,
+        _ => Protocol::Tcp,
+    };
+    let Some(field) = cursor.field("port") else { return Some((protocol, None)) };
+    Some((protocol, Some(number(&field, out, PORT_NUMBER)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::object::{Object, Protocol};
+    use super::super::tests::{invalid, only};
+
+    #[test]
+    fn a_service_is_known_by_every_address_that_it_has() {
+        let Object::Service(service) = only(
+            "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  clusterIPs: [10.96.0.1, 'fd00::1']\n  \
+             externalIPs: [192.0.2.1]\n  ports: [{port: 80}]\n\
+             status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {hostname: web.example.com}]}}\n",
+        ) else {
+            panic!("a service")
+        };
+        let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.96.0.1", "192.0.2.1", "198.51.100.1", "fd00::1"]);
+        let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: None, clusterIPs: [None]}\n";
+        let Object::Service(service) = only(headless) else { panic!("a service") };
+        assert!(service.addresses.is_empty());
+        assert!(invalid(&headless.replace("name: web", "name: w.eb")).is_some());
+    }
+
+    #[test]
+    fn a_service_account_has_labels() {
+        let Object::ServiceAccount(account) = only(
+            "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, labels: {b: c}}\nsecrets: []\n",
+        ) else {
+            panic!("a service account")
+        };
+        assert_eq!(account.labels["b"], "c");
+    }
+
+    #[test]
+    fn an_endpoint_slice_names_its_service_and_domain_names_are_no_addresses() {
+        let slice = |family: &str, address: &str| {
+            let text = format!(
+                "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                 metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\naddressType: {family}\n\
+                 endpoints: [{{addresses: [{address}], conditions: {{ready: false}}}}]\n\
+                 ports: [{{port: 80}}, {{protocol: UDP}}, {{name: '', port: 53, protocol: UDP}}]\n"
+            );
+            invalid(&text).is_none().then(|| only(&text))
+        };
+        let Some(Object::EndpointSlice(read)) = slice("IPv4", "10.0.0.1") else { panic!() };
+        assert_eq!(read.service.as_deref(), Some("web"));
+        assert_eq!(read.addresses, ["10.0.0.1".parse().unwrap()].into());
+        let ports = [(Protocol::Tcp, Some(80)), (Protocol::Udp, None), (Protocol::Udp, Some(53))];
+        assert_eq!(read.ports, ports);
+        let Some(Object::EndpointSlice(read)) = slice("FQDN", "example.com") else { panic!() };
+        assert!(read.addresses.is_empty());
+        for (family, address) in [("IPv4", "example.com"), ("IPv5", "10.0.0.1")] {
+            assert!(slice(family, address).is_none(), "{family} {address}");
+        }
+    }
+}
