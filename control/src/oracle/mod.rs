@@ -167,10 +167,15 @@ impl Oracle {
         {
             return Explanation::OwnNode.into();
         }
-        if self.members.invalid_addresses.contains(&peer.address()) {
+        // An address that it shares with one that is not valid is nobody's to judge either.
+        if [local, peer].iter().any(|end| self.members.invalid_addresses.contains(&end.address())) {
             return Explanation::InvalidPeer.into();
         }
-        let local = self.seen(local.address(), Some(endpoint));
+        let mut local = self.seen(local.address(), Some(endpoint));
+        // At its own end the pod is meant, and not another that still has its address.
+        local.holders.retain(|holder| {
+            *holder == endpoint || self.members.list[*holder].role == Role::NetworkSet
+        });
         let peer = self.seen(peer.address(), None);
         let (source, destination) = match direction {
             Direction::Ingress => (peer, local),

@@ -4,11 +4,11 @@
 //! or       = and { "||" and }
 //! and      = not { "&&" not }
 //! not      = { "!" } primary
-//! primary  = "(" or ")" | "all(" ")" | "global(" ")" | "has(" key ")" | key operator
+//! primary  = "(" or ")" | "all(" ")" | "has(" key ")" | key operator
 //! operator = ( "==" | "!=" | "contains" | "starts" "with" | "ends" "with" ) string | [ "not" ] "in" "{" strings "}"
 //! ```
 //!
-//! Whitespace is space and tab. A word is read as a label unless its parenthesis follows at once (`has(`), so that every
+//! A namespaceSelector may be `global()` instead, and nothing else. Whitespace is space and tab. A word is read as a label unless its parenthesis follows at once (`has(`), so that every
 //! keyword may be a label's key. Source: Calico's documentation of selectors, and what its parser accepts.
 
 use std::fmt;
@@ -113,31 +113,22 @@ impl Selector {
 
 /// Reads a selector. Nothing but whitespace is `all()`.
 pub(super) fn parse(text: &str, language: Language) -> Result<Selector, SyntaxError> {
-    let mut reader = Reader { text, at: 0, global: None };
+    let mut reader = Reader { text, at: 0 };
     reader.space();
     if reader.rest().is_empty() {
         return Ok(Selector::All);
     }
+    let alone = Reader { text, at: reader.at }.is_global();
+    if alone && language == Language::Namespaces {
+        return Ok(Selector::Global);
+    }
     let selector = reader.or()?;
-    if !reader.rest().is_empty() {
-        return Err(reader.expected("&&, || or the end"));
-    }
-    match reader.global {
-        Some(at) if language != Language::Namespaces || selector != Selector::Global => {
-            Err(SyntaxError {
-                at,
-                expected: "anything but global(), which stands alone in a namespaceSelector,",
-            })
-        }
-        _ => Ok(selector),
-    }
+    if reader.rest().is_empty() { Ok(selector) } else { Err(reader.expected("&&, || or the end")) }
 }
 
 struct Reader<'a> {
     text: &'a str,
     at: usize,
-    /// Where a `global()` was.
-    global: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -152,6 +143,11 @@ impl<'a> Reader<'a> {
     fn space(&mut self) {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
+    }
+
+    /// Whether `global()` is all that there is.
+    fn is_global(mut self) -> bool {
+        self.take("global(") && self.take(")") && self.rest().is_empty()
     }
 
     /// Takes a word or sign and the whitespace behind it.
@@ -200,7 +196,6 @@ impl<'a> Reader<'a> {
     }
 
     fn primary(&mut self) -> Result<Selector, SyntaxError> {
-        let at = self.at;
         if self.take("(") {
             let inner = self.or()?;
             return self.closed(inner);
@@ -208,9 +203,10 @@ impl<'a> Reader<'a> {
         if self.take("all(") {
             return self.closed(Selector::All);
         }
-        if self.take("global(") {
-            self.global = Some(at);
-            return self.closed(Selector::Global);
+        if self.rest().starts_with("global(") {
+            return Err(
+                self.expected("anything but global(), which stands alone in a namespaceSelector,")
+            );
         }
         if self.take("has(") {
             let key = self.key()?;

@@ -181,6 +181,7 @@ fn the_address_of_an_invalid_pod_is_denied_as_a_peer() {
     assert!(!cluster.allows(&web(), &address("10.0.9.9"), 80));
     assert!(!cluster.allows(&address("10.0.9.9"), &web(), 80));
     assert!(!cluster.allows(&web(), &lab(), 80), "an address that another pod has, too");
+    assert!(!cluster.allows(&lab(), &stranger(), 80), "at either end");
     assert!(cluster.allows(&web(), &db(), 80));
     let judgement = cluster.oracle().judge(&web(), &broken, Packet::to_port(6, Some(80)));
     assert_eq!(judgement.egress.why, Explanation::InvalidPeer);

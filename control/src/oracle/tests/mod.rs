@@ -7,5 +7,6 @@ mod host;
 mod invalid;
 mod kubernetes;
 mod rules;
+mod selector_differential;
 mod selectors;
 mod tiers;

@@ -312,6 +312,17 @@ fn a_selector_holds_of_an_address_if_one_holder_fits_all_of_it() {
 }
 
 #[test]
+fn at_its_own_end_a_pod_is_itself_and_not_another_that_has_its_address() {
+    let cluster = |destination: EntityRule| {
+        Cluster::new().text(TWIN).policy("p", ingress("has(app)", vec![to(Allow, destination)]))
+    };
+    assert!(cluster(whom("app == 'web'")).allows(&db(), &web(), 1));
+    assert!(!cluster(whom("app == 'twin'")).allows(&db(), &web(), 1));
+    let set = cluster(whom("zone == 'x'")).set("s", &[("zone", "x")], &["10.0.1.0/24"]);
+    assert!(set.allows(&db(), &web(), 1), "sets that contain its address count");
+}
+
+#[test]
 fn a_not_selector_holds_of_an_address_if_no_holder_fits_it() {
     let not = |selector: &str| EntityRule {
         not_selector: Some(selector.to_owned()),
