@@ -118,7 +118,7 @@ pub(super) fn parse(text: &str, language: Language) -> Result<Selector, SyntaxEr
     if reader.rest().is_empty() {
         return Ok(Selector::All);
     }
-    let alone = Reader { text, at: reader.at }.is_global();
+    let alone = Reader { text, at: reader.at }.only_global();
     if alone && language == Language::Namespaces {
         return Ok(Selector::Global);
     }
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether `global()` is all that there is.
-    fn is_global(mut self) -> bool {
+    fn only_global(mut self) -> bool {
         self.take("global(") && self.take(")") && self.rest().is_empty()
     }
 

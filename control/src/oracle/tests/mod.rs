@@ -6,6 +6,7 @@ mod explain;
 mod host;
 mod invalid;
 mod kubernetes;
+mod manifests;
 mod rules;
 mod selector_differential;
 mod selectors;

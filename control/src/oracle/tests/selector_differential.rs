@@ -49,7 +49,7 @@ const WORDS: [&str; 32] = [
 fn soup() -> impl Strategy<Value = String> {
     let word = (select(&WORDS[..]), select(&["", " ", "\t "][..]));
     prop::collection::vec(word, 0..10)
-        .prop_map(|words| words.into_iter().map(|(word, space)| format!("{word}{space}")).collect())
+        .prop_map(|words| words.into_iter().flat_map(|(word, space)| [word, space]).collect())
 }
 
 /// Selectors, with spaces where they may be.
