@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use crate::agent::host_device::{Desired, Way};
 use crate::import::{Cluster, Node, Overlap};
 use crate::ipam;
 use crate::manifest::object::IpipMode;
@@ -28,6 +27,33 @@ pub enum Leads {
     World,
 }
 
+/// How the node itself reaches a block of pod addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// By Manx: a block of this node, or one behind a tunnel. The node speaks from `source` (its tunnel address, where the
+    /// far node checks that the inner source is of this node's block).
+    Manx {
+        /// The node's address to speak from; the kernel chooses if absent.
+        source: Option<IpAddr>,
+    },
+    /// As it is, by the node's own routes to another node.
+    Node {
+        /// The other node's address.
+        address: IpAddr,
+    },
+}
+
+/// What the node's namespace shall look like.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Desired {
+    /// The node's tunnel addresses.
+    pub addresses: Vec<IpAddr>,
+    /// How each block is reached.
+    pub blocks: Vec<(IpNet, Way)>,
+    /// The node's own addresses, which nobody beyond the uplink has.
+    pub own: BTreeSet<IpAddr>,
+}
+
 /// One node's view of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
@@ -39,6 +65,8 @@ pub struct Topology {
     pub tunnel_addresses: Vec<IpAddr>,
     /// Where other nodes send tunnel packets.
     pub underlay: Option<Ipv4Addr>,
+    /// Other nodes' blocks that lie in no pool, and the nodes. They lead nowhere.
+    pub unpooled: BTreeMap<IpNet, String>,
 }
 
 impl Topology {
@@ -49,6 +77,16 @@ impl Topology {
             Leads::Local | Leads::Node | Leads::Direct(_) | Leads::Nowhere | Leads::World => None,
         };
         self.prefixes.values().filter_map(tunnel).collect()
+    }
+
+    /// What is wrong with the cluster as this node sees it.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        self.unpooled.iter().map(|(block, node)| {
+            format!(
+                "pod CIDR {block} of Node {node:?} lies in no IPPool, and so nobody knows whether it is behind a tunnel: \
+                 not routed; make an IPPool around it (ipipMode: Never if it is not)"
+            )
+        })
     }
 
     /// What the node's own namespace must look like.
@@ -118,16 +156,19 @@ fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// How `remote`'s `block` is reached from `here`: as the smallest pool around it says; outside of all pools, unencapsulated.
+/// The mode of the smallest pool around `block`.
+fn mode(cluster: &Cluster, block: &IpNet) -> Option<IpipMode> {
+    let around = cluster.pools.iter().filter(|pool| pool.cidr.contains(block));
+    around.max_by_key(|pool| pool.cidr.prefix_len()).map(|pool| pool.ipip_mode)
+}
+
+/// How `remote`'s `block` is reached from `here`, as its pool says. Outside of all pools: nowhere. Calico would send it
+/// unencapsulated; but then a pool that is removed while its blocks are in use would put what its tunnels carried on the
+/// bare underlay, and would let whoever is there speak as its pods.
 fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Leads {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else { return Leads::Nowhere };
-    let mode = cluster
-        .pools
-        .iter()
-        .filter(|pool| pool.cidr.contains(block))
-        .max_by_key(|pool| pool.cidr.prefix_len())
-        .map_or(IpipMode::Never, |pool| pool.ipip_mode);
+    let Some(mode) = mode(cluster, block) else { return Leads::Nowhere };
     let encapsulate = match mode {
         IpipMode::Never => false,
         IpipMode::Always => true,
@@ -176,10 +217,14 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         (IpNet::V6(ipnet::Ipv6Net::default()), Leads::World),
     ]);
     prefixes.extend(cluster.pools.iter().map(|pool| (pool.cidr.trunc(), Leads::Nowhere)));
-    for remote in cluster.nodes.iter().filter(|(other, _)| *other != name).map(|(_, node)| node) {
-        prefixes.extend(
-            remote.pod_cidrs.iter().map(|b| (b.trunc(), leads_to(cluster, here, remote, b))),
-        );
+    let mut unpooled = BTreeMap::new();
+    for (other, remote) in cluster.nodes.iter().filter(|(other, _)| *other != name) {
+        for block in &remote.pod_cidrs {
+            prefixes.insert(block.trunc(), leads_to(cluster, here, remote, block));
+            if mode(cluster, block).is_none() {
+                unpooled.insert(block.trunc(), other.clone());
+            }
+        }
     }
     prefixes.extend(contested.into_iter().map(|block| (block, Leads::Nowhere)));
     prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Leads::Local)));
@@ -191,7 +236,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         IpAddr::V4(v4) => Some(*v4),
         IpAddr::V6(_) => None,
     });
-    Ok(Topology { prefixes, blocks: here.pod_cidrs.clone(), tunnel_addresses, underlay })
+    Ok(Topology { prefixes, blocks: here.pod_cidrs.clone(), tunnel_addresses, underlay, unpooled })
 }
 
 #[cfg(test)]
@@ -279,6 +324,28 @@ mod tests {
         assert_eq!(ipam::Ipam::new(&seen.blocks).unwrap().tunnel_addresses(), own);
         let anycast: IpNet = "fd00:10:1::/128".parse().unwrap();
         assert!(!seen.prefixes.contains_key(&anycast));
+    }
+
+    #[test]
+    fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again() {
+        let mut cluster = cluster(IpipMode::Always);
+        let pool = cluster.pools.pop().unwrap();
+        let seen = topology(&cluster, "a").unwrap();
+        let block: IpNet = "10.244.2.0/24".parse().unwrap();
+        assert_eq!(seen.prefixes[&block], Leads::Nowhere);
+        // Nor by the node's own routes.
+        assert!(seen.host().blocks.contains(&(block, Way::Manx { source: None })));
+        let problems: Vec<String> = seen.problems().collect();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].contains("10.244.2.0/24 of Node \"b\" lies in no IPPool"));
+
+        let half = Pool { cidr: "10.244.2.0/25".parse().unwrap(), ..pool.clone() };
+        cluster.pools.push(half);
+        assert_eq!(topology(&cluster, "a").unwrap().prefixes[&block], Leads::Nowhere);
+        cluster.pools.push(pool);
+        let seen = topology(&cluster, "a").unwrap();
+        assert_eq!(seen.prefixes[&block], Leads::Tunnel("172.18.0.3".parse().unwrap()));
+        assert_eq!(seen.problems().count(), 0);
     }
 
     const POOL: &str = "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.244.0.0/16, ipipMode: Always}\n";

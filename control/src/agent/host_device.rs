@@ -10,36 +10,10 @@ use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
 use crate::api::Device;
 use crate::netlink::{self, Address, Netlink, Refusal, Route};
 use crate::netns::{self, sysctl};
+use crate::topology::{Desired, Way};
 
 /// The interface's name.
 pub const NAME: &str = "manx0";
-
-/// How the node itself reaches a block of pod addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
-    /// By Manx: a block of this node, or one behind a tunnel. The node speaks from `source` (its tunnel address, where the
-    /// far node checks that the inner source is of this node's block).
-    Manx {
-        /// The node's address to speak from; the kernel chooses if absent.
-        source: Option<IpAddr>,
-    },
-    /// As it is, by the node's own routes to another node.
-    Node {
-        /// The other node's address.
-        address: IpAddr,
-    },
-}
-
-/// What the node's namespace shall look like.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Desired {
-    /// The node's tunnel addresses.
-    pub addresses: Vec<IpAddr>,
-    /// How each block is reached.
-    pub blocks: Vec<(IpNet, Way)>,
-    /// The node's own addresses, which nobody beyond the uplink has.
-    pub own: BTreeSet<IpAddr>,
-}
 
 /// What [`HostDevice::reconcile`] changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -263,7 +263,13 @@ impl Agent {
         self.cluster = cluster;
         self.fingerprint = fingerprint;
         match topology::topology(&self.cluster, &self.name) {
-            Ok(topology) => self.topology = topology,
+            Ok(topology) => {
+                let known: BTreeSet<String> = self.topology.problems().collect();
+                for problem in topology.problems().filter(|problem| !known.contains(problem)) {
+                    tracing::error!(problem, "topology");
+                }
+                self.topology = topology;
+            }
             Err(error) => {
                 tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
             }

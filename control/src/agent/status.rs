@@ -29,7 +29,7 @@ pub(super) fn status(agent: &Agent) -> Status {
         in_sync: agent.cluster.in_sync,
         datastore: format!("{:016x}", agent.fingerprint),
         tables: agent.tables.version,
-        invalid: agent.cluster.problems.iter().map(Problem::summary).collect(),
+        invalid: invalid(agent),
         known_endpoints: agent.cluster.model.endpoints.len(),
         known_policies: agent.cluster.model.policies.len(),
         endpoints: endpoints(agent),
@@ -39,6 +39,11 @@ pub(super) fn status(agent: &Agent) -> Status {
         flows: flows(agent),
         rules: rules(agent),
     }
+}
+
+fn invalid(agent: &Agent) -> Vec<String> {
+    let problems = agent.cluster.problems.iter().map(Problem::summary);
+    problems.chain(agent.topology.problems()).collect()
 }
 
 fn endpoints(agent: &Agent) -> Vec<EndpointStatus> {

@@ -11,9 +11,10 @@ use std::{fs, thread};
 use manx_dataplane::packet::Pool;
 
 use super::*;
-use crate::agent::host_device::{self, Desired, HostDevice, Way};
+use crate::agent::host_device::{self, HostDevice};
 use crate::agent::pod_device::{self, Attachment, PodDevice};
 use crate::netns::testing::{namespaces_allowed, tun_allowed};
+use crate::topology::{Desired, Way};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(5);
