@@ -1,6 +1,8 @@
 //! Dependencies point one way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -90,6 +92,84 @@ fn the_policy_compiler_makes_no_system_calls_of_its_own() {
     assert!(all.contains("ahash"), "the walk finds what is there");
     for package in ["tokio", "serde", "kube", "nix", "rustix", "mio", "notify"] {
         assert!(!all.contains(package), "{package} among {all:?}");
+    }
+}
+
+/// The modules of the control crate and what each may know of the others.
+const CONTROL: &[(&str, &[&str])] = &[
+    ("netns", &[]),
+    ("netlink", &["netns"]),
+    ("doctor", &["netlink", "netns"]),
+    ("api", &[]),
+    ("client", &["api"]),
+    ("ipam", &["api"]),
+    ("manifest", &[]),
+    ("store", &["manifest"]),
+    ("import", &["manifest", "store"]),
+    // The oracle judges the objects themselves: it must not share the import with what it judges.
+    ("oracle", &["manifest", "store"]),
+    ("topology", &["import", "ipam", "manifest"]),
+    ("calc", &["import", "topology"]),
+    (
+        "agent",
+        &[
+            "api", "calc", "doctor", "import", "ipam", "manifest", "netlink", "netns", "store",
+            "topology",
+        ],
+    ),
+    // The rig speaks with agents as everybody does, by their sockets.
+    (
+        "rig",
+        &["api", "client", "doctor", "import", "manifest", "netlink", "netns", "oracle", "store"],
+    ),
+    ("cli", &["agent", "api", "client", "doctor", "rig", "store"]),
+];
+
+/// The modules that a module's sources name by `crate::`, its tests left out.
+fn known_to(module: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![module.to_owned(), module.with_extension("rs")];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.is_file()
+            && path.file_stem().is_some_and(|stem| stem != "tests" && stem != "testing")
+        {
+            let text = fs::read_to_string(&path).unwrap();
+            let text = text.split("\nmod tests {").next().unwrap_or_default();
+            for after in text.split("crate::").skip(1) {
+                let list = after.strip_prefix('{').and_then(|after| after.split('}').next());
+                let names = list.unwrap_or(after).split(',');
+                let names = names.take(if list.is_some() { usize::MAX } else { 1 });
+                let head = |name: &str| -> String {
+                    name.trim().chars().take_while(|c| c.is_lowercase() || *c == '_').collect()
+                };
+                found.extend(names.map(head).filter(|name| !name.is_empty()));
+            }
+        }
+    }
+    let own = module.file_name().unwrap().to_string_lossy().into_owned();
+    found.remove(&own);
+    found
+}
+
+#[test]
+fn modules_of_control_depend_on_each_other_one_way() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../control/src");
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(&sources).unwrap() {
+        let path = entry.unwrap().path().with_extension("");
+        found.insert(path.file_name().unwrap().to_string_lossy().into_owned());
+    }
+    let found: BTreeSet<&str> =
+        found.iter().map(String::as_str).filter(|name| !["lib", "main"].contains(name)).collect();
+    assert_eq!(found, CONTROL.iter().map(|(module, _)| *module).collect());
+    for (at, (module, may_know)) in CONTROL.iter().enumerate() {
+        let before = &CONTROL[..at];
+        for known in *may_know {
+            assert!(before.iter().any(|(module, _)| module == known), "{module} before {known}");
+        }
+        assert_eq!(known_to(&sources.join(module)), set(may_know), "{module}");
     }
 }
 

@@ -27,7 +27,6 @@ use self::host_device::HostDevice;
 use self::node::{Agent, Parts};
 use self::server::{Question, Server};
 use crate::api::ErrorKind;
-use crate::cli::node::PodDevice;
 use crate::doctor::{self, Lack};
 use crate::import::import;
 use crate::manifest::problem::Problem;
@@ -53,7 +52,7 @@ pub struct Settings {
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
     pub packet_socket: bool,
     /// How pods are attached.
-    pub pod_device: PodDevice,
+    pub pod_device: pod_device::Preference,
     /// Whether workers sleep.
     pub polling: Polling,
     /// The core the worker is pinned to.

@@ -6,9 +6,17 @@ use std::path::{Path, PathBuf};
 
 use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
 use crate::api::Device;
-use crate::cli::node::PodDevice as Preference;
 use crate::netlink::{self, Route};
 use crate::netns;
+
+/// Which kind of device pods shall get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preference {
+    /// TUN where it can be had, else veth.
+    Auto,
+    /// This kind and no other.
+    Only(Device),
+}
 
 /// What a pod's interface shall be.
 #[derive(Debug, Clone, Copy)]
@@ -121,9 +129,9 @@ impl PodDevice {
 /// TUN is asked for and `/dev/net/tun` does not open.
 pub fn choose(preference: Preference) -> Result<Device, Error> {
     match (preference, crate::doctor::tun()) {
-        (Preference::Veth, _) => Ok(Device::Veth),
-        (Preference::Tun | Preference::Auto, Ok(_)) => Ok(Device::Tun),
-        (Preference::Tun, Err(lack)) => Err(lack.into()),
+        (Preference::Only(Device::Veth), _) => Ok(Device::Veth),
+        (Preference::Only(Device::Tun) | Preference::Auto, Ok(_)) => Ok(Device::Tun),
+        (Preference::Only(Device::Tun), Err(lack)) => Err(lack.into()),
         (Preference::Auto, Err(lack)) => {
             tracing::info!(reason = %lack, "pods are attached by veth");
             Ok(Device::Veth)

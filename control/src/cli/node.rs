@@ -9,6 +9,8 @@ use manx_dataplane::worker::Polling;
 
 use super::{Error, log, socket};
 use crate::agent;
+use crate::agent::pod_device::Preference;
+use crate::api::Device;
 
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
@@ -116,7 +118,11 @@ pub fn run(node: &Node) -> Result<(), Error> {
         socket: node.socket_path(),
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,
-        pod_device: node.pod_device,
+        pod_device: match node.pod_device {
+            PodDevice::Auto => Preference::Auto,
+            PodDevice::Tun => Preference::Only(Device::Tun),
+            PodDevice::Veth => Preference::Only(Device::Veth),
+        },
         polling: match node.poll {
             Poll::Adaptive => Polling::Adaptive,
             Poll::Busy => Polling::Busy,
