@@ -31,7 +31,7 @@ use crate::doctor::{self, Lack};
 use crate::import::import;
 use crate::manifest::problem::Problem;
 use crate::netlink::{self, Netlink};
-use crate::store::{Store, Watcher};
+use crate::store::{self, Store, Watcher};
 use crate::topology::{self, TopologyError};
 use crate::{ipam, netns};
 
@@ -276,10 +276,15 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
                 // A client that went away no longer waits.
                 let _ = answer.send(given);
             }
-            _ = sources.watcher.changed() => if sources.store.refresh() {
-                let contents = sources.store.contents();
-                agent.learn(import(&contents), contents.fingerprint);
-                sources.peers.send_replace(agent.peers());
+            _ = sources.watcher.changed() => {
+                if sources.store.refresh() {
+                    let contents = sources.store.contents();
+                    agent.learn(import(&contents), contents.fingerprint);
+                    sources.peers.send_replace(agent.peers());
+                }
+                if sources.store.is_doubtful() {
+                    sources.watcher.look_within(store::STANDS);
+                }
             },
             Ok(()) = sources.next_hops.changed() => {
                 let hops = sources.next_hops.borrow_and_update().clone();

@@ -58,6 +58,26 @@ pub enum Cause {
     /// The file or directory cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(String),
+    /// The file held objects and holds none any more.
+    #[error(
+        "held {before} objects and holds none any more: they stay in force, because a save may have failed; remove the file to remove \
+         its objects"
+    )]
+    Emptied {
+        /// How many there were.
+        before: usize,
+    },
+    /// The file says less than before and may be half of a save.
+    #[error(
+        "says less than it did ({missing} objects fewer) and may be half written: what it said stays in force until it has stayed as \
+         it is for {seconds} s"
+    )]
+    SaysLess {
+        /// How many objects it no longer has.
+        missing: usize,
+        /// How long it is waited for.
+        seconds: u64,
+    },
     /// The file is no YAML or JSON, or is too large.
     #[error("{0}")]
     Syntax(String),

@@ -6,8 +6,9 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use crate::manifest::object::ObjectKey;
 use crate::manifest::problem::{Cause, Problem};
 use crate::manifest::yaml::MAX_BYTES;
 use crate::manifest::{self, Entry, Manifest};
@@ -15,6 +16,10 @@ use crate::manifest::{self, Entry, Manifest};
 /// File systems stamp changes with a clock as coarse as two seconds (FAT), commonly 4 ms. A file changed so recently may
 /// change again without its stamp telling.
 const STAMP_SETTLES: Duration = Duration::from_secs(2);
+
+/// How long a file that says less than it did must stay as it is before it is believed: longer than any program takes
+/// between two pieces of one save.
+pub const STANDS: Duration = Duration::from_secs(2);
 
 /// What tells that a file is not the one that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,16 +58,46 @@ pub(super) struct File {
     digest: Option<u64>,
     /// Keyed by chance, so that nobody can write two texts with one digest.
     hashing: RandomState,
-    good: Option<Manifest>,
-    /// Of the text that `good` was read from; the same in every process.
-    fingerprint: u64,
+    good: Option<Version>,
+    /// What was read last, while it says less than `good` and may be half of a save.
+    doubtful: Option<(Version, Instant)>,
     fault: Option<Problem>,
+}
+
+/// What a file said at some time.
+#[derive(Debug)]
+struct Version {
+    manifest: Manifest,
+    /// Of its text; the same in every process.
+    fingerprint: u64,
+    length: usize,
+    /// Device and inode: a file that is renamed into another's place has others.
+    file: (u64, u64),
+}
+
+impl Version {
+    fn keys(&self) -> BTreeSet<&ObjectKey> {
+        self.manifest.entries.iter().map(|entry| &entry.key).collect()
+    }
+
+    /// What it would take away from what `self` says, if it is to be doubted.
+    fn doubt(&self, newer: &Self) -> Option<Cause> {
+        let (before, after) = (self.keys(), newer.keys());
+        let missing = before.difference(&after).count();
+        if after.is_empty() && missing > 0 {
+            return Some(Cause::Emptied { before: missing });
+        }
+        // Written in place, it may break off anywhere. Renamed, it is whole; but who makes a file anew and then fills it
+        // gives it a new inode, too.
+        let broken_off = self.file == newer.file && newer.length < self.length;
+        (missing > 0 || broken_off).then(|| Cause::SaysLess { missing, seconds: STANDS.as_secs() })
+    }
 }
 
 impl File {
     pub(super) fn of_text(name: &str, text: &str) -> Self {
         let mut file = Self::default();
-        file.take(name, text);
+        file.take(name, text, (0, 0), Instant::now());
         file
     }
 
@@ -70,35 +105,42 @@ impl File {
         self.good.is_some()
     }
 
+    /// Whether it will say something else by and by if it is looked at again.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.doubtful.is_some()
+    }
+
     /// Names the text whose objects these are.
     pub(super) fn fingerprint(&self) -> u64 {
-        self.fingerprint
+        self.good.as_ref().map_or(0, |version| version.fingerprint)
     }
 
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
-        self.fault.iter().chain(self.good.iter().flat_map(|manifest| &manifest.problems))
+        let good = self.good.iter().flat_map(|version| &version.manifest.problems);
+        self.fault.iter().chain(good)
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.good.iter().flat_map(|manifest| &manifest.entries)
+        self.good.iter().flat_map(|version| &version.manifest.entries)
     }
 
-    /// Reads the file if it may have changed. Returns whether it has.
-    pub(super) fn refresh(&mut self, name: &str, path: &Path, now: SystemTime) -> bool {
+    /// Reads the file if it may have changed. Returns whether what it says has.
+    pub(super) fn refresh(&mut self, name: &str, path: &Path, at: Moment) -> bool {
         match read(path, self.stamp) {
-            Ok(None) => false,
+            Ok(None) => self.believe(at.monotonic),
             Ok(Some((stamp, text))) => {
-                self.stamp = stamp.settled(now).then_some(stamp);
+                self.stamp = stamp.settled(at.wall).then_some(stamp);
                 if self.digest == Some(self.hashing.hash_one(text.as_str())) && !self.unreadable() {
-                    return false;
+                    return self.believe(at.monotonic);
                 }
-                self.take(name, &text);
+                self.take(name, &text, (stamp.device, stamp.inode), at.monotonic);
                 true
             }
             // That it is not there, too: a link to nowhere, or gone since the directory was listed, and then the next
             // refresh forgets it.
             Err(error) => {
                 self.stamp = None;
+                self.doubtful = None;
                 let cause = Cause::Unreadable(error.to_string());
                 let fault = Some(Problem::of_file(&Arc::from(name), cause));
                 let changed = self.fault != fault;
@@ -112,16 +154,54 @@ impl File {
         self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
     }
 
-    fn take(&mut self, name: &str, text: &str) {
+    fn take(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) {
+        self.doubtful = None;
+        self.fault = None;
         match manifest::read(name, text) {
             Ok(manifest) => {
-                self.good = Some(manifest);
-                self.fingerprint = fingerprint(text);
-                self.fault = None;
+                let version =
+                    Version { manifest, fingerprint: fingerprint(text), length: text.len(), file };
+                match self.good.as_ref().and_then(|good| good.doubt(&version)) {
+                    Some(cause) => {
+                        // Removing the file is how an emptied one is meant.
+                        if !matches!(cause, Cause::Emptied { .. }) {
+                            self.doubtful = Some((version, now));
+                        }
+                        self.fault = Some(Problem::of_file(&Arc::from(name), cause));
+                    }
+                    None => self.good = Some(version),
+                }
             }
             Err(fault) => self.fault = Some(*fault),
         }
         self.digest = Some(self.hashing.hash_one(text));
+    }
+
+    /// Believes what was doubtful if it has stayed as it is for long enough. Returns whether it has.
+    fn believe(&mut self, now: Instant) -> bool {
+        match self.doubtful.take_if(|(_, since)| now.saturating_duration_since(*since) >= STANDS) {
+            Some((version, _)) => {
+                self.good = Some(version);
+                self.fault = None;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// When a file is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    /// By the clock that stamps files.
+    pub(super) wall: SystemTime,
+    /// By the clock that measures how long a file stands.
+    pub(super) monotonic: Instant,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        Self { wall: SystemTime::now(), monotonic: Instant::now() }
     }
 }
 

@@ -7,8 +7,11 @@
 //! - A file that cannot be read or is no YAML keeps the state that it last had; the fault is reported. If it never had one
 //!   (at start), the store is not in sync until it has, and an agent that is not in sync passes nothing. A broken file that
 //!   appears later is like an object that the API server refuses: reported, and without effect.
+//! - A file that lacks an object that it had, or was written in place and got shorter, may be half of a save: an editor
+//!   empties a file before it writes it. Without a policy nothing isolates, so such a file keeps the state that it last had,
+//!   and is reported, until it has stayed as it is for [`STANDS`]. One that lacks all its objects keeps them for good.
 //! - An object that is not valid is there as [`State::Invalid`], and fails closed.
-//! - A file that is gone takes its objects with it. A directory that cannot be read does not: it keeps everything.
+//! - A file that is gone takes its objects with it: that is how objects are removed. A directory that cannot be read does not: it keeps everything.
 //! - An object defined differently in two places is invalid, whichever kind it is: neither definition is used. The same
 //!   content twice is only warned of.
 //!
@@ -21,13 +24,13 @@ use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use crate::manifest::object::{Object, ObjectKey};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{Entry, Invalid, State};
 
-use file::File;
+pub use file::STANDS;
+use file::{File, Moment};
 pub use watch::{Change, Watcher};
 
 /// A directory of manifests and the last good state of each.
@@ -82,7 +85,15 @@ impl Store {
 
     /// Reads what has changed since the last time. Returns whether anything has.
     pub fn refresh(&mut self) -> bool {
-        let now = SystemTime::now();
+        self.refresh_at(Moment::now())
+    }
+
+    /// Whether a file is in doubt that will be believed if it is as it is after [`STANDS`].
+    pub fn is_doubtful(&self) -> bool {
+        self.files.values().any(File::is_doubtful)
+    }
+
+    fn refresh_at(&mut self, now: Moment) -> bool {
         let names = match file::names(&self.directory) {
             Ok(names) => names,
             Err(error) => {

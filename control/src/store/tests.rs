@@ -1,7 +1,10 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Change, Contents, Store, Watcher};
+use std::time::Duration;
+
+use super::file::Moment;
+use super::{Change, Contents, STANDS, Store, Watcher};
 use crate::manifest::State;
 use crate::manifest::object::{Kind, Object, ObjectKey, Subject};
 use crate::manifest::problem::Severity;
@@ -154,6 +157,161 @@ fn a_file_that_goes_takes_its_objects_and_a_directory_that_goes_does_not() {
     assert!(!store.refresh(), "nothing new");
 }
 
+/// A store that has read one file, and can be shown it again at any time.
+struct Watched {
+    directory: tempfile::TempDir,
+    store: Store,
+    start: Moment,
+}
+
+impl Watched {
+    fn new(text: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        put(directory.path(), "a.yaml", text);
+        let mut watched =
+            Self { store: Store::new(directory.path()), directory, start: Moment::now() };
+        assert!(watched.look(Duration::ZERO));
+        assert!(watched.problems().is_empty());
+        watched
+    }
+
+    /// Looks `later` than at the start. Returns whether anything changed.
+    fn look(&mut self, later: Duration) -> bool {
+        let Moment { wall, monotonic } = self.start;
+        self.store.refresh_at(Moment { wall: wall + later, monotonic: monotonic + later })
+    }
+
+    /// Writes in place, as `cat >` does.
+    fn write(&self, text: &str) {
+        fs::write(self.directory.path().join("a.yaml"), text).unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        names(&self.store.contents()).into_iter().map(str::to_owned).collect()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.store.contents().problems.iter().map(ToString::to_string).collect()
+    }
+}
+
+fn two() -> String {
+    format!("{}---\n{}", namespace("a", "x"), namespace("b", "x"))
+}
+
+#[test]
+fn an_emptied_file_keeps_its_objects_until_it_is_removed() {
+    for empty in ["", "# nothing\n", "---\n---\n"] {
+        let mut watched = Watched::new(&two());
+        watched.write(empty);
+        assert!(watched.look(STANDS / 2), "{empty:?}");
+        for later in [STANDS * 2, STANDS * 1000] {
+            assert!(!watched.look(later));
+            assert_eq!(watched.names(), ["a", "b"], "{empty:?}");
+        }
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(watched.problems().join("\n"), @r"
+            error: held 2 objects and holds none any more: they stay in force, because a save may have failed; remove the file to remove its objects
+             --> a.yaml
+            ");
+        }
+        fs::remove_file(watched.directory.path().join("a.yaml")).unwrap();
+        assert!(watched.look(STANDS * 1001));
+        assert!(watched.names().is_empty() && watched.problems().is_empty());
+    }
+}
+
+#[test]
+fn a_file_cut_between_two_documents_is_believed_once_it_has_stood() {
+    let mut watched = Watched::new(&two());
+    let fingerprint = watched.store.contents().fingerprint;
+    watched.write(&namespace("a", "x"));
+    let cut = STANDS / 2;
+    assert!(watched.look(cut));
+    assert!(watched.store.is_doubtful());
+    assert!(!watched.look(cut + STANDS * 999 / 1000));
+    assert_eq!(watched.names(), ["a", "b"]);
+    assert_eq!(watched.store.contents().fingerprint, fingerprint);
+    insta::assert_snapshot!(watched.problems().join("\n"), @r"
+    error: says less than it did (1 objects fewer) and may be half written: what it said stays in force until it has stayed as it is for 2 s
+     --> a.yaml
+    ");
+    assert!(watched.look(cut + STANDS));
+    assert_eq!(watched.names(), ["a"]);
+    assert!(watched.problems().is_empty() && !watched.store.is_doubtful());
+    assert_ne!(watched.store.contents().fingerprint, fingerprint);
+}
+
+#[test]
+fn a_save_in_pieces_takes_nothing_away_however_slow_it_is() {
+    let mut watched = Watched::new(&two());
+    let whole = format!("{}---\n{}", two(), namespace("c", "x"));
+    let mut later = Duration::ZERO;
+    for end in 0..whole.len() {
+        watched.write(&whole[..end]);
+        later += STANDS * 999 / 1000;
+        watched.look(later);
+        let names = watched.names();
+        assert!(names.starts_with(&["a".to_owned(), "b".to_owned()]), "{end}: {names:?}");
+    }
+    watched.write(&whole);
+    watched.look(later);
+    assert_eq!(watched.names(), ["a", "b", "c"]);
+    assert!(watched.problems().is_empty());
+}
+
+#[test]
+fn a_watched_store_believes_what_stands_without_being_told_and_never_what_passes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.yaml");
+    put(directory.path(), "a.yaml", &two());
+    let mut store = Store::new(directory.path());
+    let mut watcher = Watcher::new(directory.path());
+    store.refresh();
+    let mut look = async || {
+        watcher.changed().await;
+        store.refresh();
+        if store.is_doubtful() {
+            watcher.look_within(STANDS);
+        }
+        let contents = store.contents();
+        (names(&contents).len(), contents.problems.len())
+    };
+    runtime.block_on(async {
+        fs::write(&path, "").unwrap();
+        assert_eq!(look().await, (2, 1));
+        fs::write(&path, namespace("a", "x")).unwrap();
+        assert_eq!(look().await, (2, 1));
+        let cut = std::time::Instant::now();
+        assert_eq!(look().await, (1, 0));
+        assert!(cut.elapsed() >= STANDS * 9 / 10, "{:?}", cut.elapsed());
+    });
+}
+
+#[test]
+fn a_document_cut_within_is_doubted_in_place_and_believed_when_renamed() {
+    // Cut at a line's end, the policy would isolate one direction instead of two.
+    let policy = POLICY.replace("}}\n", "}, policyTypes: [Ingress, Egress]}\n");
+    let mut watched = Watched::new(&format!("{policy}# end\n"));
+    let team = |watched: &Watched| {
+        let State::Valid(object) =
+            &watched.store.contents().objects[&key(Kind::NetworkPolicy, "default", "web")].state
+        else {
+            panic!()
+        };
+        let Object::NetworkPolicy(policy) = &**object else { panic!() };
+        policy.policy_types.as_ref().map(Vec::len)
+    };
+    watched.write(POLICY);
+    watched.look(Duration::from_millis(1));
+    assert_eq!(team(&watched), Some(2));
+    put(watched.directory.path(), "a.yaml", &format!("{POLICY}#\n"));
+    watched.look(Duration::from_millis(2));
+    assert_eq!(team(&watched), None);
+    assert!(watched.problems().is_empty());
+}
+
 #[test]
 fn an_object_defined_differently_twice_is_invalid() {
     let contents =
@@ -230,7 +388,7 @@ fn a_watcher_whose_future_is_dropped_again_and_again_still_tells() {
     let directory = tempfile::tempdir().unwrap();
     let mut watcher = Watcher::new(directory.path());
     put(directory.path(), "a.yaml", &namespace("a", "x"));
-    let tick = std::time::Duration::from_millis(7);
+    let tick = Duration::from_millis(7);
     let told = runtime.block_on(async {
         for _ in 0..200 {
             if let Ok(change) = tokio::time::timeout(tick, watcher.changed()).await {

@@ -101,6 +101,11 @@ impl Watcher {
         }
     }
 
+    /// Has [`Watcher::changed`] report within `delay`, whatever happens.
+    pub fn look_within(&mut self, delay: Duration) {
+        self.rescan = self.rescan.min(Instant::now() + delay);
+    }
+
     fn report(&mut self) -> Change {
         self.rescan = Instant::now() + RESCAN;
         if self.burst.take().is_some() { Change::Event } else { Change::Rescan }
