@@ -122,7 +122,7 @@ const CONTROL: &[(&str, &[&str])] = &[
         "rig",
         &["api", "client", "doctor", "import", "manifest", "netlink", "netns", "oracle", "store"],
     ),
-    ("cli", &["agent", "api", "client", "doctor", "rig", "store"]),
+    ("cli", &["agent", "api", "client", "doctor", "manifest", "oracle", "rig", "store"]),
 ];
 
 /// The modules that a module's sources name by `crate::`, its tests left out.
