@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use manx_policy_compiler::selector::SelectorError;
+
 use super::object::ObjectKey;
 use super::tree::Position;
 
@@ -92,6 +94,9 @@ pub enum Cause {
         /// What may.
         expected: String,
     },
+    /// A selector does not parse.
+    #[error("is no selector: {0}")]
+    Selector(SelectorError),
     /// A field that must be there is not.
     #[error("is missing, expected {expected}")]
     Missing {

@@ -231,7 +231,11 @@ fn decode(
             Some(Object::Namespace(infrastructure::namespace(root, name, metadata, out)))
         }
         Kind::Node => Some(Object::Node(infrastructure::node(root, &metadata, out))),
-        Kind::Pod => Some(Object::Pod(Box::new(pod::decode(root, metadata, out)))),
+        Kind::Pod => {
+            let pod = pod::decode(root, metadata, out);
+            let invalid = Invalid { addresses: pod.every_address(), ..Invalid::default() };
+            return (Some(Object::Pod(Box::new(pod))), invalid);
+        }
         Kind::ServiceAccount => {
             Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
         }

@@ -180,11 +180,12 @@ impl Contents {
     }
 }
 
-/// What is known of an object with two definitions: of its subject and labels what both say.
+/// What is known of an object with two definitions: of its subject and labels what both say, the addresses of both.
 fn either(one: &State, other: &State) -> Invalid {
     let (mut one, other) = (known(one), known(other));
     one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
     one.labels = one.labels.filter(|labels| other.labels.as_ref() == Some(labels));
+    one.addresses.extend(other.addresses);
     one
 }
 
@@ -200,7 +201,10 @@ fn known(state: &State) -> Invalid {
             Object::NetworkSet(set) => Some(set.labels.clone()),
             _ => None,
         },
-        addresses: BTreeSet::new(),
+        addresses: match object {
+            Object::Pod(pod) => pod.every_address(),
+            _ => BTreeSet::new(),
+        },
     }
 }
 

@@ -154,6 +154,7 @@ fn reason(explanation: Explanation, direction: Direction) -> Option<Reason> {
         |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
     match explanation {
         Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
+        Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
         Explanation::Rule { rule, .. } => {
             let index = u32::try_from(rule.index).ok()?;
             let rule = RuleName { policy: named(&rule.policy), direction, index };

@@ -386,6 +386,8 @@ fn error_texts_of_rules() {
         ("nets_of_another_version", "action: Deny\nipVersion: 6\nsource: {nets: [10.0.0.0/8]}"),
         ("not_nets_all", "action: Deny\nsource: {notNets: [0.0.0.0/0]}"),
         ("selector_a_number", "action: Deny\nsource: {selector: 5}"),
+        ("selector_illegal", "action: Deny\nsource: {selector: app = 'web'}"),
+        ("selector_of_two_lines", "action: Deny\nsource: {notSelector: \"a == 'b'\\n&& has(c)\"}"),
         ("selector_global", "action: Deny\nsource: {selector: global()}"),
         ("selector_global_beside", "action: Deny\nsource: {namespaceSelector: 'global() || a'}"),
         (

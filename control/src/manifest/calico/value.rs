@@ -1,9 +1,11 @@
 //! Values that several of Calico's kinds are written with.
 
 use ipnet::IpNet;
+use manx_policy_compiler::selector::Selector;
 
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::calico::{Action, Order, Port};
+use super::super::problem::Cause;
 use super::super::syntax::{PORT_NAME, PORT_NUMBER, address, cidr, is_port_name, port_number};
 use super::super::tree::Value;
 
@@ -120,18 +122,13 @@ pub(super) enum Over {
 /// A selector that parses; an empty one is absent.
 pub(super) fn selector(cursor: &Cursor<'_>, over: Over, out: &mut Findings) -> Option<String> {
     let text = cursor.filled(out, SELECTOR)?;
-    if let Err(message) = parse(text, over) {
-        cursor.expected(out, format!("{SELECTOR}: {message}"));
+    let error = match over {
+        Over::Labels => Selector::parse(text).err(),
+        Over::NamespaceOfPeer => Selector::parse_namespace(text).err(),
+    };
+    if let Some(error) = error {
+        cursor.error(out, Cause::Selector(error));
         return None;
     }
     Some(text.to_owned())
-}
-
-/// The seam to the parser of selectors: what is wrong with `text`.
-fn parse(text: &str, over: Over) -> Result<(), String> {
-    let alone = over == Over::NamespaceOfPeer && text.trim_matches([' ', '\t']) == "global()";
-    if text.contains("global(") && !alone {
-        return Err("global() stands alone, and only in a rule's namespaceSelector".to_owned());
-    }
-    Ok(())
 }

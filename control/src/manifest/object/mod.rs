@@ -312,6 +312,18 @@ pub struct Pod {
     pub annotated_ips: Option<Vec<IpAddr>>,
 }
 
+impl Pod {
+    /// Every address that the manifest says the pod has, wherever it says so. A pod on the host's network has none of its
+    /// own.
+    pub fn every_address(&self) -> BTreeSet<IpAddr> {
+        if self.host_network {
+            return BTreeSet::new();
+        }
+        let listed = self.pod_ips.iter().chain(self.annotated_ips.iter().flatten());
+        self.pod_ip.into_iter().chain(listed.copied()).collect()
+    }
+}
+
 /// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
