@@ -11,6 +11,7 @@ pub mod manifest;
 pub mod netlink;
 pub mod netns;
 pub mod oracle;
+pub mod references;
 pub mod rig;
 pub mod store;
 pub mod topology;

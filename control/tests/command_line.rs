@@ -227,3 +227,40 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}
         Some(2)
     );
 }
+
+#[test]
+fn policy_check_ends_with_2_only_if_something_is_not_valid() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let policy = "apiVersion: projectcalico.org/v3\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {tier: t, order: 1}\n";
+    fs::create_dir(at("good")).unwrap();
+    fs::write(at("good/policy.yaml"), policy).unwrap();
+    fs::write(at("bad.yaml"), policy.replace("order: 1", "order: first")).unwrap();
+    let check = |paths: &[String], more: &[&str]| {
+        let mut arguments = vec!["policy", "check"];
+        arguments.extend(paths.iter().map(String::as_str));
+        arguments.extend(more);
+        let output = manx(&arguments);
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, told) = check(&[at("good")], &[]);
+    assert_eq!(code, Some(0));
+    assert!(told.starts_with("warning: spec.tier: tier t is not defined"), "{told}");
+    assert!(
+        told.ends_with(
+            "1 file, 1 object (1 Calico NetworkPolicy): 0 invalid, 0 errors, 1 warning\n"
+        )
+    );
+    let (code, told) = check(&[at("good"), at("bad.yaml")], &["--output", "json"]);
+    assert_eq!(code, Some(2));
+    let report: serde_json::Value = serde_json::from_str(&told).unwrap();
+    // It is not valid, and another of the same name is.
+    assert_eq!(report["errors"], 2);
+    assert_eq!(report["files"], 2);
+    let (code, told) = check(&[at("none")], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert_eq!(manx(&["policy", "check"]).status.code(), Some(2));
+    // A file that two paths lead to is one.
+    assert_eq!(check(&[at("good"), at("good/policy.yaml")], &[]).0, Some(0));
+}

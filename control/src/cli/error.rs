@@ -20,6 +20,9 @@ pub enum Error {
     /// What was observed is not what was expected, or was denied, and the command has already said so. Exit code 1.
     #[error("not as expected")]
     Deviation,
+    /// The input is not valid, and the command has already said so. Exit code 2.
+    #[error("the input is not valid")]
+    Refused,
     /// The environment does not allow it, and the command has already said so. Exit code 3.
     #[error("the environment does not allow it")]
     Obstructed,
@@ -39,14 +42,14 @@ impl Error {
     pub const fn code(&self) -> u8 {
         match self {
             Self::Deviation | Self::Failed(_) => DEVIATION,
-            Self::Invalid(_) => INVALID,
+            Self::Invalid(_) | Self::Refused => INVALID,
             Self::Environment(_) | Self::Obstructed => ENVIRONMENT,
         }
     }
 
     /// Whether the command has said everything itself, so that nothing more is printed.
     pub const fn is_told(&self) -> bool {
-        matches!(self, Self::Deviation | Self::Obstructed)
+        matches!(self, Self::Deviation | Self::Refused | Self::Obstructed)
     }
 }
 
@@ -99,6 +102,7 @@ mod tests {
         assert_eq!(code(ErrorKind::Internal), 1);
         assert_eq!(Error::Deviation.code(), 1);
         assert_eq!(Error::Obstructed.code(), 3);
-        assert!(Error::Deviation.is_told() && Error::Obstructed.is_told());
+        assert_eq!(Error::Refused.code(), 2);
+        assert!([Error::Deviation, Error::Refused, Error::Obstructed].iter().all(Error::is_told));
     }
 }

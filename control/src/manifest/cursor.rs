@@ -131,28 +131,25 @@ impl<'a> Cursor<'a> {
     /// Whether this is a mapping; if not, says so. Its fields other than `read` are warned of, unless they are among
     /// `ignored`: fields that the API has and Manx has no use for.
     pub(super) fn mapping(&self, out: &mut Findings, read: &[&str], ignored: &[&str]) -> bool {
-        self.fields(out, Severity::Warning, |key| read.contains(&key) || ignored.contains(&key))
+        self.fields(out, Severity::Warning, &[read, ignored].concat())
     }
 
     /// Whether this is a mapping; if not, says so. Fields other than `read` are errors: where a field restricts, one that
     /// is misspelled and passed over leaves open what its author believes closed.
     pub(super) fn exact(&self, out: &mut Findings, read: &[&str]) -> bool {
-        self.fields(out, Severity::Error, |key| read.contains(&key))
+        self.fields(out, Severity::Error, read)
     }
 
-    fn fields(&self, out: &mut Findings, severity: Severity, known: impl Fn(&str) -> bool) -> bool {
+    fn fields(&self, out: &mut Findings, severity: Severity, known: &[&str]) -> bool {
         let Value::Mapping(entries) = &self.node.value else {
             self.expected(out, "a mapping");
             return false;
         };
-        for entry in entries.iter().filter(|entry| !known(&entry.key)) {
+        for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
             let child = Cursor { node: &entry.node, up: Some(self), step: Step::Key(&entry.key) };
-            out.0.push(Finding {
-                severity,
-                at: entry.at,
-                field: child.path(),
-                cause: Cause::UnknownField,
-            });
+            let similar = similar(&entry.key, known).map(str::to_owned);
+            let cause = Cause::UnknownField { similar };
+            out.0.push(Finding { severity, at: entry.at, field: child.path(), cause });
         }
         true
     }
@@ -286,4 +283,29 @@ impl<'a> Cursor<'a> {
         }
         value
     }
+}
+
+/// The one of `known` that is spelled most like `key`, if any is.
+fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+    let distance = |other: &str| {
+        let (a, b) = (key.to_ascii_lowercase(), other.to_ascii_lowercase());
+        edits(a.as_bytes(), b.as_bytes())
+    };
+    let (distance, best) = known.iter().map(|other| (distance(other), *other)).min()?;
+    (distance <= key.len().max(best.len()) / 3).then_some(best)
+}
+
+/// How many bytes to insert, remove or replace to make one text of another (Levenshtein).
+fn edits(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }

@@ -107,8 +107,11 @@ pub enum Cause {
     #[error("{0}")]
     Conflict(String),
     /// A field that the kind does not have.
-    #[error("unknown field")]
-    UnknownField,
+    #[error("unknown field{}", .similar.as_ref().map(|name| format!(": perhaps {name} is meant")).unwrap_or_default())]
+    UnknownField {
+        /// A field that it has and that is spelled alike.
+        similar: Option<String>,
+    },
     /// A field that stands for less than its author may believe.
     #[error("{0}")]
     Notice(String),
@@ -146,6 +149,9 @@ pub enum Cause {
         /// The other place.
         other: String,
     },
+    /// It names what no manifest defines.
+    #[error("{0}")]
+    Undefined(String),
     /// Something about the object in its cluster, found by the import.
     #[error("{0}")]
     Cluster(String),
@@ -197,6 +203,22 @@ impl Problem {
             cause,
             line: None,
         }
+    }
+
+    /// What follows from it, and what to do, where that is not plain.
+    pub fn help(&self) -> Option<String> {
+        let what = match &self.cause {
+            Cause::Unreadable(_) | Cause::Syntax(_) => {
+                "nothing of it is known: an agent that starts with it passes nothing, one that runs keeps what it read before"
+            }
+            Cause::UnsupportedPolicy { .. } => {
+                "nothing of it is in force: write it as a kind that is read"
+            }
+            Cause::UnknownKind { .. } | Cause::Repeated { .. } => return None,
+            _ if self.severity == Severity::Warning => return None,
+            _ => self.object.as_ref()?.kind.when_invalid(),
+        };
+        Some(what.to_owned())
     }
 
     /// All of it in one line, for logs and `manx status`.

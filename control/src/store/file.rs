@@ -101,6 +101,11 @@ impl File {
         file
     }
 
+    /// One that could not be read.
+    pub(super) fn of_fault(name: &str, cause: Cause) -> Self {
+        Self { fault: Some(Problem::of_file(&Arc::from(name), cause)), ..Self::default() }
+    }
+
     pub(super) fn was_read(&self) -> bool {
         self.good.is_some()
     }

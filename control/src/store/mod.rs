@@ -52,6 +52,8 @@ pub struct Contents {
     /// Whether every file has been read at least once: until then something is missing that nobody knows of, and nothing
     /// may pass. It stays true from then on.
     pub in_sync: bool,
+    /// How many files there are, readable or not.
+    pub files: usize,
     /// Names this content: two processes of one version that have read the same files have the same.
     pub fingerprint: u64,
 }
@@ -124,6 +126,7 @@ impl Store {
             self.files.iter().map(|(name, file)| (name.as_str(), file.fingerprint())).collect();
         let mut contents = Contents {
             in_sync: self.in_sync,
+            files: self.files.len(),
             fingerprint: file::fingerprint(files),
             ..Contents::default()
         };
@@ -141,12 +144,47 @@ impl Store {
 }
 
 impl Contents {
+    /// The contents of files and directories, read once, as if all files were of one directory. Each file is named by the
+    /// path that led to it; one that several paths lead to is read once.
+    pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let now = Moment::now();
+        let mut files: BTreeMap<String, File> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for path in paths {
+            let name = path.display().to_string();
+            let listed = if path.is_dir() {
+                file::names(path).map(|names| names.iter().map(|name| path.join(name)).collect())
+            } else {
+                Ok(vec![path.to_path_buf()])
+            };
+            match listed {
+                Err(error) => {
+                    let fault = Cause::Unreadable(error.to_string());
+                    files.insert(name.clone(), File::of_fault(&name, fault));
+                }
+                Ok(listed) => {
+                    for path in listed {
+                        if seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
+                            let name = path.display().to_string();
+                            files.entry(name.clone()).or_default().refresh(&name, &path, now);
+                        }
+                    }
+                }
+            }
+        }
+        Self::of_files(files)
+    }
+
     /// The contents of manifests that are in memory, each a name and a text, as if they were the files of a directory.
     pub fn of_texts<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut files = BTreeMap::new();
         for (name, text) in texts {
             files.insert(name.to_owned(), File::of_text(name, text));
         }
+        Self::of_files(files)
+    }
+
+    fn of_files(files: BTreeMap<String, File>) -> Self {
         let in_sync = files.values().all(File::was_read);
         Store { directory: PathBuf::new(), files, in_sync, fault: None }.contents()
     }

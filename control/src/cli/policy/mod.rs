@@ -2,6 +2,7 @@
 
 mod ask;
 mod assume;
+pub mod check;
 pub mod explain;
 
 use clap::{Args, Subcommand};
@@ -19,6 +20,8 @@ pub struct Policy {
 /// The commands about policy.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Tell what is wrong with manifests, where, and what it leads to
+    Check(check::Check),
     /// Tell whether a connection passes, and what decided, tier by tier and rule by rule
     Explain(explain::Explain),
 }
@@ -26,6 +29,7 @@ pub enum Command {
 /// Runs the command.
 pub fn run(policy: &Policy) -> Result<(), Error> {
     match &policy.command {
+        Command::Check(check) => check::run(check),
         Command::Explain(explain) => explain::run(explain),
     }
 }

@@ -32,7 +32,7 @@ pub(in super::super) fn felix_configuration(
     spec.entries(out, |key, at, field, out| {
         let lower = key.to_ascii_lowercase();
         if !READ.contains(&key) && PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
-            field.warning_at(out, at, Cause::UnknownField);
+            field.warning_at(out, at, Cause::UnknownField { similar: None });
         }
     });
     felix.endpoint_to_host = spec

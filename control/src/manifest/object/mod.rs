@@ -172,6 +172,49 @@ impl Kind {
         )
     }
 
+    /// What becomes of an object of the kind while it is not valid.
+    pub const fn when_invalid(self) -> &'static str {
+        match self {
+            Self::Namespace => "until it is valid, nothing passes the pods of this namespace",
+            Self::Node => "until it is valid, this node is unknown: nothing is routed to its pods",
+            Self::Pod => "until it is valid, nothing passes to or from this pod's addresses",
+            Self::ServiceAccount => {
+                "until it is valid, nothing passes the pods that run as this service account"
+            }
+            Self::Service => "policy reads a service's endpoints from its EndpointSlices only",
+            Self::EndpointSlice => {
+                "until it is valid, policies that name a service of its namespace deny everything of what they select"
+            }
+            Self::NetworkPolicy => {
+                "until it is valid, the pods that it may select are isolated both ways, and it allows nothing"
+            }
+            Self::ClusterNetworkPolicy
+            | Self::AdminNetworkPolicy
+            | Self::BaselineAdminNetworkPolicy
+            | Self::CalicoNetworkPolicy
+            | Self::GlobalNetworkPolicy => {
+                "until it is valid, everything of what it may select is denied, ahead of all tiers"
+            }
+            Self::StagedNetworkPolicy
+            | Self::StagedGlobalNetworkPolicy
+            | Self::StagedKubernetesNetworkPolicy => "until it is valid, nothing is reported of it",
+            Self::IpPool => "until it is valid, no packet to another node's pods is sent",
+            Self::Tier => {
+                "until it is valid, the policies of this tier deny everything of what they select; built-in tiers stay as they are"
+            }
+            Self::NetworkSet | Self::GlobalNetworkSet => {
+                "until it is valid, policies whose rules may mean it deny everything of what they select"
+            }
+            Self::HostEndpoint => {
+                "until it is valid, interfaces that no other host endpoint is for pass nothing"
+            }
+            Self::Profile => "until it is valid, endpoints that need it are denied",
+            Self::FelixConfiguration => {
+                "until it is valid, pods do not reach their node, and the failsafe ports are Calico's own"
+            }
+        }
+    }
+
     /// Whether objects of the kind live in namespaces.
     pub const fn namespaced(self) -> bool {
         match self {
