@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use manx_policy_compiler::model::NAMESPACE;
 use manx_policy_compiler::model::Tier;
-use manx_policy_compiler::selector::{NamespaceSelector, Selector};
+use manx_policy_compiler::selector::Selector;
 
 use crate::manifest::State;
 use crate::manifest::object::calico::{EntityRule, HostEndpoint, Rule};
@@ -203,7 +204,7 @@ impl<'a> Known<'a> {
 
     fn global_entity(&self, path: &str, entity: &EntityRule, report: &mut Report<'_>) {
         let namespaces = entity.namespace_selector.as_deref().map(Selector::parse_namespace);
-        if self.global_in_doubt || !matches!(namespaces, Some(Ok(NamespaceSelector::None))) {
+        if self.global_in_doubt || namespaces != Some(Ok(Selector::not_has(NAMESPACE))) {
             return;
         }
         let selector = Selector::parse(entity.selector.as_deref().unwrap_or_default());

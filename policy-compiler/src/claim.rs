@@ -1,5 +1,7 @@
 //! Which packets a rule matches, once both ends are known.
 
+use std::rc::Rc;
+
 use crate::model::{Direction, ICMP, ICMPV6, IcmpMatch, Protocol, Shown, Transport};
 use crate::ranges::Ranges;
 use crate::resolve::{Ports, PredicateId, QuestionId, ResolvedEnd, ResolvedEntity, ResolvedRule};
@@ -67,31 +69,81 @@ impl Claim {
     }
 }
 
-/// The claims of a rule on the packets of one family between two addresses: none where it cannot match. One for each way
-/// in which the ends can be meant.
-pub(crate) fn claims(
-    rule: &ResolvedRule,
+/// One way in which a rule can match, given the local end: one of its entities for each end.
+pub(crate) struct Way<'r> {
+    rule: &'r ResolvedRule,
+    direction: Direction,
+    peer: &'r ResolvedEntity,
+    /// The local end's ports.
+    local: Side,
+    /// What it claims, where that does not depend on who the peer is.
+    claim: Option<Rc<Claim>>,
+}
+
+/// The ways in which a rule can match, given the local end.
+pub(crate) fn ways<'r>(
+    rule: &'r ResolvedRule,
     direction: Direction,
     local: &impl Facts,
-    peer: &impl Facts,
-) -> Vec<Claim> {
-    let mut claims = Vec::new();
+) -> Vec<Way<'r>> {
+    let mut ways = Vec::new();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
-        for other in rule.peer.entities.iter().filter(|entity| entity.holds(peer)) {
-            let claim = match direction {
-                Direction::Ingress => {
-                    claim(rule, &side(other, &rule.peer, peer), &side(one, &rule.local, local))
-                }
-                Direction::Egress => {
-                    claim(rule, &side(one, &rule.local, local), &side(other, &rule.peer, peer))
-                }
-            };
-            if claim.0.iter().any(Option::is_some) && !claims.contains(&claim) {
-                claims.push(claim);
+        for peer in &rule.peer.entities {
+            let local = side(one, &rule.local, local);
+            let mut way = Way { rule, direction, peer, local, claim: None };
+            if rule.peer.questions().next().is_none() {
+                way.claim = Some(Rc::new(way.made(&NoFacts)));
             }
+            ways.push(way);
         }
     }
-    claims
+    ways
+}
+
+impl Way<'_> {
+    /// What the rule claims in this way of the packets between the local end and this peer; `None` where it is not meant.
+    pub(crate) fn claim(&self, peer: &impl Facts) -> Option<Rc<Claim>> {
+        if !self.peer.holds(peer) {
+            return None;
+        }
+        let claim = match &self.claim {
+            Some(claim) => Rc::clone(claim),
+            None => Rc::new(self.made(peer)),
+        };
+        claim.0.iter().any(Option::is_some).then_some(claim)
+    }
+
+    fn made(&self, peer: &impl Facts) -> Claim {
+        let peer = side(self.peer, &self.rule.peer, peer);
+        match self.direction {
+            Direction::Ingress => claim(self.rule, &peer, &self.local),
+            Direction::Egress => claim(self.rule, &self.local, &peer),
+        }
+    }
+}
+
+/// Stands for a peer of whom nothing is asked.
+struct NoFacts;
+
+impl Facts for NoFacts {
+    fn holds(&self, _: PredicateId) -> bool {
+        false
+    }
+
+    fn answers(&self, _: QuestionId) -> impl Iterator<Item = (Protocol, Option<u16>)> {
+        std::iter::empty()
+    }
+}
+
+impl ResolvedEnd {
+    /// What is asked of the end whose answers are ports.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = QuestionId> + '_ {
+        let of_entities = self.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
+        of_entities.chain(&self.not_ports).filter_map(|ports| match ports {
+            Ports::Answer(question) => Some(*question),
+            Ports::Range(..) => None,
+        })
+    }
 }
 
 /// An end's ports for each of [`Protocol::ALL`]; `None`: it does not look at ports.
@@ -171,7 +223,8 @@ fn claim(rule: &ResolvedRule, source: &Side, destination: &Side) -> Claim {
     }))
 }
 
-/// Whether a rule matches a packet: the same as that one of its [`claims`] holds it, without making them.
+/// Whether a rule matches a packet: the same as that a [claim](Way::claim) of one of its [`ways`] holds it, without making
+/// them.
 pub(crate) fn matches(
     rule: &ResolvedRule,
     direction: Direction,

@@ -6,11 +6,11 @@ use ahash::AHashMap;
 use ipnet::IpNet;
 
 use crate::addresses::Addresses;
-use crate::identity::{Interner, Key};
+use crate::identity::Interner;
 use crate::image::{Identity, NO_CLASS};
+use crate::members::Position;
 use crate::predicates::{AtomTruths, Truth, union};
 use crate::resolve::PredicateId;
-use crate::subject::SubjectId;
 
 /// The distinct values of something, numbered.
 #[derive(Debug)]
@@ -24,11 +24,14 @@ impl<T: Clone + Eq + Hash> Distinct<T> {
         Self { known: AHashMap::new(), values: Vec::new() }
     }
 
-    fn number(&mut self, value: T) -> u32 {
-        *self.known.entry(value).or_insert_with_key(|value| {
-            self.values.push(value.clone());
-            self.values.len() as u32 - 1
-        })
+    fn number(&mut self, value: &T) -> u32 {
+        if let Some(known) = self.known.get(value) {
+            return *known;
+        }
+        let next = self.values.len() as u32;
+        self.values.push(value.clone());
+        self.known.insert(value.clone(), next);
+        next
     }
 }
 
@@ -46,37 +49,46 @@ impl Classes {
     pub(crate) fn build(
         interner: &Interner,
         addresses: &Addresses,
-        truths: &AHashMap<SubjectId, Truth>,
+        truths: &[Truth],
         atoms: &AtomTruths,
     ) -> Self {
+        // Kinds: the distinct truths of members and of atoms. Most members have one of few.
         let mut kinds: Distinct<Truth> = Distinct::new();
-        let nothing = kinds.number(Truth::default());
-        let mut of_subject = vec![nothing; interner.subjects.len()];
-        for (subject, truth) in truths {
-            of_subject[*subject as usize] = kinds.number(truth.clone());
-        }
+        let nothing = kinds.number(&Truth::default());
+        let kind_of: Vec<u32> = truths
+            .iter()
+            .map(|truth| if truth.is_empty() { nothing } else { kinds.number(truth) })
+            .collect();
         let mut of_atom: AHashMap<Option<IpNet>, u32> = AHashMap::new();
-        let mut by_kinds: AHashMap<(Vec<u32>, u32), u32> = AHashMap::new();
         let mut classes: Distinct<Truth> = Distinct::new();
+        let mut of_one: AHashMap<(u32, u32), u32> = AHashMap::new();
+        let mut of_several: AHashMap<(Vec<u32>, u32), u32> = AHashMap::new();
         let mut of_identity = vec![NO_CLASS; interner.span()];
         let mut held = Vec::new();
-        for (identity, key) in &addresses.keys {
+        for (identity, key, holders) in &addresses.keys {
             let atom = *of_atom.entry(key.atom).or_insert_with(|| {
-                kinds.number(key.atom.map(|atom| atoms.of(atom)).unwrap_or_default())
+                kinds.number(&key.atom.map(|atom| atoms.of(atom)).unwrap_or_default())
             });
             held.clear();
-            held.extend(key.holders.subjects().iter().map(|subject| of_subject[*subject as usize]));
+            held.extend(holders.iter().map(|position| kind_of[*position]));
             held.sort_unstable();
             held.dedup();
-            let class = if let Some(class) = by_kinds.get(&(held.clone(), atom)) {
-                *class
-            } else {
-                let all = held.iter().chain([&atom]).map(|kind| &kinds.values[*kind as usize]);
-                let truth = all.fold(Vec::new(), |truth, kind| union(&truth, kind));
-                let class = classes.number(truth.into());
-                by_kinds.insert((held.clone(), atom), class);
-                class
+            held.retain(|kind| *kind != nothing);
+            let known = match held.as_slice() {
+                [] => of_one.get(&(nothing, atom)),
+                [one] => of_one.get(&(*one, atom)),
+                _ => of_several.get(&(held.clone(), atom)),
             };
+            let class = known.copied().unwrap_or_else(|| {
+                let all = held.iter().chain([&atom]).map(|kind| &kinds.values[*kind as usize]);
+                let class = classes.number(&union(all.flat_map(|truth| truth.iter())));
+                match held.as_slice() {
+                    [] => of_one.insert((nothing, atom), class),
+                    [one] => of_one.insert((*one, atom), class),
+                    _ => of_several.insert((held.clone(), atom), class),
+                };
+                class
+            });
             let at = identity.0.wrapping_sub(interner.first) as usize;
             if let Some(slot) = of_identity.get_mut(at) {
                 *slot = class;
@@ -102,17 +114,18 @@ impl Classes {
     }
 }
 
-/// What is true of an address of one endpoint of several that may have it: what its own subject, its atom and those that
-/// are no endpoints make true.
+/// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are no
+/// endpoints make true.
 pub(crate) fn local_truth(
-    own: SubjectId,
-    key: &Key,
-    is_endpoint: impl Fn(SubjectId) -> bool,
-    truths: &AHashMap<SubjectId, Truth>,
+    own: Position,
+    holders: &[Position],
+    atom: Option<IpNet>,
+    is_endpoint: impl Fn(Position) -> bool,
+    truths: &[Truth],
     atoms: &AtomTruths,
-) -> Vec<PredicateId> {
-    let others = key.holders.subjects().iter().filter(|subject| !is_endpoint(**subject));
-    let known = others.chain([&own]).filter_map(|subject| truths.get(subject));
-    let atom = key.atom.map(|atom| atoms.of(atom)).unwrap_or_default();
-    known.fold(atom.into_vec(), |truth, subject| union(&truth, subject))
+) -> Truth {
+    let others = holders.iter().filter(|position| !is_endpoint(**position));
+    let known = others.chain([&own]).flat_map(|position| truths[*position].iter());
+    let atom = atom.map(|atom| atoms.of(atom)).unwrap_or_default();
+    union(known.chain(&atom).copied().collect::<Vec<PredicateId>>().iter())
 }

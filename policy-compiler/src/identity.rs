@@ -1,10 +1,10 @@
 //! Addresses to identities: numbers that stand for everything that policy can ask of a peer.
 //!
-//! The key of an identity is the set of *subjects* that have the address (see the subject module; the set is empty where
+//! The key of an identity is the set of *members* that have the address (see the members module; the set is empty where
 //! nobody is) and the longest CIDR prefix *in use* that contains the address, its *atom* (the prefixes in use are the nets
 //! of all policies that are compiled, and the two that hold a whole family each).
 //!
-//! **Why the truth of every predicate is constant for a key.** Selectors, port names and services look at subjects only. A
+//! **Why the truth of every predicate is constant for a key.** Selectors, port names and services look at members only. A
 //! list of nets is true of an address if one of them contains it; each of those is a prefix in use, hence it either
 //! contains the atom and so every address of this key, or it does not contain it. In the second case it contains no
 //! address of this key: two prefixes nest or are disjoint, and had a prefix inside the atom contained the address, it and
@@ -19,39 +19,30 @@ use ahash::AHashMap;
 use ipnet::IpNet;
 
 use crate::image::Identity;
+use crate::members::MemberId;
 use crate::prefix_map::MAX_VALUE;
-use crate::subject::{SubjectId, Subjects};
 
 /// Identities without use are kept up to this number and three times those in use.
 const SPARE: u32 = 65_536;
 
-/// The subjects that have an address.
+/// The members that have an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Holders {
     /// Nobody.
     Nobody,
-    /// One member, or several that are the same subject.
-    One(SubjectId),
+    /// One.
+    One(MemberId),
     /// Several, ascending.
-    Many(Box<[SubjectId]>),
+    Many(Box<[MemberId]>),
 }
 
 impl Holders {
-    /// The set of `subjects`, which are ascending and distinct.
-    pub(crate) fn of(subjects: &[SubjectId]) -> Self {
-        match subjects {
+    /// The set of `members`, which are ascending and distinct.
+    pub(crate) fn of(members: &[MemberId]) -> Self {
+        match members {
             [] => Self::Nobody,
             [one] => Self::One(*one),
             many => Self::Many(many.into()),
-        }
-    }
-
-    /// The subjects.
-    pub(crate) fn subjects(&self) -> &[SubjectId] {
-        match self {
-            Self::Nobody => &[],
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Many(many) => many,
         }
     }
 }
@@ -65,12 +56,10 @@ pub(crate) struct Key {
     pub(crate) atom: Option<IpNet>,
 }
 
-/// The numbers of subjects and identities, for the life of a compiler.
+/// The numbers of identities, for the life of a compiler.
 #[derive(Debug)]
 pub(crate) struct Interner {
     identities: AHashMap<Key, Identity>,
-    /// The numbers of subjects.
-    pub(crate) subjects: Subjects,
     /// The lowest identity that is not forgotten.
     pub(crate) first: u32,
     next: u32,
@@ -78,20 +67,23 @@ pub(crate) struct Interner {
 
 impl Default for Interner {
     fn default() -> Self {
-        Self { identities: AHashMap::new(), subjects: Subjects::default(), first: 1, next: 1 }
+        Self { identities: AHashMap::new(), first: 1, next: 1 }
     }
 }
 
 impl Interner {
     /// The identity of a key. When all 2^31 numbers have been used, [`Identity::UNKNOWN`], which is always denied.
-    pub(crate) fn identity(&mut self, key: Key) -> Identity {
-        *self.identities.entry(key).or_insert_with(|| {
-            if self.next > MAX_VALUE {
-                return Identity::UNKNOWN;
-            }
-            self.next += 1;
-            Identity(self.next - 1)
-        })
+    pub(crate) fn identity(&mut self, key: &Key) -> Identity {
+        if let Some(known) = self.identities.get(key) {
+            return *known;
+        }
+        if self.next > MAX_VALUE {
+            return Identity::UNKNOWN;
+        }
+        self.next += 1;
+        let identity = Identity(self.next - 1);
+        self.identities.insert(key.clone(), identity);
+        identity
     }
 
     /// How many numbers lie between the first that is not forgotten and the next new one.
@@ -120,20 +112,20 @@ mod tests {
     #[test]
     fn a_forgotten_number_is_never_used_again() {
         let mut interner = Interner::default();
-        let last = (0..=SPARE + 4).map(|i| interner.identity(key(i))).last().unwrap();
+        let last = (0..=SPARE + 4).map(|i| interner.identity(&key(i))).last().unwrap();
         interner.forget_if_sparse(2);
         assert_eq!(interner.first, 1, "two in use leave room for more");
         interner.forget_if_sparse(1);
         assert_eq!(interner.span(), 0);
-        assert_eq!(interner.identity(key(0)), Identity(last.0 + 1));
+        assert_eq!(interner.identity(&key(0)), Identity(last.0 + 1));
         assert_eq!(interner.first, last.0 + 1);
     }
 
     #[test]
     fn when_the_numbers_run_out_an_identity_is_unknown() {
         let mut interner = Interner { next: MAX_VALUE, first: MAX_VALUE, ..Interner::default() };
-        assert_eq!(interner.identity(key(1)), Identity(MAX_VALUE));
-        assert_eq!(interner.identity(key(2)), Identity::UNKNOWN);
-        assert_eq!(interner.identity(key(1)), Identity(MAX_VALUE));
+        assert_eq!(interner.identity(&key(1)), Identity(MAX_VALUE));
+        assert_eq!(interner.identity(&key(2)), Identity::UNKNOWN);
+        assert_eq!(interner.identity(&key(1)), Identity(MAX_VALUE));
     }
 }

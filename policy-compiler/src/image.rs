@@ -131,6 +131,8 @@ pub(crate) struct Linear {
     pub(crate) step_paths: Box<[Option<PathId>]>,
     /// The path of each tier's end that decides.
     pub(crate) end_paths: Box<[Option<PathId>]>,
+    /// Of a pod, where that differs, what is true of each of its addresses.
+    pub(crate) own: BTreeMap<Identity, Truth>,
 }
 
 /// A local endpoint.
@@ -285,21 +287,24 @@ impl Image {
     ) -> Option<PathId> {
         let linear = self.linear.get(&chain)?;
         let known = |class: usize| {
-            Some(Known { truth: self.class_truths.get(class)?, answers: &self.answers })
+            let truth = self.class_truths.get(class)?;
+            let family = crate::predicates::family(truth)?;
+            Some(Known { truth, family, answers: &self.answers })
         };
         let peer = known(peer)?;
-        let own: Known<'_> = match &self.describe(chain)?.local {
+        let family = peer.family;
+        let chain = self.describe(chain)?;
+        let truth = |truth| Known { truth, family, answers: &self.answers };
+        let own = match &chain.local {
             // What is true of the local end is known: only the rows were too large.
-            Some(local) => {
-                let family = crate::predicates::family(peer.truth)?;
-                Known { truth: &local[family as usize], answers: &self.answers }
-            }
+            Some(local) => truth(&local[family as usize]),
+            None if chain.list.stage == Stage::Pod => truth(linear.own.get(&local)?),
             None => known(self.class(local)?)?,
         };
         let steps = &linear.steps.steps;
         let matching = (0..steps.len()).filter(|index| {
             let rule = &steps[*index].rule;
-            crate::predicates::family(peer.truth).is_some_and(|f| rule.families[f as usize])
+            rule.families[family as usize]
                 && matches(rule, linear.direction, &own, &peer, transport)
         });
         match linear.steps.walk(matching, |_| ())? {

@@ -6,8 +6,8 @@
 //!    values; resolves nothing.
 //! 2. [`resolve`]: model + local endpoints → the list of policies of each endpoint, stage and direction, and all that they
 //!    ask of an address: predicates. Refuses to look at any address.
-//! 3. `subject`, `members`: who stands behind which addresses, and what selectors see of them.
-//! 4. `predicates`: what is true of each subject and each CIDR. Refuses to look at any rule.
+//! 3. `members`: who stands behind which addresses, and what selectors see of them.
+//! 4. `predicates`: what is true of each member and each CIDR. Refuses to look at any rule.
 //! 5. `identity`, `addresses`: addresses → identities, numbers whose meaning never changes.
 //! 6. `classes`: identities → classes, those that no predicate tells apart.
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
@@ -31,6 +31,7 @@
 //! packet is that pod, whoever else still has its address.
 
 mod addresses;
+mod chains;
 mod claim;
 mod classes;
 pub mod compile;
@@ -45,8 +46,8 @@ mod ranges;
 pub mod reference;
 pub mod resolve;
 mod row;
+mod rows;
 pub mod selector;
-mod subject;
 pub mod witness;
 
 #[cfg(test)]

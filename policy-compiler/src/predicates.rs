@@ -1,4 +1,4 @@
-//! What is true of whom: predicates and questions, evaluated once for each subject and each atom.
+//! What is true of whom: predicates and questions, evaluated once for each member and each atom.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,9 @@ use ahash::AHashMap;
 use ipnet::IpNet;
 
 use crate::claim::Facts;
-use crate::members::Members;
-use crate::model::{Family, Protocol};
+use crate::members::{Index, Members, Position, What};
+use crate::model::{Family, ObjectName, Protocol};
 use crate::resolve::{Predicate, PredicateId, Question, QuestionId, Resolved};
-use crate::subject::{Index, Subject, SubjectId, Subjects};
 
 /// The predicates that are true of something, ascending.
 pub(crate) type Truth = Box<[PredicateId]>;
@@ -26,27 +25,32 @@ pub(crate) struct Predicates {
     pub(crate) answers: Vec<Answers>,
 }
 
-/// The predicates and what is true of each subject in use.
-pub(crate) fn evaluate(
-    resolved: &Resolved,
-    subjects: &Subjects,
-    members: &Members,
-) -> (Predicates, AHashMap<SubjectId, Truth>) {
+/// The predicates and, by position, what is true of each member.
+pub(crate) fn evaluate(resolved: &Resolved, members: &Members) -> (Predicates, Vec<Truth>) {
     let mut evaluation = Evaluation {
         predicates: Predicates { all: resolved.predicates.clone(), answers: Vec::new() },
-        truths: AHashMap::new(),
-        subjects,
+        truths: vec![Vec::new(); members.all.len()],
         members,
-        index: Index::new(subjects, &members.in_use),
+        index: Index::new(members),
     };
+    let mut services: AHashMap<&ObjectName, Vec<Position>> = AHashMap::new();
+    for (position, member) in members.all.iter().enumerate() {
+        if let What::Service(_) = member.what {
+            services.entry(&member.name).or_default().push(position);
+        }
+    }
     for (id, predicate) in (0..).zip(&resolved.predicates) {
         match predicate {
             Predicate::Members(selector) => {
-                for subject in evaluation.index.matching(selector) {
-                    evaluation.truths.entry(subject).or_default().push(id);
+                for position in evaluation.index.matching(selector) {
+                    evaluation.truths[position].push(id);
                 }
             }
-            Predicate::Service(service) => evaluation.service(id, service),
+            Predicate::Service(service) => {
+                for position in services.get(service).into_iter().flatten() {
+                    evaluation.truths[*position].push(id);
+                }
+            }
             Predicate::Family(_)
             | Predicate::Nets(_)
             | Predicate::NamesPort { .. }
@@ -54,64 +58,50 @@ pub(crate) fn evaluate(
         }
     }
     for question in &resolved.questions {
-        evaluation.question(question);
+        evaluation.question(question, &services);
     }
-    let sorted = |(subject, mut truth): (SubjectId, Vec<PredicateId>)| {
+    let sorted = |mut truth: Vec<PredicateId>| {
         truth.sort_unstable();
         truth.dedup();
-        (subject, Truth::from(truth))
+        Truth::from(truth)
     };
     (evaluation.predicates, evaluation.truths.into_iter().map(sorted).collect())
 }
 
-struct Evaluation<'s> {
+struct Evaluation<'m> {
     predicates: Predicates,
-    truths: AHashMap<SubjectId, Vec<PredicateId>>,
-    subjects: &'s Subjects,
-    members: &'s Members,
-    index: Index<'s>,
+    truths: Vec<Vec<PredicateId>>,
+    members: &'m Members,
+    index: Index<'m>,
 }
 
 impl Evaluation<'_> {
-    fn service(&mut self, id: PredicateId, wanted: &crate::model::ObjectName) {
-        for subject in &self.members.in_use {
-            if let Some(Subject::Service { service, .. }) = self.subjects.get(*subject)
-                && service == wanted
-            {
-                self.truths.entry(*subject).or_default().push(id);
-            }
-        }
-    }
-
-    fn question(&mut self, question: &Question) {
-        let mut answers: Vec<(Protocol, Option<u16>, PredicateId)> = Vec::new();
-        let mut true_of: Vec<(SubjectId, (Protocol, Option<u16>))> = Vec::new();
+    fn question(&mut self, question: &Question, services: &AHashMap<&ObjectName, Vec<Position>>) {
+        let mut true_of: Vec<(Position, (Protocol, Option<u16>))> = Vec::new();
         match question {
             Question::Named { selector, name } => {
                 let meant = match selector {
                     Some(selector) => self.index.matching(selector),
-                    None => self.members.in_use.clone(),
+                    None => (0..self.members.all.len()).collect(),
                 };
-                for id in meant {
-                    let named = self.subjects.get(id).into_iter().flat_map(Subject::named_ports);
+                for position in meant {
+                    let named = self.members.all[position].named_ports();
                     let named = named.filter(|port| port.name == *name);
-                    true_of.extend(named.map(|port| (id, (port.protocol, Some(port.port)))));
+                    true_of.extend(named.map(|port| (position, (port.protocol, Some(port.port)))));
                 }
             }
             Question::Service(wanted) => {
-                for id in &self.members.in_use {
-                    if let Some(Subject::Service { service, ports }) = self.subjects.get(*id)
-                        && service == wanted
-                    {
-                        true_of.extend(ports.iter().map(|port| (*id, *port)));
+                for position in services.get(wanted).into_iter().flatten() {
+                    if let What::Service(some) = &self.members.all[*position].what {
+                        true_of.extend(some.ports.iter().map(|port| (*position, *port)));
                     }
                 }
             }
         }
+        let mut answers: Vec<(Protocol, Option<u16>, PredicateId)> = Vec::new();
         let distinct: BTreeSet<_> = true_of.iter().map(|(_, port)| *port).collect();
         for (protocol, port) in distinct {
             let id = self.predicates.all.len() as PredicateId;
-            answers.push((protocol, port, id));
             self.predicates.all.push(match (question, port) {
                 (Question::Named { selector, name }, Some(port)) => Predicate::NamesPort {
                     selector: selector.clone(),
@@ -125,11 +115,12 @@ impl Evaluation<'_> {
                 // Named ports have numbers.
                 (Question::Named { .. }, None) => continue,
             });
+            answers.push((protocol, port, id));
         }
-        for (subject, (protocol, port)) in true_of {
+        for (position, (protocol, port)) in true_of {
             let answer = answers.iter().find(|answer| (answer.0, answer.1) == (protocol, port));
             if let Some((_, _, id)) = answer {
-                self.truths.entry(subject).or_default().push(*id);
+                self.truths[position].push(*id);
             }
         }
         self.predicates.answers.push(answers.into());
@@ -180,28 +171,28 @@ impl AtomTruths {
     }
 }
 
-/// The union of two truths.
-pub(crate) fn union(a: &[PredicateId], b: &[PredicateId]) -> Vec<PredicateId> {
-    let mut union = Vec::with_capacity(a.len() + b.len());
-    union.extend_from_slice(a);
-    union.extend_from_slice(b);
+/// The union of truths.
+pub(crate) fn union<'t>(truths: impl Iterator<Item = &'t PredicateId>) -> Truth {
+    let mut union: Vec<PredicateId> = truths.copied().collect();
     union.sort_unstable();
     union.dedup();
-    union
+    union.into()
 }
 
 /// A truth and the answers that it gives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
-    /// What is true.
+    /// What is true, but for the family.
     pub(crate) truth: &'a [PredicateId],
+    /// The family.
+    pub(crate) family: Family,
     /// By question.
     pub(crate) answers: &'a [Answers],
 }
 
 impl Facts for Known<'_> {
     fn holds(&self, predicate: PredicateId) -> bool {
-        self.truth.binary_search(&predicate).is_ok()
+        predicate == self.family as PredicateId || self.truth.binary_search(&predicate).is_ok()
     }
 
     fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, Option<u16>)> {

@@ -1,60 +1,91 @@
 //! Sets of 16-bit keys (ports, ICMP types with codes, protocol numbers) as ranges.
 
-/// Disjoint ranges, ascending, both ends included, none next to another.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct Ranges(Vec<(u16, u16)>);
+/// Disjoint ranges, ascending, both ends included, none next to another. Most sets are one range, which needs no memory of
+/// its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Ranges {
+    /// One.
+    One((u16, u16)),
+    /// None, or more than one.
+    Many(Vec<(u16, u16)>),
+}
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
 
 impl Ranges {
     /// Every key.
-    pub(crate) fn all() -> Self {
-        Self(vec![(0, u16::MAX)])
+    pub(crate) const fn all() -> Self {
+        Self::One((0, u16::MAX))
     }
 
     /// The union of ranges in any order.
     pub(crate) fn of(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
-        let mut ranges: Vec<_> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
-        ranges.sort_unstable();
-        let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
-        for (first, last) in ranges {
+        let mut ranges = ranges.into_iter().filter(|(first, last)| first <= last);
+        let Some(first) = ranges.next() else { return Self::default() };
+        let Some(second) = ranges.next() else { return Self::One(first) };
+        let mut all = vec![first, second];
+        all.extend(ranges);
+        all.sort_unstable();
+        let mut merged: Vec<(u16, u16)> = Vec::with_capacity(all.len());
+        for (first, last) in all {
             match merged.last_mut() {
                 Some((_, end)) if u32::from(first) <= u32::from(*end) + 1 => *end = last.max(*end),
                 _ => merged.push((first, last)),
             }
         }
-        Self(merged)
+        match merged.as_slice() {
+            [one] => Self::One(*one),
+            _ => Self::Many(merged),
+        }
+    }
+
+    fn slice(&self) -> &[(u16, u16)] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
     }
 
     /// What is not in the set.
     pub(crate) fn complement(&self) -> Self {
-        let mut gaps = Vec::with_capacity(self.0.len() + 1);
+        let mut gaps = Vec::new();
         let mut next = Some(0);
-        for (first, last) in &self.0 {
-            if let Some(next) = next.filter(|next| next < first) {
+        for (first, last) in self.iter() {
+            if let Some(next) = next.filter(|next| *next < first) {
                 gaps.push((next, first - 1));
             }
             next = last.checked_add(1);
         }
         gaps.extend(next.map(|next| (next, u16::MAX)));
-        Self(gaps)
+        match gaps.as_slice() {
+            [one] => Self::One(*one),
+            _ => Self::Many(gaps),
+        }
     }
 
     /// What is in both sets.
     pub(crate) fn intersection(&self, other: &Self) -> Self {
+        if other.is_all() {
+            return self.clone();
+        }
         // A and B = not (not A or not B).
-        let outside = self.complement().0.into_iter().chain(other.complement().0);
-        Self::of(outside).complement()
+        Self::of(self.complement().iter().chain(other.complement().iter())).complement()
     }
 
     pub(crate) fn is_all(&self) -> bool {
-        self.0 == [(0, u16::MAX)]
+        *self == Self::all()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.slice().is_empty()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, u16)> + '_ {
-        self.0.iter().copied()
+        self.slice().iter().copied()
     }
 }
 
@@ -82,7 +113,7 @@ mod tests {
                 prop_assert_eq!(has(&x.complement(), key), !within(&a, key));
                 prop_assert_eq!(has(&x.intersection(&y), key), within(&a, key) && within(&b, key));
             }
-            prop_assert!(x.0.windows(2).all(|w| u32::from(w[0].1) + 1 < u32::from(w[1].0)));
+            prop_assert!(x.slice().windows(2).all(|w| u32::from(w[0].1) + 1 < u32::from(w[1].0)));
         }
     }
 }

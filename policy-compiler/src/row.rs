@@ -1,6 +1,6 @@
 //! What happens to each packet between a chain and a class: the rules that match, laid over each other.
 
-use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use crate::claim::{Claim, KEYED, Keys, OTHERS};
 use crate::image::PathId;
@@ -28,7 +28,7 @@ impl RowContent {
     /// The row of rules in order, each with one of its claims; `decide` says where the rules lead that match one packet,
     /// ascending and distinct.
     pub(crate) fn build(
-        claims: &[(usize, Claim)],
+        claims: &[(usize, Rc<Claim>)],
         mut decide: impl FnMut(&[usize]) -> PathId,
     ) -> Self {
         let of_table = |table: usize| -> Vec<(usize, &Keys)> {
@@ -79,32 +79,42 @@ fn rules(ascending: impl Iterator<Item = usize>) -> Vec<usize> {
     rules
 }
 
-/// The intervals of keys over which the same of `sets` contain the key, with what `value` makes of the sets' indexes;
-/// neighbours with equal values are one.
+/// The intervals of keys over which the same of `sets` contain the key, with what `value` makes of the sets' indexes,
+/// ascending; neighbours with equal values are one.
 fn sweep<'a, T: PartialEq>(
     sets: impl Iterator<Item = &'a Ranges>,
-    mut value: impl FnMut(&BTreeSet<usize>) -> T,
+    mut value: impl FnMut(&[usize]) -> T,
 ) -> Vec<(u16, T)> {
     let mut edges: Vec<(u32, usize, bool)> = Vec::new();
+    let mut in_force: Vec<usize> = Vec::new();
+    let mut count = 0;
     for (index, set) in sets.enumerate() {
+        count = index + 1;
+        if set.is_all() {
+            in_force.push(index);
+            continue;
+        }
         for (first, last) in set.iter() {
             edges.push((u32::from(first), index, true));
             edges.push((u32::from(last) + 1, index, false));
         }
     }
+    if in_force.len() == count {
+        return vec![(0, value(&in_force))];
+    }
     edges.sort_unstable();
-    let mut in_force = BTreeSet::new();
     let mut intervals: Vec<(u16, T)> = Vec::new();
-    let starts_at_zero = edges.first().is_some_and(|edge| edge.0 == 0);
-    if !starts_at_zero {
+    if edges.first().is_none_or(|edge| edge.0 > 0) {
         intervals.push((0, value(&in_force)));
     }
     for at_one_key in edges.chunk_by(|a, b| a.0 == b.0) {
         for (_, index, opens) in at_one_key {
-            if *opens {
-                in_force.insert(*index);
-            } else {
-                in_force.remove(index);
+            match (in_force.binary_search(index), opens) {
+                (Err(at), true) => in_force.insert(at, *index),
+                (Ok(at), false) => {
+                    in_force.remove(at);
+                }
+                _ => {}
             }
         }
         let Some(start) = at_one_key.first().and_then(|edge| u16::try_from(edge.0).ok()) else {
@@ -144,9 +154,9 @@ mod tests {
             all in prop::collection::vec((0usize..2, keys()), 0..8),
         ) {
             let mut rule = 0;
-            let claims: Vec<(usize, Claim)> = all.iter().map(|(step, keys)| {
+            let claims: Vec<(usize, Rc<Claim>)> = all.iter().map(|(step, keys)| {
                 rule += step;
-                (rule, Claim(std::array::from_fn(|_| Some(keys.clone()))))
+                (rule, Rc::new(Claim(std::array::from_fn(|_| Some(keys.clone())))))
             }).collect();
             let mut paths: Vec<Vec<usize>> = Vec::new();
             let row = RowContent::build(&claims, |rules| {

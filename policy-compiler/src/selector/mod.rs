@@ -24,6 +24,8 @@ use std::sync::Arc;
 
 pub use parse::SelectorError;
 
+use crate::model::{NAMESPACE, NAMESPACE_PREFIX};
+
 /// Whatever has labels.
 pub trait LabelSource {
     /// The value of a label; `None` where it is absent.
@@ -39,17 +41,6 @@ impl LabelSource for BTreeMap<String, String> {
 /// A predicate over labels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector(Arc<Node>);
-
-/// What a namespace selector asks of the namespace that something is in.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NamespaceSelector {
-    /// `all()`: that there is one.
-    Any,
-    /// `global()`: that there is none.
-    None,
-    /// That there is one with such labels.
-    Matching(Selector),
-}
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Node {
@@ -107,16 +98,14 @@ impl Selector {
         parse::selector(text)
     }
 
-    /// Reads a namespace selector.
-    pub fn parse_namespace(text: &str) -> Result<NamespaceSelector, SelectorError> {
+    /// Reads a namespace selector, as a selector over what a member [shows](crate::model::View): its keys read the namespace's
+    /// labels, `all()`, wherever it stands, means that there is a namespace, and `global()`, which stands alone, that there
+    /// is none. As in Calico a negation is true of whatever has no namespace.
+    pub fn parse_namespace(text: &str) -> Result<Self, SelectorError> {
         if parse::is_global(text) {
-            return Ok(NamespaceSelector::None);
+            return Ok(Self::not_has(NAMESPACE));
         }
-        let selector = Self::parse(text)?;
-        Ok(match &*selector.0 {
-            Node::All => NamespaceSelector::Any,
-            _ => NamespaceSelector::Matching(selector),
-        })
+        Ok(Self::parse(text)?.replaced(NAMESPACE_PREFIX, &Self::has(NAMESPACE)))
     }
 
     /// `all()`: matches whatever labels there are.
@@ -152,7 +141,15 @@ impl Selector {
 
     /// `!has(key)`.
     pub fn not_has(key: impl Into<String>) -> Self {
-        Node::Not(Self::has(key)).into()
+        Self::has(key).negated()
+    }
+
+    /// The opposite; that of an opposite is the selector itself, so that a canonical form never has two `!` in a row.
+    fn negated(self) -> Self {
+        match &*self.0 {
+            Node::Not(one) => one.clone(),
+            _ => Node::Not(self).into(),
+        }
     }
 
     /// What matches where all of these do: `all()` if there are none, the selector itself if there is one.
@@ -171,10 +168,14 @@ impl Selector {
     /// The same selector over keys that have a prefix.
     #[must_use]
     pub fn prefixed(&self, prefix: &str) -> Self {
+        self.replaced(prefix, &Self::all())
+    }
+
+    fn replaced(&self, prefix: &str, everything: &Self) -> Self {
         let key = |key: &str| format!("{prefix}{key}");
-        let each = |all: &[Self]| all.iter().map(|one| one.prefixed(prefix)).collect();
+        let each = |all: &[Self]| all.iter().map(|one| one.replaced(prefix, everything)).collect();
         match &*self.0 {
-            Node::All => return self.clone(),
+            Node::All => return everything.clone(),
             Node::Has(name) => Node::Has(key(name)),
             Node::Compare { key: name, how, value } => {
                 Node::Compare { key: key(name), how: *how, value: value.clone() }
@@ -182,7 +183,7 @@ impl Selector {
             Node::Among { key: name, values, negated } => {
                 Node::Among { key: key(name), values: values.clone(), negated: *negated }
             }
-            Node::Not(one) => Node::Not(one.prefixed(prefix)),
+            Node::Not(one) => return one.replaced(prefix, everything).negated(),
             Node::And(all) => Node::And(each(all)),
             Node::Or(all) => Node::Or(each(all)),
         }
@@ -224,25 +225,21 @@ impl Selector {
         }
     }
 
-    /// A label that must be there, with one of some values if there are any, if the selector is to match.
-    pub fn required_label(&self) -> Option<(&str, Option<Vec<&str>>)> {
+    /// Labels that must be there, each with one of some values if there are any, if the selector is to match.
+    pub fn required_labels(&self) -> Vec<(&str, Option<Vec<&str>>)> {
         match &*self.0 {
-            Node::Compare { how: Comparison::NotEqual, .. } => None,
+            Node::Compare { how: Comparison::NotEqual, .. } => Vec::new(),
             Node::Compare { key, .. } | Node::Among { key, negated: false, .. } => {
-                Some((key, self.required_values(key)))
+                vec![(key, self.required_values(key))]
             }
-            Node::Has(key) => Some((key, None)),
-            Node::And(all) => {
-                let mut required: Vec<_> = all.iter().filter_map(Self::required_label).collect();
-                let pinned = required.iter().position(|(_, values)| values.is_some());
-                let at = pinned.unwrap_or(0);
-                (at < required.len()).then(|| required.swap_remove(at))
-            }
+            Node::Has(key) => vec![(key, None)],
+            Node::And(all) => all.iter().flat_map(Self::required_labels).collect(),
             Node::Or(all) => {
-                let (key, _) = all.first()?.required_label()?;
-                Some((key, Some(self.required_values(key)?)))
+                let keys = all.first().map(Self::required_labels).unwrap_or_default();
+                let of_all = |(key, _)| Some((key, Some(self.required_values(key)?)));
+                keys.into_iter().filter_map(of_all).collect()
             }
-            Node::All | Node::Among { .. } | Node::Not(_) => None,
+            Node::All | Node::Among { .. } | Node::Not(_) => Vec::new(),
         }
     }
 }

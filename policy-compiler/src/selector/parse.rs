@@ -4,17 +4,21 @@ use std::collections::BTreeSet;
 
 use super::{Comparison, Node, Selector};
 
-/// Parentheses may nest this deep.
-const DEPTH: u32 = 64;
+/// Parentheses may nest this deep; a canonical form of [`LEVELS`] does not.
+const DEPTH: u32 = 2 * LEVELS;
+/// Alternatives and conjunctions may nest this deep.
+const LEVELS: u32 = 64;
 /// A key has at most this many characters.
 const KEY: usize = 512;
 
 /// Where a text stops being a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("found {found} at character {}, expected {expected}", .at + 1)]
+#[error("found {found} at character {character}, expected {expected}")]
 pub struct SelectorError {
     /// Bytes from the beginning of the text.
     pub at: usize,
+    /// Characters from the beginning, counted from 1.
+    pub character: usize,
     /// What stands there.
     pub found: String,
     /// What might.
@@ -29,7 +33,22 @@ pub(super) fn selector(text: &str) -> Result<Selector, SelectorError> {
         return Ok(Selector::all());
     }
     let selector = parser.alternative()?;
-    if parser.rest().is_empty() { Ok(selector) } else { Err(parser.expected("&&, || or the end")) }
+    if !parser.rest().is_empty() {
+        Err(parser.expected("&&, || or the end"))
+    } else if levels(&selector) > LEVELS {
+        Err(parser.expected("no more than 64 of && and || within each other"))
+    } else {
+        Ok(selector)
+    }
+}
+
+/// How deep alternatives and conjunctions nest.
+fn levels(selector: &Selector) -> u32 {
+    match &*selector.0 {
+        Node::Not(one) => levels(one),
+        Node::And(all) | Node::Or(all) => 1 + all.iter().map(levels).max().unwrap_or(0),
+        Node::All | Node::Has(_) | Node::Compare { .. } | Node::Among { .. } => 0,
+    }
 }
 
 /// Whether the text is `global()`.
@@ -66,6 +85,16 @@ impl<'t> Parser<'t> {
         there
     }
 
+    /// Takes two words, with or without space between them, or nothing.
+    fn eat_both(&mut self, first: &str, second: &str) -> bool {
+        let before = self.at;
+        let there = self.eat(first) && self.eat(second);
+        if !there {
+            self.at = before;
+        }
+        there
+    }
+
     /// A function's name with its parenthesis, which stands directly behind it.
     fn call(&mut self, name: &str) -> bool {
         self.eat(name)
@@ -78,7 +107,9 @@ impl<'t> Parser<'t> {
             let word: String = self.rest().chars().take(12).collect();
             format!("{word:?}")
         };
-        SelectorError { at: self.at, found, expected }
+        let before = self.text.get(..self.at).unwrap_or_default();
+        let character = before.chars().count() + 1;
+        SelectorError { at: self.at, character, found, expected }
     }
 
     fn alternative(&mut self) -> Result<Selector, SelectorError> {
@@ -105,13 +136,13 @@ impl<'t> Parser<'t> {
             negated = !negated;
         }
         let operand = self.operand()?;
-        Ok(if negated { Node::Not(operand).into() } else { operand })
+        Ok(if negated { operand.negated() } else { operand })
     }
 
     fn operand(&mut self) -> Result<Selector, SelectorError> {
         if self.rest().starts_with('(') {
             if self.depth == DEPTH {
-                return Err(self.expected("no more than 64 parentheses within each other"));
+                return Err(self.expected("no more than 128 parentheses within each other"));
             }
             self.eat("(");
             self.depth += 1;
@@ -154,16 +185,15 @@ impl<'t> Parser<'t> {
     fn operator(&mut self, key: String) -> Result<Selector, SelectorError> {
         const EXPECTED: &str =
             "an operator: ==, !=, in, not in, contains, starts with or ends with";
-        let before = self.at;
         let comparison = if self.eat("==") {
             Some(Comparison::Equal)
         } else if self.eat("!=") {
             Some(Comparison::NotEqual)
         } else if self.eat("contains") {
             Some(Comparison::Contains)
-        } else if self.eat("starts") && self.eat("with") {
+        } else if self.eat_both("starts", "with") {
             Some(Comparison::StartsWith)
-        } else if self.eat("ends") && self.eat("with") {
+        } else if self.eat_both("ends", "with") {
             Some(Comparison::EndsWith)
         } else {
             None
@@ -171,12 +201,11 @@ impl<'t> Parser<'t> {
         if let Some(how) = comparison {
             return Ok(Selector::compare(key, how, self.value()?));
         }
-        let negated = self.eat("not");
-        if self.eat("in") {
+        let negated = self.eat_both("not", "in");
+        if negated || self.eat("in") {
             let values = self.set()?;
             return Ok(Node::Among { key, values, negated }.into());
         }
-        self.at = before;
         Err(self.expected(EXPECTED))
     }
 

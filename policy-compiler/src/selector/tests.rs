@@ -69,6 +69,7 @@ fn not_binds_looser_than_the_match_and_and_tighter_than_or() {
     );
     assert_eq!(parsed("!!!has(a)"), parsed("!has(a)"));
     assert_eq!(parsed("! ! has(a)"), parsed("has(a)"));
+    assert_eq!(parsed("!(!has(a))"), parsed("has(a)"));
 }
 
 #[test]
@@ -111,11 +112,14 @@ fn a_value_is_whatever_stands_between_its_quotes() {
 fn the_empty_text_is_all_and_global_stands_alone_in_namespace_selectors() {
     for text in ["", " \t", "all()", "all( )"] {
         assert_eq!(parsed(text), Selector::all());
-        assert_eq!(Selector::parse_namespace(text), Ok(NamespaceSelector::Any));
+        assert_eq!(Selector::parse_namespace(text), Ok(Selector::has(NAMESPACE)));
     }
-    assert_eq!(Selector::parse_namespace(" global( ) "), Ok(NamespaceSelector::None));
-    let labelled = Selector::parse_namespace("a == 'b'");
-    assert_eq!(labelled, Ok(NamespaceSelector::Matching(Selector::equals("a", "b"))));
+    assert_eq!(Selector::parse_namespace(" global( ) "), Ok(Selector::not_has(NAMESPACE)));
+    assert_eq!(Selector::parse_namespace("a == 'b'"), Ok(Selector::equals("pcns.a", "b")));
+    assert_eq!(
+        Selector::parse_namespace("!(a == 'b' || all())").unwrap().to_string(),
+        r#"!(pcns.a == "b" || has(projectcalico.org/namespace))"#
+    );
     for text in ["global()", "!global()", "global() || has(a)", "(global())"] {
         assert!(error(text).contains("stand alone"), "{text}");
         if text != "global()" {
@@ -144,6 +148,11 @@ fn errors_say_where_and_what_instead() {
         "a starts 'b'",
         "a | b",
         "ü == 'b'",
+        "a starts in {'b'}",
+        "a starts ends with 'b'",
+        "a ends not in {}",
+        "a not == 'b'",
+        "a == 'ü' ü",
     ];
     let all: Vec<String> = texts.iter().map(|text| format!("{text}: {}", error(text))).collect();
     insta::assert_snapshot!(all.join("\n"), @r#"
@@ -164,14 +173,25 @@ fn errors_say_where_and_what_instead() {
     a starts 'b': found "starts 'b'" at character 3, expected an operator: ==, !=, in, not in, contains, starts with or ends with
     a | b: found "| b" at character 3, expected an operator: ==, !=, in, not in, contains, starts with or ends with
     ü == 'b': found "ü == 'b'" at character 1, expected a term: the key of a label, has(KEY), all(), ! or (
+    a starts in {'b'}: found "starts in {'" at character 3, expected an operator: ==, !=, in, not in, contains, starts with or ends with
+    a starts ends with 'b': found "starts ends " at character 3, expected an operator: ==, !=, in, not in, contains, starts with or ends with
+    a ends not in {}: found "ends not in " at character 3, expected an operator: ==, !=, in, not in, contains, starts with or ends with
+    a not == 'b': found "not == 'b'" at character 3, expected an operator: ==, !=, in, not in, contains, starts with or ends with
+    a == 'ü' ü: found "ü" at character 10, expected &&, || or the end
     "#);
 }
 
 #[test]
 fn depth_is_bounded() {
     let nested = |depth: usize| format!("{}has(a){}", "(".repeat(depth), ")".repeat(depth));
-    assert_eq!(parsed(&nested(64)), Selector::has("a"));
-    assert!(error(&nested(100_000)).contains("64"));
+    assert_eq!(parsed(&nested(128)), Selector::has("a"));
+    assert!(error(&nested(100_000)).contains("128"));
+    let deep = |levels: usize| {
+        format!("{}has(a){}", "has(b) || (has(b) && (".repeat(levels / 2), "))".repeat(levels / 2))
+    };
+    let canonical = parsed(&deep(64)).to_string();
+    assert_eq!(parsed(&canonical).to_string(), canonical);
+    assert!(error(&deep(66)).contains("64"));
     assert_eq!(parsed(&format!("{}has(a)", "!".repeat(100_001))), Selector::not_has("a"));
     let wide = vec!["has(a)"; 20_000].join(" && ");
     assert!(parsed(&wide).matches(&labels(&[("a", "")])));
@@ -200,11 +220,7 @@ fn selector() -> impl Strategy<Value = Selector> {
     leaf.prop_recursive(3, 16, 3, |inner| {
         let several = || prop::collection::vec(inner.clone(), 2..4);
         prop_oneof![
-            // Two negations would be read as none.
-            inner.clone().prop_map(|one| match &*one.0 {
-                Node::Not(_) => one,
-                _ => Node::Not(one).into(),
-            }),
+            inner.clone().prop_map(Selector::negated),
             several().prop_map(|all| Node::And(all).into()),
             several().prop_map(|all| Node::Or(all).into()),
         ]
@@ -236,7 +252,7 @@ proptest! {
         selector in selector(), labels in some_labels(),
     ) {
         if selector.matches(&labels) {
-            if let Some((key, values)) = selector.required_label() {
+            for (key, values) in selector.required_labels() {
                 let value = labels.get(key);
                 prop_assert!(value.is_some(), "{selector}");
                 if let Some(values) = values {

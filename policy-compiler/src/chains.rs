@@ -1,0 +1,133 @@
+//! The chains of local endpoints: their lists of policies, with what is true of themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ahash::AHashMap;
+
+use crate::addresses::Addresses;
+use crate::classes::local_truth;
+use crate::image::{ChainId, Identity, Local, LocalFacts};
+use crate::members::Members;
+use crate::model::{Family, Model};
+use crate::predicates::{AtomTruths, Predicates, Truth};
+use crate::prefix_map::PrefixMap;
+use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
+
+/// What is true of local endpoints themselves.
+pub(crate) struct LocalEnds<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) members: &'a Members,
+    pub(crate) truths: &'a [Truth],
+    pub(crate) atoms: &'a AtomTruths,
+    pub(crate) addresses: &'a Addresses,
+    pub(crate) prefixes: &'a PrefixMap,
+}
+
+/// What is true of each address of a pod.
+type PodTruths = Vec<(Family, Identity, Truth)>;
+
+impl LocalEnds<'_> {
+    /// The truths of a pod's addresses. `None` for a host endpoint: its end of a packet may be any address; and for a pod of
+    /// whose address nobody knows enough.
+    fn truths_of(&self, name: &LocalName, keys: &AHashMap<Identity, usize>) -> Option<PodTruths> {
+        let pod = self.model.endpoints.get(name)?;
+        let own = self.members.endpoint(name)?;
+        let mut truths = Vec::with_capacity(pod.addresses.len());
+        for address in &pod.addresses {
+            let identity = Identity(self.prefixes.lookup(*address));
+            let Some(at) = keys.get(&identity) else { continue };
+            let (_, key, holders) = self.addresses.keys.get(*at)?;
+            let is_endpoint = |position: usize| self.members.all[position].is_endpoint();
+            let truth = local_truth(own, holders, key.atom, is_endpoint, self.truths, self.atoms);
+            truths.push((Family::of(*address), identity, truth));
+        }
+        Some(truths)
+    }
+}
+
+/// A chain as it is being made.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Made {
+    /// Index of its list.
+    pub(crate) list: usize,
+    /// See [`Chain::local`](crate::image::Chain::local).
+    pub(crate) local: Option<LocalFacts>,
+    /// Where `local` is `None`, of a pod what is true of each of its addresses.
+    pub(crate) each: Vec<(Identity, Truth)>,
+}
+
+/// The chains of all local endpoints.
+pub(crate) struct Chains {
+    pub(crate) endpoints: BTreeMap<LocalName, Local>,
+    pub(crate) all: Vec<Made>,
+}
+
+impl Chains {
+    pub(crate) fn of(resolved: &Resolved, predicates: &Predicates, ends: &LocalEnds<'_>) -> Self {
+        let mut keys: Option<AHashMap<Identity, usize>> = None;
+        let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
+        let mut known: AHashMap<Made, ChainId> = AHashMap::new();
+        for (name, lists) in &resolved.endpoints {
+            let mut truths: Option<Option<PodTruths>> = None;
+            let mut local = Local { chains: BTreeMap::new(), revision: 0 };
+            let mut hasher = DefaultHasher::new();
+            for (at, index) in lists {
+                let list = &resolved.lists[*index];
+                let asked = asked(list, predicates);
+                let mut made = Made { list: *index, local: None, each: Vec::new() };
+                if asked.is_empty() {
+                    made.local = Some(LocalFacts::default());
+                } else {
+                    let truths = truths.get_or_insert_with(|| {
+                        let keys = keys.get_or_insert_with(|| ends.addresses.by_identity());
+                        ends.truths_of(name, keys)
+                    });
+                    if let Some(truths) = truths {
+                        made.local = constant(truths, &asked);
+                        if made.local.is_none() {
+                            let each = truths.iter();
+                            made.each = each.map(|(_, id, truth)| (*id, truth.clone())).collect();
+                        }
+                    }
+                }
+                list.revision.hash(&mut hasher);
+                let same = made.local.iter().flatten();
+                for truth in same.chain(made.each.iter().map(|(_, truth)| truth)) {
+                    let texts = truth.iter().map(|p| &predicates.all[*p as usize]);
+                    texts.collect::<Vec<_>>().hash(&mut hasher);
+                }
+                let next = ChainId(chains.all.len() as u32);
+                let chain = *known.entry(made).or_insert_with_key(|made| {
+                    chains.all.push(made.clone());
+                    next
+                });
+                local.chains.insert(*at, chain);
+            }
+            local.revision = hasher.finish();
+            chains.endpoints.insert(name.clone(), local);
+        }
+        chains
+    }
+}
+
+/// The predicates that a list asks of the local end, answers to its questions among them.
+fn asked(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
+    let questions = list.local_questions.iter();
+    let answers = questions.flat_map(|question| predicates.answers[*question as usize].iter());
+    list.local.iter().copied().chain(answers.map(|answer| answer.2)).collect()
+}
+
+/// What is true, of all that is asked, for each family, if it is the same for all addresses of that.
+fn constant(truths: &PodTruths, asked: &BTreeSet<PredicateId>) -> Option<LocalFacts> {
+    let of_family = |family: Family| -> Option<Box<[PredicateId]>> {
+        let restrict = |truth: &Truth| -> Box<[PredicateId]> {
+            truth.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
+        };
+        let truths = truths.iter().filter(|(of, ..)| *of == family);
+        let mut restricted = truths.map(|(_, _, truth)| restrict(truth));
+        let first = restricted.next().unwrap_or_default();
+        restricted.all(|other| other == first).then_some(first)
+    };
+    Some([of_family(Family::V4)?, of_family(Family::V6)?])
+}

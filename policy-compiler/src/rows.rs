@@ -1,0 +1,293 @@
+//! The rows of every chain and class, and the paths that they lead to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use crate::chains::Chains;
+use crate::claim::{Claim, Way, ways};
+use crate::classes::Classes;
+use crate::image::{ChainId, Identity, LINEAR, Linear, LocalFacts, Path, PathId, Row, Span};
+use crate::model::{Decision, Direction, Family, Noted, Reason};
+use crate::predicates::{Known, Predicates, Truth, family};
+use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step};
+use crate::row::{Cell, RowContent};
+
+/// Bytes of an interval: its start and its path.
+const INTERVAL: usize = 6;
+
+/// The rows as they are being made.
+pub(crate) struct Tables<'s> {
+    slots: &'s mut AHashMap<Decision, u32>,
+    path_ids: AHashMap<Decision, PathId>,
+    pub(crate) paths: Vec<Path>,
+    row_ids: AHashMap<Rc<RowContent>, u32>,
+    pub(crate) rows: Vec<Rc<RowContent>>,
+    pub(crate) cells: Vec<u32>,
+    pub(crate) linear: BTreeMap<ChainId, Linear>,
+    bytes: usize,
+}
+
+impl<'s> Tables<'s> {
+    pub(crate) fn build(
+        slots: &'s mut AHashMap<Decision, u32>,
+        budget: usize,
+        resolved: &Resolved,
+        predicates: &Predicates,
+        classes: &Classes,
+        chains: &Chains,
+    ) -> Self {
+        let mut tables = Self {
+            slots,
+            path_ids: AHashMap::new(),
+            paths: Vec::new(),
+            row_ids: AHashMap::new(),
+            rows: Vec::new(),
+            cells: Vec::with_capacity(chains.all.len() * classes.truths.len()),
+            linear: BTreeMap::new(),
+            bytes: 0,
+        };
+        for direction in Direction::ALL {
+            tables.path(Reason::Unknown(direction).into());
+        }
+        let columns = classes.columns(predicates.all.len());
+        for (id, made) in (0..).map(ChainId).zip(&chains.all) {
+            let list = &resolved.lists[made.list];
+            let rows = made.local.as_ref().and_then(|local| {
+                ChainRows::new(list, local, predicates).cells(
+                    &mut tables,
+                    classes,
+                    &columns,
+                    budget,
+                )
+            });
+            if let Some(cells) = rows {
+                tables.cells.extend(cells);
+            } else {
+                tables.cells.extend(std::iter::repeat_n(LINEAR, classes.truths.len()));
+                let linear = tables.judged_linearly(list, &made.each);
+                tables.linear.insert(id, linear);
+            }
+        }
+        tables
+    }
+
+    fn path(&mut self, decision: Decision) -> PathId {
+        if let Some(path) = self.path_ids.get(&decision) {
+            return *path;
+        }
+        let path = PathId(self.paths.len() as u32);
+        let next = self.slots.len() as u32;
+        let slot = *self.slots.entry(decision.clone()).or_insert(next);
+        self.paths.push(Path::new(decision.clone(), slot));
+        self.path_ids.insert(decision, path);
+        path
+    }
+
+    fn row(&mut self, content: RowContent) -> u32 {
+        let content = Rc::new(content);
+        let next = self.rows.len() as u32;
+        let row = *self.row_ids.entry(Rc::clone(&content)).or_insert(next);
+        if row == next {
+            self.bytes += size_of::<Row>();
+            for (_, cell) in content.tables.iter().flatten() {
+                self.bytes += INTERVAL;
+                if let Cell::BySource(sources) = cell {
+                    self.bytes += size_of::<Span>() + INTERVAL * sources.len();
+                }
+            }
+            self.rows.push(content);
+        }
+        row
+    }
+
+    fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
+        let mut path = |reason: &Reason| self.path(reason.clone().into());
+        let step_paths = list
+            .steps
+            .steps
+            .iter()
+            .map(|step| match &step.outcome {
+                Outcome::Decide(reason) => Some(path(reason)),
+                Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
+            })
+            .collect();
+        let end_paths = list.steps.ends.iter().map(|end| end.as_ref().map(&mut path)).collect();
+        Linear {
+            direction: list.list.direction,
+            steps: Arc::clone(&list.steps),
+            step_paths,
+            end_paths,
+            own: each.iter().cloned().collect(),
+        }
+    }
+}
+
+/// Makes the rows of one chain.
+struct ChainRows<'a> {
+    list: &'a ResolvedList,
+    local: &'a LocalFacts,
+    predicates: &'a Predicates,
+    /// For each family, for each step the ways in which it can match; made when first asked for.
+    ways: [Vec<Option<Vec<Way<'a>>>>; 2],
+    /// Steps that want nothing of the peer.
+    always: Vec<usize>,
+    /// Steps that want a predicate of the peer, ascending.
+    by_predicate: AHashMap<PredicateId, Vec<usize>>,
+    /// All that is asked of the peer but its family.
+    asked: BTreeSet<PredicateId>,
+    /// The paths of decisions with nothing noted on the way: of steps, then of tiers' ends.
+    paths: Vec<Option<PathId>>,
+}
+
+impl<'a> ChainRows<'a> {
+    fn new(list: &'a ResolvedList, local: &'a LocalFacts, predicates: &'a Predicates) -> Self {
+        let steps = list.steps.steps.len();
+        let mut rows = Self {
+            list,
+            local,
+            predicates,
+            ways: [(); 2].map(|()| (0..steps).map(|_| None).collect()),
+            always: Vec::new(),
+            by_predicate: AHashMap::new(),
+            asked: BTreeSet::new(),
+            paths: vec![None; steps + list.steps.ends.len()],
+        };
+        for (index, Step { rule, .. }) in list.steps.steps.iter().enumerate() {
+            let mut always = false;
+            for entity in &rule.peer.entities {
+                rows.asked.extend(entity.wanted.iter().chain(&entity.unwanted));
+                match entity.wanted.first() {
+                    Some(first) => {
+                        let by = rows.by_predicate.entry(*first).or_default();
+                        if by.last() != Some(&index) {
+                            by.push(index);
+                        }
+                    }
+                    None => always = true,
+                }
+            }
+            for question in rule.peer.questions() {
+                let answers = &predicates.answers[question as usize];
+                rows.asked.extend(answers.iter().map(|answer| answer.2));
+            }
+            if always {
+                rows.always.push(index);
+            }
+        }
+        for family in Family::ALL {
+            rows.asked.remove(&(family as u32));
+        }
+        rows
+    }
+
+    /// The chain's row for each class; `None` if they would take more than the budget.
+    fn cells(
+        mut self,
+        tables: &mut Tables<'_>,
+        classes: &Classes,
+        columns: &[Vec<u32>],
+        budget: usize,
+    ) -> Option<Vec<u32>> {
+        let count = classes.truths.len();
+        tables.bytes += count * size_of::<u32>();
+        // The predicates of the chain that are true of each class; most classes have none of them.
+        let mut touched: Vec<(u32, PredicateId)> = Vec::new();
+        for predicate in &self.asked {
+            let column = columns.get(*predicate as usize).into_iter().flatten();
+            touched.extend(column.map(|class| (*class, *predicate)));
+        }
+        touched.sort_unstable();
+        let mut rest = touched.as_slice();
+        let mut memo: [AHashMap<Vec<PredicateId>, u32>; 2] = Default::default();
+        let mut untouched = [None; 2];
+        let mut cells = Vec::with_capacity(count);
+        for (class, truth) in (0..).zip(&classes.truths) {
+            let len = rest.iter().take_while(|(of, _)| *of == class).count();
+            let (here, after) = rest.split_at(len);
+            rest = after;
+            if tables.bytes > budget {
+                return None;
+            }
+            // The two families partition the addresses, so every class has one.
+            let family = family(truth)?;
+            let relevant: Vec<PredicateId> = here.iter().map(|(_, predicate)| *predicate).collect();
+            let known = if relevant.is_empty() {
+                untouched[family as usize]
+            } else {
+                memo[family as usize].get(&relevant).copied()
+            };
+            let row = known.unwrap_or_else(|| self.row(tables, family, &relevant));
+            if relevant.is_empty() {
+                untouched[family as usize] = Some(row);
+            } else if known.is_none() {
+                memo[family as usize].insert(relevant, row);
+            }
+            cells.push(row);
+        }
+        Some(cells)
+    }
+
+    /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
+    fn row(&mut self, tables: &mut Tables<'_>, family: Family, truth: &[PredicateId]) -> u32 {
+        let by_predicate = truth.iter().filter_map(|p| self.by_predicate.get(p)).flatten();
+        let mut candidates: Vec<usize> = by_predicate.chain(&self.always).copied().collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        let answers = &self.predicates.answers;
+        let local = Known { truth: &self.local[family as usize], family, answers };
+        let peer = Known { truth, family, answers };
+        let direction = self.list.list.direction;
+        let steps = &self.list.steps;
+        let mut claimed: Vec<(usize, Rc<Claim>)> = Vec::new();
+        // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
+        let (mut decided, mut passed) = (None, None);
+        for index in candidates {
+            let Some(step) = steps.steps.get(index) else { continue };
+            if !step.rule.families[family as usize] || decided == Some(step.tier) {
+                continue;
+            }
+            let ways = self.ways[family as usize][index]
+                .get_or_insert_with(|| ways(&step.rule, direction, &local));
+            let first = claimed.len();
+            claimed.extend(ways.iter().filter_map(|way| Some((index, way.claim(&peer)?))));
+            match step.outcome {
+                Outcome::Pass(_) if claimed.len() > first => passed = Some(step.tier),
+                Outcome::Decide(_)
+                    if claimed[first..].iter().any(|(_, claim)| claim.is_everything()) =>
+                {
+                    if passed != Some(step.tier) {
+                        break;
+                    }
+                    decided = Some(step.tier);
+                }
+                _ => {}
+            }
+        }
+        let paths = &mut self.paths;
+        let content = RowContent::build(&claimed, |matching| {
+            let mut noted: Vec<&Noted> = Vec::new();
+            let decided = steps.walk(matching.iter().copied(), |rule| noted.push(rule));
+            let at = decided.map(|decided| match decided {
+                Decided::Step(index) => index,
+                Decided::End(tier) => steps.steps.len() + tier,
+            });
+            let known = at.filter(|_| noted.is_empty()).and_then(|at| paths.get_mut(at));
+            if let Some(Some(path)) = known {
+                return *path;
+            }
+            let reason = decided.and_then(|decided| steps.reason(decided)).cloned();
+            let path = tables.path(Decision {
+                reason: reason.unwrap_or(Reason::Unknown(direction)),
+                noted: noted.into_iter().cloned().collect(),
+            });
+            if let Some(known) = known {
+                *known = Some(path);
+            }
+            path
+        });
+        tables.row(content)
+    }
+}
