@@ -1,5 +1,7 @@
 //! Tests over more than one module.
 
+mod ask;
+mod build;
 mod generate;
 mod laws;
-mod mutations;
+mod semantics;

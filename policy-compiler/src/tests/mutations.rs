@@ -1,1 +1,0 @@
-//! The proof can fail.
