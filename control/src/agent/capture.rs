@@ -23,6 +23,8 @@ use crate::api::{ErrorKind, Failure};
 const SNAPLEN: usize = 65_535;
 /// Copies that wait for the writer; more are lost and counted in the log.
 const WAITING: usize = 4096;
+/// How long the worker may take to begin.
+const TAKEN_UP: Duration = Duration::from_secs(2);
 /// How often an idle capture looks whether its client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 /// pcapng's direction bits in `epb_flags` (pcapng, section 4.3).
@@ -39,27 +41,40 @@ pub(super) struct Source {
     pub(super) framing: usize,
 }
 
-/// Starts a capture.
+/// Starts a capture, without waiting for the worker: that is for the capture's own thread. One port may have several.
 pub(super) fn start(worker: &Commands, source: Source) -> Answer {
-    let (tapped, taps) = crossbeam::channel::bounded(1);
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (copier, tap) = capture(SNAPLEN, WAITING, clock);
+    let (done, taken_up) = crossbeam::channel::bounded(1);
     let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
-        let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (wrapped, tap) = capture(port, SNAPLEN, WAITING, clock);
-        // Without a taker the wrapper finds its reader gone and copies nothing.
-        let _ = tapped.send(tap);
-        Box::new(wrapped)
+        // If nobody listens any more, nobody reads, and the copier copies nothing.
+        let _ = done.send(());
+        Box::new(copier.around(port))
     };
     if !worker.tell(Command::Wrap(source.port, Box::new(wrap))) {
         return refused("the worker has ended");
     }
-    let Ok(tap) = taps.recv_timeout(Duration::from_secs(2)) else {
-        return refused("the worker did not take the capture up within 2 s");
-    };
     let (file, pieces) = mpsc::channel(64);
     let worker = worker.clone();
     std::thread::spawn(move || {
-        if let Err(error) = write(&tap, &source, &file) {
-            tracing::warn!(port = source.name, %error, "the capture ended early");
+        // The file begins once packets are copied: whoever has read its first bytes misses none.
+        match taken_up.recv_timeout(TAKEN_UP) {
+            Ok(()) => {
+                if let Err(error) = write(&tap, &source, &file) {
+                    tracing::warn!(port = source.name, %error, "the capture ended early");
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let waited_s = TAKEN_UP.as_secs();
+                tracing::warn!(
+                    port = source.name,
+                    waited_s,
+                    "the worker did not take the capture up"
+                );
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                tracing::warn!(port = source.name, "the port went before the capture began");
+            }
         }
         if tap.lost() > 0 {
             tracing::warn!(
@@ -68,6 +83,7 @@ pub(super) fn start(worker: &Commands, source: Source) -> Answer {
                 "the capture's reader was slow: packets are missing"
             );
         }
+        // Without its reader this capture, and no other of the port, comes off.
         drop(tap);
         worker.tell(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
     });
@@ -138,4 +154,109 @@ fn block<W: std::io::Write>(
         options: vec![EnhancedPacketOption::Flags(flags)],
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use manx_dataplane::counters::PortCounters;
+    use manx_dataplane::packet::Offload;
+    use manx_dataplane::pipeline::Sizes;
+    use manx_dataplane::port::Capabilities;
+    use manx_dataplane::port::memory::{self, FarSide};
+    use manx_dataplane::worker::{self, Handle, Polling};
+
+    use super::*;
+
+    const PORT: PortId = PortId(0);
+    const LONG: Duration = Duration::from_secs(10);
+
+    fn worker() -> (Handle, FarSide) {
+        let settings = worker::Settings {
+            sizes: Sizes { flows: 64, buffers: 64, fragments: 4 },
+            polling: Polling::Adaptive,
+            core: None,
+        };
+        let (reports, _) = crossbeam::channel::unbounded();
+        let worker = worker::spawn("capture-test", settings, reports).unwrap();
+        let (port, far) = memory::pair(Capabilities::ALL, 64);
+        let attach = Command::Attach(PORT, Box::new(port), Arc::new(PortCounters::default()));
+        assert!(worker.commands().tell(attach));
+        (worker, far)
+    }
+
+    /// A capture's file as it grows.
+    struct Growing {
+        pieces: mpsc::Receiver<Vec<u8>>,
+        bytes: Vec<u8>,
+    }
+
+    impl Growing {
+        fn start(worker: &Handle) -> Self {
+            let source = Source { port: PORT, name: "host".to_owned(), framing: 0 };
+            let Answer::Stream(pieces) = start(worker.commands(), source) else { panic!() };
+            Self { pieces, bytes: Vec::new() }
+        }
+
+        /// Waits until `marker` stands in the file, or anything at all.
+        fn read_until(&mut self, marker: &[u8]) {
+            let start = Instant::now();
+            let holds = |bytes: &[u8]| bytes.windows(marker.len()).any(|window| window == marker);
+            while !holds(&self.bytes) {
+                assert!(start.elapsed() < LONG, "{marker:?}");
+                match self.pieces.try_recv() {
+                    Ok(piece) => self.bytes.extend(piece),
+                    Err(error) => {
+                        assert_eq!(error, mpsc::error::TryRecvError::Empty);
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_one_capture_of_a_port_leaves_the_others_on() {
+        let (worker, far) = worker();
+        let mut all = [0, 1, 2].map(|_| Growing::start(&worker)).map(Some);
+        for growing in all.iter_mut().flatten() {
+            growing.read_until(b"host");
+        }
+        // The inner one, the outer one, the last.
+        for (round, gone) in [(1_u8, 0_usize), (2, 2), (3, 1)] {
+            assert!(far.inject(&[round; 40], Offload::default()));
+            for growing in all.iter_mut().flatten() {
+                growing.read_until(&[round; 40]);
+            }
+            drop(all[gone].take());
+            // It looks for its client four times a second.
+            std::thread::sleep(LOOK * 2);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_is_busy_holds_nobody_up_and_a_port_that_is_gone_ends_the_file() {
+        let (worker, _far) = worker();
+        let (go_on, wait) = crossbeam::channel::bounded::<()>(0);
+        let hold = Box::new(move |port: Box<dyn PacketIo>| {
+            let _ = wait.recv();
+            port
+        });
+        assert!(worker.commands().tell(Command::Wrap(PORT, hold)));
+        let start = Instant::now();
+        let mut held = Growing::start(&worker);
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(held.pieces.try_recv().unwrap_err(), mpsc::error::TryRecvError::Empty);
+        drop(go_on);
+        held.read_until(b"host");
+
+        assert!(worker.commands().tell(Command::Detach(PORT)));
+        let mut late = Growing::start(&worker);
+        assert_eq!(late.pieces.blocking_recv(), None);
+        // And that of the port that had begun.
+        while held.pieces.blocking_recv().is_some() {}
+    }
 }

@@ -60,42 +60,43 @@ impl Tap {
     }
 }
 
-/// A port whose packets are copied.
+/// A port whose packets are copied. Several may be round one port, each for its own reader; [`PacketIo::unwrapped`] takes
+/// off those that nobody reads any more.
 pub struct Capture<C> {
     port: Box<dyn PacketIo>,
     copier: Copier<C>,
 }
 
-struct Copier<C> {
+/// The copying end, which goes round a port.
+pub struct Copier<C> {
     copies: Option<Sender<Captured>>,
+    /// Shared with the [`Tap`] and nobody else: alone, it has no reader.
     lost: Arc<AtomicU64>,
     snaplen: usize,
     clock: C,
 }
 
-/// Wraps `port`. Copies are cut at `snaplen` bytes; at most `capacity` of them wait for the reader. `clock` gives the time
-/// since 1970.
+/// Both ends of a capture. Copies are cut at `snaplen` bytes; at most `capacity` of them wait for the reader. `clock` gives
+/// the time since 1970.
 pub fn capture<C: FnMut() -> Duration + Send>(
-    port: Box<dyn PacketIo>,
     snaplen: usize,
     capacity: usize,
     clock: C,
-) -> (Capture<C>, Tap) {
+) -> (Copier<C>, Tap) {
     let (sender, copies) = bounded(capacity);
     let lost = Arc::new(AtomicU64::new(0));
     let copier = Copier { copies: Some(sender), lost: Arc::clone(&lost), snaplen, clock };
-    (Capture { port, copier }, Tap { copies, lost })
+    (copier, Tap { copies, lost })
 }
 
-impl<C> Capture<C> {
-    /// Whether anybody still reads; if not, the port can be unwrapped.
-    pub fn is_read(&self) -> bool {
-        self.copier.copies.is_some()
+impl<C> Copier<C> {
+    /// Wraps a port.
+    pub fn around(self, port: Box<dyn PacketIo>) -> Capture<C> {
+        Capture { port, copier: self }
     }
 
-    /// The port itself.
-    pub fn into_inner(self) -> Box<dyn PacketIo> {
-        self.port
+    fn is_read(&self) -> bool {
+        Arc::strong_count(&self.lost) > 1
     }
 }
 
@@ -148,7 +149,7 @@ fn finished(packet: &Packet, snaplen: usize) -> Vec<u8> {
     copy
 }
 
-impl<C: FnMut() -> Duration + Send> PacketIo for Capture<C> {
+impl<C: FnMut() -> Duration + Send + 'static> PacketIo for Capture<C> {
     fn receive(
         &mut self,
         pool: &mut Pool,
@@ -175,7 +176,9 @@ impl<C: FnMut() -> Duration + Send> PacketIo for Capture<C> {
     }
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
-        self.port
+        let Self { port, copier } = *self;
+        let port = port.unwrapped();
+        if copier.is_read() { Box::new(copier.around(port)) } else { port }
     }
 }
 
@@ -191,15 +194,15 @@ mod tests {
     fn captured_port(
         snaplen: usize,
         capacity: usize,
-    ) -> (Capture<impl FnMut() -> Duration + Send>, Tap, FarSide) {
+    ) -> (Capture<impl FnMut() -> Duration + Send + 'static>, Tap, FarSide) {
         let (port, far) = memory::pair(Capabilities::ALL, 64);
         let mut batches = 0;
         let clock = move || {
             batches += 1;
             Duration::from_secs(batches)
         };
-        let (capture, tap) = capture(Box::new(port), snaplen, capacity, clock);
-        (capture, tap, far)
+        let (copier, tap) = capture(snaplen, capacity, clock);
+        (copier.around(Box::new(port)), tap, far)
     }
 
     /// A packet whose checksum field holds the pseudo-header's sum, as a kernel hands it over, and the finished one.
@@ -292,9 +295,39 @@ mod tests {
         assert_eq!(packets.len(), 8);
         assert_eq!((tap.copies().len(), tap.lost()), (3, 5));
         drop(tap);
-        assert!(port.is_read());
         assert_eq!(port.transmit(&mut pool, &mut packets).unwrap().sent, 8);
-        assert!(!port.is_read());
-        assert!(port.into_inner().descriptor().is_none());
+        assert!(port.copier.copies.is_none());
+    }
+
+    #[test]
+    fn of_several_captures_of_a_port_those_go_that_nobody_reads() {
+        for gone in 0..8_u8 {
+            let (port, far) = memory::pair(Capabilities::ALL, 64);
+            let mut port: Box<dyn PacketIo> = Box::new(port);
+            let (mut taps, mut tokens) = (Vec::new(), Vec::new());
+            for _ in 0..3 {
+                let token = Arc::new(Duration::ZERO);
+                let clock = Arc::clone(&token);
+                let (copier, tap) = capture(100, 8, move || *clock);
+                port = Box::new(copier.around(port));
+                taps.push(Some(tap));
+                tokens.push(token);
+            }
+            for (at, tap) in taps.iter_mut().enumerate() {
+                tap.take_if(|_| gone >> at & 1 == 1);
+            }
+            port = port.unwrapped();
+            for (tap, token) in taps.iter().zip(&tokens) {
+                assert_eq!(tap.is_some(), Arc::strong_count(token) == 2, "{gone:03b}");
+            }
+            let mut pool = Pool::new(4);
+            let mut packets = Vec::new();
+            assert!(far.inject(&[7; 40], Offload::default()));
+            let _ = port.receive(&mut pool, &mut packets, 4).unwrap();
+            assert_eq!(packets.len(), 1);
+            for tap in taps.iter().flatten() {
+                assert_eq!(tap.copies().len(), 1, "{gone:03b}");
+            }
+        }
     }
 }

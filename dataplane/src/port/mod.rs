@@ -97,6 +97,6 @@ pub trait PacketIo: Send {
     /// polled.
     fn descriptor(&self) -> Option<RawFd>;
 
-    /// The port inside a wrapper; a port that wraps nothing is itself.
+    /// The port without the wrappers that have nothing to do any more; a port that wraps nothing is itself.
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo>;
 }
