@@ -11,7 +11,7 @@ use manx_policy_compiler::prefix_map::PrefixMap;
 
 use crate::encapsulation::Outer;
 
-/// A port of the worker: stable from attach to detach, not used again while any published table names it.
+/// A port of the worker: stable from attach to detach, not used again while tables in use or an unread report may mean it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 

@@ -6,6 +6,7 @@ pub mod device;
 pub mod host_device;
 mod node;
 pub mod pod_device;
+mod port_ids;
 pub mod server;
 mod status;
 mod uplink;
@@ -128,8 +129,8 @@ pub enum Error {
     /// A device came without its queue.
     #[error("a device came without a queue")]
     NoQueue,
-    /// All port numbers have been used.
-    #[error("all 65,536 port numbers have been used: restart the agent")]
+    /// No port number is free.
+    #[error("all 65,536 port numbers are in use: detach pods")]
     PortsExhausted,
 }
 

@@ -19,6 +19,7 @@ use super::denials::Denials;
 use super::device::AgentNamespace;
 use super::host_device::HostDevice;
 use super::pod_device::{self, Attachment, PodDevice};
+use super::port_ids::PortIds;
 use super::server::Answer;
 use super::uplink::NextHops;
 use super::{Error, status};
@@ -64,7 +65,7 @@ pub(super) struct Agent {
     underlay: Underlay,
     host: HostPort,
     connections: Connections,
-    next_port: u16,
+    port_ids: PortIds,
 }
 
 /// What an agent starts from.
@@ -114,7 +115,7 @@ impl Agent {
             },
             host: HostPort { port: PortId(0), mtu: parts.host_mtu },
             connections: parts.connections,
-            next_port: 0,
+            port_ids: PortIds::default(),
         };
         agent.host.port = agent.plug("host".to_owned(), parts.host)?;
         agent.underlay.raw = agent.plug("uplink-raw".to_owned(), parts.raw)?;
@@ -125,10 +126,9 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Gives the worker a port. Numbers are not used again while the process lives.
+    /// Gives the worker a port.
     fn plug(&mut self, name: String, io: Box<dyn PacketIo>) -> Result<PortId, Error> {
-        let id = PortId(self.next_port);
-        self.next_port = self.next_port.checked_add(1).ok_or(Error::PortsExhausted)?;
+        let id = self.port_ids.take().ok_or(Error::PortsExhausted)?;
         let counters = Arc::new(PortCounters::default());
         if !self.worker.commands().tell(Command::Attach(id, io, Arc::clone(&counters))) {
             return Err(Error::WorkerGone);
@@ -231,9 +231,11 @@ impl Agent {
         true
     }
 
+    /// Takes a port that the last tables do not name from the worker.
     fn unplug(&mut self, port: PortId) {
         self.worker.commands().tell(Command::Detach(port));
         self.ports.remove(&port);
+        self.port_ids.rest(port, self.tables.version);
     }
 
     fn release(&mut self, pod: &PodName) {
@@ -322,7 +324,7 @@ impl Agent {
                 Report::Denied(denied) => self.note(&denied),
                 Report::PortLost(port, error) => self.lost(port, error),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
-                Report::Retired(tables) => drop(tables),
+                Report::Retired(tables) => self.port_ids.retired(tables.version),
             }
         }
     }
