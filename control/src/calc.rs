@@ -1,9 +1,9 @@
 //! The calculation: cluster, topology and this node's attachments to the dataplane's tables.
 //!
-//! It depends on the current state only, never on the way there, but for two things that must outlive a table: indexes of
-//! tunnels, and the route generation by which a flow tells that its way has changed.
+//! It depends on the current state only, never on the way there, but for what must outlive a table: indexes of tunnels, the
+//! route generation and the revisions by which a flow tells that its way or its policy has changed, and what rules counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use manx_dataplane::encapsulation::{LinkAddresses, Outer};
 use manx_dataplane::tables::{Connections, Endpoint, HostPort, PortId, Role, Tables, Tunnel, Via};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
-use manx_policy_compiler::model::{Direction, ObjectName, Reason};
+use manx_policy_compiler::model::{Direction, ObjectName, Reason, Verdict};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
 use crate::import::Cluster;
@@ -72,16 +72,38 @@ pub struct Calculation {
     version: u64,
     route_generation: u32,
     ways: Option<Ways>,
+    /// Of the attached pods.
     revisions: BTreeMap<ObjectName, Revision>,
-    reasons: BTreeMap<u32, Reason>,
+    /// The last number of a revision.
+    last_revision: u32,
+    counted: BTreeMap<u32, Counted>,
+    /// How many slots the last tables name.
+    named: usize,
+    /// What slots that count nothing now had counted before.
+    bases: BTreeMap<u32, u64>,
+    /// What folded slots have counted: allowed, denied.
+    former: [u64; 2],
 }
 
-/// An endpoint's policy: the image's hash of it, and how often that has changed. A flow remembers the count, in which,
-/// other than in a part of the hash, no two policies can coincide.
+/// An endpoint's policy: the image's hash of it, and the number under which flows remember it. No two meanings have the
+/// same number, be they one pod's or those of pods that had an address one after the other.
 struct Revision {
     hash: u64,
-    count: u32,
+    number: u32,
 }
+
+/// A slot and what it counts.
+struct Counted {
+    reason: Reason,
+    /// The version of the last tables that name it.
+    last: u64,
+    /// What it had counted for others before.
+    base: u64,
+}
+
+/// Slots that no tables name are kept up to as many as those that they do name, and this many at least: a policy that comes
+/// back goes on counting where it stopped.
+const KEPT_SLOTS: usize = 1024;
 
 /// What a flow's remembered way depends on.
 #[derive(PartialEq)]
@@ -97,7 +119,6 @@ impl Calculation {
     pub fn tables(&mut self, inputs: &Inputs<'_>) -> Tables {
         let local_names = inputs.locals.keys().cloned().collect();
         let image = Arc::new(self.compiler.compile(&inputs.cluster.model, &local_names));
-        self.reasons.extend(image.paths().iter().map(|path| (path.slot, path.reason.clone())));
         let tunnels = self.tunnels(inputs);
         let routes = self.routes(inputs);
         let peers = inputs.topology.peers();
@@ -124,6 +145,7 @@ impl Calculation {
             self.ways = Some(ways);
         }
         self.version += 1;
+        self.count(&image);
         Tables {
             version: self.version,
             route_generation: self.route_generation,
@@ -198,6 +220,7 @@ impl Calculation {
 
     /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
+        self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
         let mut endpoints = vec![None; len];
         for (name, local) in inputs.locals {
@@ -214,11 +237,54 @@ impl Calculation {
     }
 
     fn revision(&mut self, name: &ObjectName, hash: u64) -> u32 {
-        let revision = self.revisions.entry(name.clone()).or_insert(Revision { hash, count: 1 });
+        let last = &mut self.last_revision;
+        let mut next = || {
+            *last = last.wrapping_add(1).max(1);
+            *last
+        };
+        let revision =
+            self.revisions.entry(name.clone()).or_insert_with(|| Revision { hash, number: next() });
         if revision.hash != hash {
-            *revision = Revision { hash, count: revision.count.wrapping_add(1).max(1) };
+            *revision = Revision { hash, number: next() };
         }
-        revision.count
+        revision.number
+    }
+
+    /// Notes what the slots of the image count.
+    fn count(&mut self, image: &Image) {
+        self.named = image.paths().len();
+        for path in image.paths() {
+            let bases = &mut self.bases;
+            let counted = self.counted.entry(path.slot).or_insert_with(|| Counted {
+                reason: path.reason.clone(),
+                last: 0,
+                base: bases.remove(&path.slot).unwrap_or_default(),
+            });
+            counted.last = self.version;
+        }
+    }
+
+    /// No worker uses tables up to version `unused` any more. If too many slots are named only by such, they are folded:
+    /// their counts, which `read` tells, go into [`Calculation::former`], and the slots are for other rules. Flows remember
+    /// slots, so all are judged again by the next tables, which are the first to give those slots to others.
+    pub fn fold(&mut self, unused: u64, read: impl Fn(u32) -> u64) {
+        if self.counted.len() <= self.named + self.named.max(KEPT_SLOTS) {
+            return;
+        }
+        let gone: BTreeSet<u32> = self
+            .counted
+            .iter()
+            .filter(|(_, counted)| counted.last <= unused && counted.last < self.version)
+            .map(|(slot, _)| *slot)
+            .collect();
+        for slot in &gone {
+            let Some(Counted { reason, base, .. }) = self.counted.remove(slot) else { continue };
+            let total = read(*slot);
+            self.former[reason.verdict() as usize] += total.wrapping_sub(base);
+            self.bases.insert(*slot, total);
+        }
+        self.compiler.release(&gone);
+        self.revisions.clear();
     }
 
     /// The routes of the last tables.
@@ -228,12 +294,19 @@ impl Calculation {
 
     /// What a counter slot counts.
     pub fn reason(&self, slot: u32) -> Option<&Reason> {
-        self.reasons.get(&slot)
+        self.counted.get(&slot).map(|counted| &counted.reason)
     }
 
-    /// Every counter slot that any table has had, and what it counts.
-    pub fn reasons(&self) -> impl Iterator<Item = (u32, &Reason)> {
-        self.reasons.iter().map(|(slot, reason)| (*slot, reason))
+    /// Every slot that is not folded: what it counts, and its count, made of what `read` tells.
+    pub fn counts(&self, read: impl Fn(u32) -> u64) -> impl Iterator<Item = (&Reason, u64)> {
+        self.counted
+            .iter()
+            .map(move |(slot, counted)| (&counted.reason, read(*slot).wrapping_sub(counted.base)))
+    }
+
+    /// What rules have counted whose slots are folded.
+    pub fn former(&self, verdict: Verdict) -> u64 {
+        self.former[verdict as usize]
     }
 }
 
@@ -260,3 +333,6 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
 fn router<A>(inputs: &Inputs<'_>, of_family: impl Fn(IpAddr) -> Option<A>) -> Option<A> {
     inputs.topology.tunnel_addresses.iter().copied().find_map(of_family)
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,8 +79,8 @@ pub struct WorkerCounters {
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 4096;
 
-/// A counter for every slot (a rule, or the lack of one) that a classifier image names. Slots are never reused for
-/// another rule, so a counter survives every recompilation. Memory comes in chunks as slots are first counted.
+/// A counter for every slot (a rule, or the lack of one) that a classifier image names. A slot is another's only
+/// after control has folded its count, so a counter survives every recompilation. Memory comes in chunks as slots are first counted.
 #[derive(Debug)]
 pub struct SlotCounters(Box<[OnceLock<Box<[Counter]>>]>);
 

@@ -74,7 +74,7 @@ pub struct Endpoint {
     pub ingress: ChainId,
     /// What judges packets from it.
     pub egress: ChainId,
-    /// Counts the changes of either chain's meaning, from 1.
+    /// Names the meaning of both chains: not another's, of this endpoint or of one that had its addresses. From 1.
     pub revision: u32,
 }
 

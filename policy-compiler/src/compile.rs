@@ -14,20 +14,19 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use ahash::AHashMap;
-
 use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
 use crate::classes::Classes;
 use crate::identity::Interner;
 use crate::image::{BY_SOURCE, Chain, Identity, Image, PathId, Row, Span};
 use crate::members::Members;
-use crate::model::{Decision, Direction, Model, Reason};
+use crate::model::Model;
 use crate::predicates::{AtomTruths, evaluate};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, Resolved, resolve};
 use crate::row::{Cell, RowContent};
 use crate::rows::Tables;
+use crate::slots::Slots;
 
 /// Bytes of rows and cells that an image may hold if nothing else is said.
 pub const DEFAULT_BUDGET: usize = 64 << 20;
@@ -37,7 +36,7 @@ pub const DEFAULT_BUDGET: usize = 64 << 20;
 pub struct Compiler {
     interner: Interner,
     members: Members,
-    slots: AHashMap<Decision, u32>,
+    slots: Slots,
     /// How many identities the last image used.
     used: u32,
     budget: usize,
@@ -57,10 +56,14 @@ impl Compiler {
 
     /// A compiler whose images hold at most about this many bytes of rows and cells.
     pub fn with_budget(budget: usize) -> Self {
-        let unknown = Direction::ALL.into_iter().map(|d| Decision::from(Reason::Unknown(d)));
-        let slots = unknown.zip(0..).collect();
         let (interner, members) = (Interner::default(), Members::default());
-        Self { interner, members, slots, used: 0, budget }
+        Self { interner, members, slots: Slots::default(), used: 0, budget }
+    }
+
+    /// Forgets the decisions that have these slots and gives the slots to others. It is for the caller to know that nobody
+    /// uses an image that names them, or will count by them.
+    pub fn release(&mut self, slots: &BTreeSet<u32>) {
+        self.slots.release(slots);
     }
 
     /// The tables by which the `local` endpoints are judged: pods, and, without a namespace, host endpoints. Names that the
@@ -93,7 +96,7 @@ impl Compiler {
         let intervals = flatten(&tables.rows);
         self.used = addresses.keys.len() as u32;
         let Tables { cells, paths, linear, .. } = tables;
-        let slots = self.slots.len() as u32;
+        let slots = self.slots.end();
         Image {
             prefixes,
             entries: addresses.entries.into(),

@@ -48,7 +48,8 @@ pub struct Path {
     pub verdict: Verdict,
     /// The rules that were met on the way there.
     pub noted: Vec<Noted>,
-    /// Its counter: the same for the same decision in every image of one compiler, below [`Image::slots`].
+    /// Its counter, below [`Image::slots`]: the same for the same decision in every image of one compiler, until the slot is
+    /// released.
     pub slot: u32,
 }
 

@@ -48,6 +48,7 @@ pub mod resolve;
 mod row;
 mod rows;
 pub mod selector;
+mod slots;
 pub mod witness;
 
 #[cfg(test)]

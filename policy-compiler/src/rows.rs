@@ -14,13 +14,14 @@ use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
 use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step};
 use crate::row::{Cell, RowContent};
+use crate::slots::Slots;
 
 /// Bytes of an interval: its start and its path.
 const INTERVAL: usize = 6;
 
 /// The rows as they are being made.
 pub(crate) struct Tables<'s> {
-    slots: &'s mut AHashMap<Decision, u32>,
+    slots: &'s mut Slots,
     path_ids: AHashMap<Decision, PathId>,
     pub(crate) paths: Vec<Path>,
     row_ids: AHashMap<Rc<RowContent>, u32>,
@@ -32,7 +33,7 @@ pub(crate) struct Tables<'s> {
 
 impl<'s> Tables<'s> {
     pub(crate) fn build(
-        slots: &'s mut AHashMap<Decision, u32>,
+        slots: &'s mut Slots,
         budget: usize,
         resolved: &Resolved,
         predicates: &Predicates,
@@ -79,8 +80,7 @@ impl<'s> Tables<'s> {
             return *path;
         }
         let path = PathId(self.paths.len() as u32);
-        let next = self.slots.len() as u32;
-        let slot = *self.slots.entry(decision.clone()).or_insert(next);
+        let slot = self.slots.of(&decision);
         self.paths.push(Path::new(decision.clone(), slot));
         self.path_ids.insert(decision, path);
         path

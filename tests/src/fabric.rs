@@ -169,8 +169,7 @@ impl Node {
     /// Rule counters that are not 0, by what they count.
     pub fn decisions(&self) -> BTreeMap<Reason, u64> {
         let mut decisions = BTreeMap::new();
-        for (slot, reason) in self.calculation.reasons() {
-            let count = self.counters.rules.read(slot);
+        for (reason, count) in self.calculation.counts(|slot| self.counters.rules.read(slot)) {
             if count > 0 {
                 *decisions.entry(reason.clone()).or_default() += count;
             }

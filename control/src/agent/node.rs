@@ -324,7 +324,11 @@ impl Agent {
                 Report::Denied(denied) => self.note(&denied),
                 Report::PortLost(port, error) => self.lost(port, error),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
-                Report::Retired(tables) => self.port_ids.retired(tables.version),
+                Report::Retired(tables) => {
+                    self.port_ids.retired(tables.version);
+                    let counters = self.worker.counters();
+                    self.calculation.fold(tables.version, |slot| counters.rules.read(slot));
+                }
             }
         }
     }

@@ -145,19 +145,20 @@ fn flows(agent: &Agent) -> Vec<FlowStatus> {
     flows.recv_timeout(ANSWER).unwrap_or_default().iter().map(one).collect()
 }
 
+/// Rules and what they have counted; what is no longer there is summed up.
 fn rules(agent: &Agent) -> Vec<RuleCount> {
-    let counters = agent.worker.counters();
-    let one = |(slot, reason): (u32, &model::Reason)| {
-        let packets = counters.rules.read(slot);
-        let verdict = match reason.verdict() {
+    let counters = &agent.worker.counters().rules;
+    let one = |rule: String, verdict, packets| {
+        let verdict = match verdict {
             Verdict::Allow => "allow",
             Verdict::Deny => "deny",
         };
-        (packets > 0).then(|| RuleCount {
-            rule: reason.to_string(),
-            verdict: verdict.to_owned(),
-            packets,
-        })
+        RuleCount { rule, verdict: verdict.to_owned(), packets }
     };
-    agent.calculation.reasons().filter_map(one).collect()
+    let counts = agent.calculation.counts(|slot| counters.read(slot));
+    let rules = counts.map(|(reason, packets)| one(reason.to_string(), reason.verdict(), packets));
+    let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
+        one("rules that are gone".to_owned(), verdict, agent.calculation.former(verdict))
+    });
+    rules.chain(former).filter(|rule| rule.packets > 0).collect()
 }

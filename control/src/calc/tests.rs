@@ -1,0 +1,124 @@
+use std::collections::VecDeque;
+
+use super::*;
+use crate::import::import;
+use crate::store::Contents;
+use crate::topology::topology;
+
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node}\nspec: {podCIDR: 10.244.0.0/24}\n\
+                    status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}\n";
+/// Tables that the worker may still use.
+const BEHIND: usize = 3;
+
+/// A node and pod `a` with the label `app: a`, and policies for it, each with one rule.
+fn cluster(policies: &[String]) -> Cluster {
+    let mut text = format!(
+        "{NODE}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: a, labels: {{app: a}}}}\n\
+         spec: {{nodeName: node, containers: [{{name: c}}]}}\nstatus: {{podIP: 10.244.0.2}}\n"
+    );
+    let policy = |name: &String| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}}}\n\
+             spec: {{podSelector: {{}}, ingress: [{{from: [{{podSelector: {{}}}}]}}]}}\n"
+        )
+    };
+    text += &policies.iter().map(policy).collect::<String>();
+    let cluster = import(&Contents::of_texts([("all.yaml", text.as_str())]));
+    assert!(cluster.problems.is_empty(), "{}", cluster.problems[0]);
+    cluster
+}
+
+fn local(port: u16) -> Local {
+    Local {
+        index: 0,
+        port: PortId(port),
+        addresses: vec!["10.244.0.2".parse().unwrap()],
+        mtu: 1480,
+    }
+}
+
+fn tables(
+    calculation: &mut Calculation,
+    cluster: &Cluster,
+    locals: &BTreeMap<ObjectName, Local>,
+) -> Tables {
+    calculation.tables(&Inputs {
+        cluster,
+        topology: &topology(cluster, "node").unwrap(),
+        locals,
+        underlay: &Underlay {
+            mtu: 1500,
+            raw: PortId(1),
+            packet_socket: None,
+            next_hops: BTreeMap::new(),
+        },
+        host: HostPort { port: PortId(0), mtu: 1500 },
+        connections: Connections::default(),
+    })
+}
+
+#[test]
+fn churn_of_policies_is_bounded_and_no_packet_is_counted_for_another_rule() {
+    let mut calculation = Calculation::default();
+    let locals = BTreeMap::from([(ObjectName::new("default", "a"), local(2))]);
+    let mut used: VecDeque<Tables> = VecDeque::new();
+    let mut counters: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut packets = 0;
+    let mut stays = 0;
+    let mut folds = 0;
+    for round in 0..2_500_u64 {
+        let policies = ["stays".to_owned(), format!("p{round}"), format!("q{round}")];
+        let before = calculation.counted.len();
+        let next = tables(&mut calculation, &cluster(&policies), &locals);
+        used.push_back(next);
+        // A slot has one meaning in all tables in use; a worker that is behind counts by any of them.
+        let mut meaning: BTreeMap<u32, &Reason> = BTreeMap::new();
+        for path in used.iter().flat_map(|tables| tables.image.paths()) {
+            assert_eq!(*meaning.entry(path.slot).or_insert(&path.reason), &path.reason, "{round}");
+            *counters.entry(path.slot).or_default() += 1;
+            packets += 1;
+            stays += u64::from(path.reason.to_string().contains("default/stays"));
+        }
+        for (slot, reason) in meaning {
+            assert_eq!(calculation.reason(slot), Some(reason));
+        }
+        if used.len() > BEHIND {
+            let retired = used.pop_front().unwrap();
+            calculation.fold(retired.version, |slot| counters.get(&slot).copied().unwrap_or(0));
+        }
+        folds += u32::from(calculation.counted.len() < before);
+        assert!(calculation.counted.len() <= 2 * KEPT_SLOTS, "{}", calculation.counted.len());
+        assert!(calculation.revisions.len() <= 1);
+    }
+    assert!(folds >= 3, "{folds}");
+    assert!(counters.len() < 2 * KEPT_SLOTS, "{} slots", counters.len());
+    let read = |slot| counters.get(&slot).copied().unwrap_or(0);
+    let now: u64 = calculation.counts(read).map(|(_, count)| count).sum();
+    let former = calculation.former(Verdict::Allow) + calculation.former(Verdict::Deny);
+    assert_eq!(now + former, packets);
+    let of_stays =
+        calculation.counts(read).filter(|(r, _)| r.to_string().contains("default/stays"));
+    assert_eq!(of_stays.map(|(_, count)| count).sum::<u64>(), stays);
+}
+
+#[test]
+fn no_two_meanings_have_one_revision_be_they_of_one_pod_or_of_one_address() {
+    let mut calculation = Calculation::default();
+    let mut seen: BTreeMap<u32, String> = BTreeMap::new();
+    let mut policies = Vec::new();
+    for round in 0..50_u16 {
+        policies.push(format!("p{round}"));
+        let cluster = cluster(&policies);
+        // Attached, gone, attached again: what a flow of its first life remembers must not be what its second is judged by.
+        let locals = BTreeMap::from([(ObjectName::new("default", "a"), local(round))]);
+        for locals in [locals.clone(), locals, BTreeMap::new()] {
+            let tables = tables(&mut calculation, &cluster, &locals);
+            assert_eq!(calculation.revisions.len(), locals.len());
+            for endpoint in tables.endpoints.iter().flatten() {
+                let meaning = policies.join(" ");
+                assert_eq!(*seen.entry(endpoint.revision).or_insert(meaning.clone()), meaning);
+            }
+        }
+    }
+    assert_eq!(seen.len(), 50);
+}
