@@ -65,6 +65,19 @@ fn a_wrong_usage_is_2_and_help_is_0() {
 }
 
 #[test]
+fn version_names_the_commit_that_is_checked_out() {
+    let said = text(&manx(&["version"]).stdout);
+    assert!(said.starts_with(concat!("manx ", env!("CARGO_PKG_VERSION"))), "{said}");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let git = Command::new("git").args(["-C", root, "rev-parse", "HEAD"]).output();
+    let commit = git.ok().filter(|git| git.status.success()).map(|git| text(&git.stdout));
+    match commit.filter(|_| fs::exists(format!("{root}/.git")).unwrap()) {
+        Some(commit) => assert!(said.contains(&format!("(commit {})\n", &commit[..12])), "{said}"),
+        None => assert!(!said.contains("commit"), "{said}"),
+    }
+}
+
+#[test]
 fn without_an_agent_the_answer_is_3_and_a_capture_writes_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("agent.sock");

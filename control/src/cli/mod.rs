@@ -94,11 +94,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Status(status) => status::run(&status),
         Command::Capture(capture) => capture::run(&capture),
         Command::Doctor(doctor) => doctor::run(&doctor),
-        Command::Version => output::print(&format!(
-            "manx {}\nagent protocol {}\n",
-            env!("CARGO_PKG_VERSION"),
-            crate::api::VERSION
-        )),
+        Command::Version => output::print(&version()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Manx::command(), "manx", &mut script);
@@ -106,6 +102,17 @@ fn run(command: Command) -> Result<(), Error> {
         }
         Command::Internal(internal) => internal::run(internal),
     }
+}
+
+/// The version, the commit where it was built in a git checkout, and what it speaks with agents.
+fn version() -> String {
+    let commit = option_env!("MANX_COMMIT").map(|commit| format!(" (commit {commit})"));
+    format!(
+        "manx {}{}\nagent protocol {}\n",
+        env!("CARGO_PKG_VERSION"),
+        commit.unwrap_or_default(),
+        crate::api::VERSION
+    )
 }
 
 #[cfg(test)]
