@@ -126,7 +126,7 @@ impl PodDevice {
 /// Which kind of device pods get. Says in the log which and why: call it once.
 ///
 /// # Errors
-/// TUN is asked for and `/dev/net/tun` does not open.
+/// TUN is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the node's.
 pub fn choose(preference: Preference) -> Result<Device, Error> {
     match (preference, crate::doctor::tun()) {
         (Preference::Only(Device::Veth), _) => Ok(Device::Veth),

@@ -74,7 +74,7 @@ pub enum UplinkMode {
 /// How pods are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodDevice {
-    /// TUN where /dev/net/tun can be opened, else veth
+    /// TUN where /dev/net/tun makes devices, else veth
     Auto,
     /// A TUN device inside the pod
     Tun,

@@ -21,7 +21,7 @@ pub use self::machine::{no_ipip_module, usable_cores};
 pub use self::namespaces::{network_namespaces_refused, user_namespaces_refused};
 pub use self::probe::{Found, probe};
 pub use self::sockets::{packet_sockets_refused, raw_sockets_refused};
-pub use self::tun::tun;
+pub use self::tun::{tun, tun_opens};
 
 /// Everything that was found.
 #[derive(Debug, Clone, Serialize)]
@@ -70,6 +70,15 @@ impl Report {
         checks.sort_by_key(|entry| entry.capability);
         let rig = checks.iter().all(|entry| entry.allowed || !entry.capability.needed_by_rig());
         Self { checks, seccomp, rig }
+    }
+}
+
+impl Report {
+    /// What is said where a capability is not there.
+    pub fn lack(&self, capability: Capability) -> Option<Lack> {
+        let entry = self.checks.iter().find(|entry| entry.capability == capability)?;
+        let (cost, remedy) = (entry.cost.clone()?, entry.remedy.clone()?);
+        Some(Lack { capability, found: entry.found.clone(), cost, remedy })
     }
 }
 

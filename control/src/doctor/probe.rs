@@ -8,7 +8,6 @@ use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
 use manx_dataplane::port::link::Link;
 use manx_dataplane::port::packet::PacketPort;
-use manx_dataplane::port::tun::Tun;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -27,7 +26,7 @@ pub type Found = Vec<(Capability, Check)>;
 
 /// Tries everything in namespaces such as the rig makes. For a process with a single thread, which is changed for good.
 pub fn probe() -> Found {
-    let device = tun();
+    let outside = tun::tun_opens();
     let user = enter_user_namespace();
     // Root goes on without.
     let go_on = user.is_ok() || geteuid().is_root();
@@ -35,14 +34,15 @@ pub fn probe() -> Found {
     let network = if go_on { Some(enter_other_namespaces()) } else { None };
     let inside = matches!(network, Some(Ok(_)));
     found.extend(network.map(|network| (Capability::NetworkNamespaces, network)));
-    match device {
-        Ok(_) if inside => found.extend(try_tun()),
-        other => found.push((Capability::Tun, other)),
-    }
     if inside {
+        // As an agent in the rig meets it: opened in these namespaces, by whom the process is in them.
+        found.extend(try_tun());
         found.push((Capability::PacketSockets, try_packet_sockets()));
         found.push((Capability::RawSockets, try_raw_sockets()));
         found.push((Capability::Ipv6, try_ipv6()));
+    } else if let Err(lack) = outside {
+        // That it opens would not say that it makes devices.
+        found.push((Capability::Tun, Err(lack)));
     }
     found
 }
@@ -105,22 +105,16 @@ fn enter_other_namespaces() -> Check {
 }
 
 fn try_tun() -> Found {
-    match Tun::open("manx-doctor-t", 2) {
-        Ok(queues) if queues.iter().all(|queue| queue.capabilities().udp_segmentation) => vec![
-            (
-                Capability::Tun,
-                Ok("/dev/net/tun makes devices with queues and TCP super-packets".to_owned()),
-            ),
+    let makes = "/dev/net/tun makes devices with queues and TCP super-packets".to_owned();
+    match tun() {
+        Ok(queue) if queue.capabilities().udp_segmentation => vec![
+            (Capability::Tun, Ok(makes)),
             (Capability::TunUdpOffload, Ok("TUN devices carry UDP super-packets".to_owned())),
         ],
-        Ok(_) => vec![
-            (
-                Capability::Tun,
-                Ok("/dev/net/tun makes devices with queues and TCP super-packets".to_owned()),
-            ),
-            (Capability::TunUdpOffload, Err(no_udp_offload())),
-        ],
-        Err(error) => vec![(Capability::Tun, Err(tun::device_refused(&error)))],
+        Ok(_) => {
+            vec![(Capability::Tun, Ok(makes)), (Capability::TunUdpOffload, Err(no_udp_offload()))]
+        }
+        Err(lack) => vec![(Capability::Tun, Err(lack))],
     }
 }
 

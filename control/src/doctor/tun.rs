@@ -4,18 +4,29 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use super::lack::{Capability, Check, Lack};
+use manx_dataplane::port::tun::Tun;
+
+use super::lack::{Capability, Lack};
 
 const DEVICE: &str = "/dev/net/tun";
+/// The device that is made to try; the kernel puts a free number for `%d`.
+const PROBE: &str = "manx-probe%d";
 const COST: &str = "pods are attached by veth pairs, which carry less";
 /// Whom the kernel shows where the owner has no number in this user namespace (`user_namespaces(7)`).
 const OVERFLOW: u32 = 65_534;
 
-/// Whether `/dev/net/tun` opens for this process. Cheap, and changes nothing: a descriptor that names no device makes
-/// none.
-pub fn tun() -> Check {
+/// Opens `/dev/net/tun` and makes a device with two queues in the calling thread's network namespace, which goes at once.
+/// A node that opens says nothing yet: the device takes `CAP_NET_ADMIN` over the namespace, and a driver that makes it.
+pub fn tun() -> Result<Tun, Lack> {
+    tun_opens()?;
+    let queues = Tun::open(PROBE, 2).map_err(|error| device_refused(&error))?;
+    queues.into_iter().next().ok_or_else(|| device_refused(&io::Error::other("no queue")))
+}
+
+/// Whether `/dev/net/tun` opens for this process. Changes nothing: a descriptor that names no device makes none.
+pub fn tun_opens() -> Result<(), Lack> {
     let Err(error) = OpenOptions::new().read(true).write(true).open(DEVICE) else {
-        return Ok(format!("{DEVICE} opens"));
+        return Ok(());
     };
     let node = std::fs::metadata(DEVICE)
         .ok()
@@ -24,7 +35,7 @@ pub fn tun() -> Check {
 }
 
 /// The sentence when the device node opens and no device can be made by it.
-pub(super) fn device_refused(error: &io::Error) -> Lack {
+fn device_refused(error: &io::Error) -> Lack {
     Lack {
         capability: Capability::Tun,
         found: format!("{DEVICE} opens and makes no device ({error})"),
@@ -71,7 +82,41 @@ fn lack(error: &io::Error, node: Option<Node>, user: u32) -> Lack {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+    use crate::netns::testing::skipped;
+
+    /// Set in a process without `CAP_NET_ADMIN`.
+    const POWERLESS: &str = "MANX_TEST_WITHOUT_NET_ADMIN";
+
+    #[test]
+    fn a_node_that_opens_and_makes_no_device_is_a_lack() {
+        let test = "doctor::tun::tests::a_node_that_opens_and_makes_no_device_is_a_lack";
+        if std::env::var_os(POWERLESS).is_some() {
+            tun_opens().unwrap();
+            let found = tun().unwrap_err().found;
+            assert!(found.contains("opens and makes no device"), "{found}");
+            return;
+        }
+        let setpriv = || {
+            let mut command = Command::new("setpriv");
+            command.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin", "--"]);
+            command
+        };
+        let is_there = setpriv().arg("true").status().is_ok_and(|status| status.success());
+        if !nix::unistd::geteuid().is_root() || !is_there || tun_opens().is_err() {
+            return skipped(test, "it takes root, setpriv and /dev/net/tun");
+        }
+        let again = setpriv()
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(POWERLESS, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&again.stdout);
+        assert!(again.status.success() && said.contains("1 passed"), "{said}");
+    }
 
     #[test]
     fn each_way_of_not_opening_has_its_sentence() {

@@ -195,7 +195,7 @@ impl Made {
 }
 
 fn make_tun(netns: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Result<(Made, Queues), Error> {
-    doctor::tun()?;
+    doctor::tun_opens()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
     let queues =
         netns::run_in(netns, || Tun::open(wanted.interface, wanted.queues))?.map_err(error)?;

@@ -75,7 +75,8 @@ fn build_and_check(
 /// Says once that pods hang on veth pairs, why, and what would give them TUN devices.
 fn tell_of_veth(settings: &Run, screen: &mut Screen) {
     if settings.pod_device == PodDevice::Auto
-        && let Err(lack) = doctor::tun()
+        && let Ok(report) = doctor::examine()
+        && let Some(lack) = report.lack(doctor::Capability::Tun)
     {
         screen.note(&lack.to_string());
     }
