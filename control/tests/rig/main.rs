@@ -5,6 +5,7 @@ mod bench;
 mod capture;
 mod change;
 mod forged;
+mod lost;
 mod mtu;
 mod stopped;
 mod traffic;
