@@ -4,4 +4,5 @@ mod ask;
 mod build;
 mod generate;
 mod laws;
+mod mutations;
 mod semantics;

@@ -1,0 +1,382 @@
+//! The proof can fail: every single change to the tables of a small cluster in which everything decides something is
+//! found, but for those that change no answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::build::*;
+use crate::compile::Compiler;
+use crate::image::{BY_SOURCE, ChainId, Identity, Image, LINEAR, NO_CLASS, PathId};
+use crate::model::*;
+use crate::prefix_map::PrefixMap;
+use crate::prove::prove;
+use crate::resolve::{Outcome, Steps};
+
+fn cluster() -> Cluster {
+    Cluster::new()
+        .namespace("shop", "team=a")
+        .tier("first", 1.0, DefaultAction::Deny)
+        .pod_with("shop/web", "app=web", "10.0.0.1 fd00::1", "http=tcp/8080")
+        .pod_with("ops/db", "app=db", "10.0.0.2 fd00::2", "sql=tcp/5432")
+        .host("eth0", "app=node", "192.0.2.10 2001:db8::10", "open")
+        .profile("open", "", [allow().from([not_who("has(zone)")])], [])
+        .network_set("far", "zone=far", "198.51.100.0/24 2001:db8:1::/48")
+        .service("ops/sql", "10.0.0.2 fd00::2", "tcp/5432")
+        .failsafe("tcp/22@198.51.100.0/24", "")
+        .unknown("203.0.113.1")
+        .policy(staged("draft").selects("app == 'web'").ingress([deny().tcp("8080")]))
+        .policy(global("first").tier("first").selects("app == 'web'").ingress([
+            log().icmp(ICMP, Some(8), Some(0)),
+            pass().from([who("app == 'db'")]),
+            allow().tcp("http").from([who("zone == 'far'")]),
+            pass().from([nets("10.0.0.0/8 fd00::/64").but("10.9.0.0/16")]),
+        ]))
+        .policy(kubernetes("shop/web").ingress([allow().tcp("80"), allow().of(50)]))
+        .policy(kubernetes("shop/out").egress([
+            allow().to([serving("ops/sql")]),
+            allow().udp("53").to([nets("192.0.2.0/24 2001:db8::/32")]),
+        ]))
+        .policy(global("sources").selects("app == 'db'").ingress([
+            deny().tcp("80-90").source_ports("1-1023"),
+            allow().from([nets("10.0.0.0/8 fd00::/64")]),
+        ]))
+        .policy(
+            global("forward")
+                .hook(Hook::Forward)
+                .selects("app == 'node'")
+                .ingress([allow().tcp("25").from([who("zone == 'far'")])]),
+        )
+        .policy(
+            global("early")
+                .hook(Hook::PreDnat)
+                .selects("app == 'node'")
+                .ingress([deny().not_of(51)]),
+        )
+}
+
+/// How many mutations were found, and how many change no answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    found: usize,
+    same: usize,
+}
+
+struct Bench {
+    cluster: Cluster,
+    image: Image,
+    counts: Count,
+    wrong: Vec<String>,
+}
+
+impl Bench {
+    fn new(budget: usize) -> Self {
+        let cluster = cluster();
+        let image = Compiler::with_budget(budget).compile(&cluster.model, &cluster.all());
+        prove(&cluster.model, &cluster.all(), &image).unwrap();
+        Self { cluster, image, counts: Count::default(), wrong: Vec::new() }
+    }
+
+    fn with_rows() -> Self {
+        let bench = Self::new(usize::MAX);
+        assert_eq!(bench.image.counts().linear, 0);
+        bench
+    }
+
+    fn refuted(&self) -> bool {
+        prove(&self.cluster.model, &self.cluster.all(), &self.image).is_err()
+    }
+
+    fn count(&mut self, refuted: bool, same: bool, what: &str) {
+        match (refuted, same) {
+            (true, false) => self.counts.found += 1,
+            (false, true) => self.counts.same += 1,
+            _ => self.wrong.push(format!("found {refuted}, means the same {same}: {what}")),
+        }
+    }
+
+    /// Everything that changes an answer was found, and nothing else, as often as said.
+    #[track_caller]
+    fn finish(&self, found: usize, same: usize) {
+        assert!(
+            self.wrong.is_empty(),
+            "{} of {:?}:\n{:#?}",
+            self.wrong.len(),
+            self.counts,
+            &self.wrong[..self.wrong.len().min(12)]
+        );
+        assert_eq!(self.counts, Count { found, same });
+    }
+
+    /// Puts `value` in a place, proves, and puts back what was there. `same` says why a change that is not found is none.
+    #[track_caller]
+    fn change<T: Clone + PartialEq + std::fmt::Debug>(
+        &mut self,
+        place: impl Fn(&mut Image) -> &mut T,
+        value: T,
+        same: impl Fn(&Image, &T, &T) -> bool,
+    ) {
+        let old = std::mem::replace(place(&mut self.image), value);
+        let refuted = self.refuted();
+        let value = std::mem::replace(place(&mut self.image), old.clone());
+        assert_ne!(old, value, "no mutation");
+        let same = same(&self.image, &old, &value);
+        self.count(refuted, same, &format!("{old:?} to {value:?}"));
+    }
+}
+
+/// Another of `len` numbers, and one that is none.
+fn others(at: u32, len: u32) -> impl Iterator<Item = u32> {
+    BTreeSet::from([at.wrapping_add(1) % len, len]).into_iter().filter(move |other| *other != at)
+}
+
+fn never<T>(_: &Image, _: &T, _: &T) -> bool {
+    false
+}
+
+#[test]
+fn a_changed_verdict_reason_or_note_is_found() {
+    let mut bench = Bench::with_rows();
+    for at in 0..bench.image.paths.len() {
+        let path = bench.image.paths[at].clone();
+        let flipped = match path.verdict {
+            Verdict::Allow => Verdict::Deny,
+            Verdict::Deny => Verdict::Allow,
+        };
+        bench.change(|image| &mut image.paths[at].verdict, flipped, never);
+        let other =
+            Reason::Broken(Direction::Ingress, PolicyName::new(PolicyKind::Global, "", "x"));
+        bench.change(|image| &mut image.paths[at].reason, other, never);
+        let rule = RuleName {
+            policy: PolicyName::new(PolicyKind::Global, "", "x"),
+            direction: Direction::Ingress,
+            index: 0,
+        };
+        let noted = [path.noted.clone(), vec![Noted { rule, action: Action::Log }]].concat();
+        bench.change(|image| &mut image.paths[at].noted, noted, never);
+    }
+    bench.finish(87, 0);
+}
+
+#[test]
+fn a_moved_bound_is_found() {
+    let mut bench = Bench::with_rows();
+    for at in 0..bench.image.starts.len() {
+        let start = bench.image.starts[at];
+        for moved in [start.checked_sub(1), start.checked_add(1)].into_iter().flatten() {
+            bench.change(|image| &mut image.starts[at], moved, never);
+        }
+    }
+    bench.finish(246, 0);
+}
+
+#[test]
+fn a_changed_path_of_an_interval_is_found() {
+    let mut bench = Bench::with_rows();
+    let (paths, runs) = (bench.image.paths.len() as u32, bench.image.by_source.len() as u32);
+    assert!(runs > 0);
+    let run = |image: &Image, path: PathId| {
+        let span = image.by_source.get((path.0 & !BY_SOURCE) as usize).copied();
+        span.filter(|_| path.0 & BY_SOURCE != 0)
+            .map(|span| image.intervals(span).collect::<Vec<_>>())
+    };
+    for at in 0..bench.image.interval_paths.len() {
+        let was = bench.image.interval_paths[at].0;
+        let shows_no_ports = bench.image.rows.iter().any(|row| {
+            let tables = row.tables.iter().skip(3);
+            tables
+                .map(|span| span.first..span.first + span.len)
+                .any(|run| run.contains(&(at as u32)))
+        });
+        let run_of = others(was & !BY_SOURCE, runs).map(|run| BY_SOURCE | run);
+        let of_path = others(was % paths, paths);
+        let all: BTreeSet<u32> = run_of.chain(of_path).filter(|path| *path != was).collect();
+        for path in all.into_iter().map(PathId) {
+            bench.change(
+                |image| &mut image.interval_paths[at],
+                path,
+                |image, old, new| {
+                    // What shows no ports is looked up as from port 0.
+                    shows_no_ports && run(image, *new).is_some_and(|run| run[0].1 == *old)
+                },
+            );
+        }
+    }
+    bench.finish(736, 3);
+}
+
+#[test]
+fn a_changed_run_by_source_port_is_found() {
+    let mut bench = Bench::with_rows();
+    for at in 0..bench.image.by_source.len() {
+        let len = bench.image.by_source[at].len;
+        for len in 0..len {
+            bench.change(|image| &mut image.by_source[at].len, len, never);
+        }
+        let first = bench.image.by_source[at].first;
+        bench.change(|image| &mut image.by_source[at].first, first + 1, never);
+    }
+    bench.finish(8, 0);
+}
+
+#[test]
+fn a_changed_path_of_packets_that_show_nothing_is_found() {
+    let mut bench = Bench::with_rows();
+    let paths = bench.image.paths.len() as u32;
+    for at in 0..bench.image.rows.len() {
+        for table in 0..bench.image.rows[at].bare.len() {
+            let was = bench.image.rows[at].bare[table].0;
+            for path in others(was, paths).map(PathId) {
+                bench.change(|image| &mut image.rows[at].bare[table], path, never);
+            }
+        }
+    }
+    bench.finish(220, 0);
+}
+
+#[test]
+fn a_changed_row_of_a_cell_is_found() {
+    let mut bench = Bench::with_rows();
+    let rows = bench.image.rows.len() as u32;
+    for at in 0..bench.image.cells.len() {
+        for row in others(bench.image.cells[at], rows).chain([LINEAR]) {
+            bench.change(|image| &mut image.cells[at], row, never);
+        }
+    }
+    bench.finish(468, 0);
+}
+
+/// Whether every chain leads two classes to one row; those that are judged rule by rule look at their truths.
+fn rows_of_classes_are_equal(image: &Image, a: u32, b: u32) -> bool {
+    let rows = |class: u32| -> Option<Vec<u32>> {
+        let chains = (0..image.chains.len() as u32).map(ChainId);
+        chains.map(|chain| image.cell(chain, class as usize)).collect()
+    };
+    a < image.class_truths.len() as u32 && b < image.class_truths.len() as u32 && rows(a) == rows(b)
+}
+
+#[test]
+fn a_changed_class_of_an_identity_is_found() {
+    let mut bench = Bench::with_rows();
+    let classes = bench.image.class_truths.len() as u32;
+    for at in 0..bench.image.classes.len() {
+        for class in (0..=classes).chain([NO_CLASS]) {
+            if class != bench.image.classes[at] {
+                bench.change(
+                    |image| &mut image.classes[at],
+                    class,
+                    |image, old, new| rows_of_classes_are_equal(image, *old, *new),
+                );
+            }
+        }
+    }
+    bench.finish(206, 4);
+}
+
+#[test]
+fn a_changed_identity_of_a_prefix_is_found() {
+    let mut bench = Bench::with_rows();
+    let mut identities: Vec<Identity> =
+        bench.image.entries.iter().map(|(_, identity)| *identity).collect();
+    identities.push(Identity::UNKNOWN);
+    identities.sort_unstable();
+    identities.dedup();
+    let entries = bench.image.entries.clone();
+    for at in 0..entries.len() {
+        for identity in identities.iter().filter(|identity| **identity != entries[at].1) {
+            let mut changed = entries.clone();
+            changed[at].1 = *identity;
+            bench.image.prefixes =
+                PrefixMap::build(0, changed.iter().map(|(net, identity)| (*net, identity.0)));
+            bench.image.entries = changed;
+            let class = |identity| bench.image.class(identity);
+            let same = class(*identity).zip(class(entries[at].1)).is_some_and(|(new, old)| {
+                rows_of_classes_are_equal(&bench.image, new as u32, old as u32)
+            });
+            let refuted = bench.refuted();
+            bench.count(refuted, same, &format!("{} to {identity:?}", entries[at].0));
+        }
+    }
+    bench.finish(232, 8);
+}
+
+#[test]
+fn a_changed_chain_of_an_endpoint_is_found() {
+    let mut bench = Bench::with_rows();
+    let endpoints: Vec<_> = bench.image.endpoints.keys().cloned().collect();
+    let chains = bench.image.chains.len() as u32;
+    for endpoint in endpoints {
+        let local: BTreeMap<_, _> = bench.image.endpoints[&endpoint].chains.clone();
+        for (at, was) in &local {
+            for chain in (0..=chains).map(ChainId).filter(|chain| chain != was) {
+                // Where no policy speaks, two stages may say the same.
+                let same = |image: &Image, a: &ChainId, b: &ChainId| {
+                    let classes = 0..image.class_truths.len();
+                    (b.0 as usize) < image.chains.len()
+                        && classes
+                            .into_iter()
+                            .all(|class| image.cell(*a, class) == image.cell(*b, class))
+                };
+                bench.change(
+                    |image| image.endpoints.get_mut(&endpoint).unwrap().chains.get_mut(at).unwrap(),
+                    chain,
+                    same,
+                );
+            }
+            bench.image.endpoints.get_mut(&endpoint).unwrap().chains.remove(at);
+            let refuted = bench.refuted();
+            bench.count(refuted, false, &format!("{endpoint} without {at:?}"));
+            bench.image.endpoints.get_mut(&endpoint).unwrap().chains.insert(*at, *was);
+        }
+    }
+    bench.finish(150, 6);
+}
+
+/// A rule's path, or behind them a tier's end's.
+fn slot(image: &mut Image, chain: ChainId, at: usize) -> &mut Option<PathId> {
+    let linear = image.linear.get_mut(&chain).unwrap();
+    linear.step_paths.iter_mut().chain(linear.end_paths.iter_mut()).nth(at).unwrap()
+}
+
+/// Whether a rule, or behind them a tier's end, stands behind a tier that lets nothing go on: nobody gets there.
+fn behind_the_last_word(steps: &Steps, at: usize) -> bool {
+    let passes = |tier: usize| {
+        let mut of_tier = steps.steps.iter().filter(|step| step.tier as usize == tier);
+        of_tier.any(|step| matches!(step.outcome, Outcome::Pass(_)))
+    };
+    let tier = match steps.steps.get(at) {
+        Some(step) => step.tier as usize,
+        None => at - steps.steps.len(),
+    };
+    (0..tier).any(|tier| steps.ends[tier].is_some() && !passes(tier))
+}
+
+#[test]
+fn a_changed_path_of_a_rule_judged_by_itself_is_found() {
+    let mut bench = Bench::new(0);
+    let paths = bench.image.paths.len() as u32;
+    assert_eq!(bench.image.counts().linear, bench.image.counts().chains);
+    for chain in bench.image.linear.keys().copied().collect::<Vec<_>>() {
+        let steps = bench.image.linear[&chain].step_paths.len();
+        let ends = bench.image.linear[&chain].end_paths.len();
+        for at in 0..steps + ends {
+            let old = *slot(&mut bench.image, chain, at);
+            // A rule that decides nothing and a tier's end that goes on have no path to change.
+            if old.is_none() {
+                continue;
+            }
+            let was = old.unwrap().0;
+            let unreachable = behind_the_last_word(&bench.image.linear[&chain].steps, at);
+            for path in others(was, paths).map(|path| Some(PathId(path))).chain([None]) {
+                bench.change(|image| slot(image, chain, at), path, |_, _, _| unreachable);
+            }
+        }
+    }
+    bench.finish(78, 18);
+}
+
+#[test]
+fn a_counterexample_names_the_packet_and_both_answers() {
+    let mut bench = Bench::with_rows();
+    bench.image.paths.iter_mut().for_each(|path| path.verdict = Verdict::Allow);
+    let found = prove(&bench.cluster.model, &bench.cluster.all(), &bench.image).unwrap_err();
+    insta::assert_snapshot!(found.to_string(), @"eth0 ingress, peer 203.0.113.1, TCP without ports: expected Deny (unknown peer, ingress), found Allow (unknown peer, ingress)");
+}
