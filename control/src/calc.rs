@@ -4,18 +4,23 @@
 //! route generation and the revisions by which a flow tells that its way or its policy has changed, and what rules counted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_dataplane::encapsulation::{LinkAddresses, Outer};
-use manx_dataplane::tables::{Connections, Endpoint, HostPort, PortId, Role, Tables, Tunnel, Via};
+use manx_dataplane::tables::{
+    Connections, Endpoint, HostPolicy, HostPort, PortId, Role, Tables, Tunnel, Via,
+};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{Direction, ObjectName, Reason, Verdict};
 use manx_policy_compiler::prefix_map::PrefixMap;
+use manx_policy_compiler::resolve::Stage;
 
 use crate::import::Cluster;
+use crate::interfaces::Interfaces;
 use crate::topology::{Leads, Topology};
 
 /// Bytes of the outer IPv4 header: what a tunnel's MTU is smaller by than the underlay's.
@@ -62,6 +67,8 @@ pub struct Inputs<'a> {
     pub host: HostPort,
     /// How connections are followed.
     pub connections: Connections,
+    /// The node's own interfaces.
+    pub interfaces: Interfaces<'a>,
 }
 
 /// What survives from one table to the next.
@@ -117,7 +124,10 @@ struct Ways {
 impl Calculation {
     /// Makes the next tables.
     pub fn tables(&mut self, inputs: &Inputs<'_>) -> Tables {
-        let local_names = inputs.locals.keys().cloned().collect();
+        let model = &inputs.cluster.model;
+        let hosts = [inputs.interfaces.native(model), inputs.interfaces.tunnelled(model)];
+        let hosts = hosts.map(|host| host.map(|name| ObjectName::new("", name)));
+        let local_names = inputs.locals.keys().chain(hosts.iter().flatten()).cloned().collect();
         let image = Arc::new(self.compiler.compile(&inputs.cluster.model, &local_names));
         let tunnels = self.tunnels(inputs);
         let routes = self.routes(inputs);
@@ -150,6 +160,7 @@ impl Calculation {
             version: self.version,
             route_generation: self.route_generation,
             endpoints: self.endpoints(inputs, &image),
+            host_policy: self.host_policy(inputs, &image, hosts),
             image,
             routes: Arc::new(map),
             tunnels,
@@ -220,7 +231,8 @@ impl Calculation {
 
     /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
-        self.revisions.retain(|name, _| inputs.locals.contains_key(name));
+        let is_host = |name: &ObjectName| name.namespace.is_empty();
+        self.revisions.retain(|name, _| inputs.locals.contains_key(name) || is_host(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
         let mut endpoints = vec![None; len];
         for (name, local) in inputs.locals {
@@ -234,6 +246,32 @@ impl Calculation {
             }
         }
         endpoints
+    }
+
+    fn host_policy(
+        &mut self,
+        inputs: &Inputs<'_>,
+        image: &Image,
+        hosts: [Option<ObjectName>; 2],
+    ) -> HostPolicy {
+        let drops_to_node = inputs.cluster.drops_to_node;
+        // No pod has that name.
+        let name = ObjectName::new("", "");
+        if !drops_to_node && hosts.iter().all(Option::is_none) {
+            self.revisions.remove(&name);
+            return HostPolicy::default();
+        }
+        let mut hasher = DefaultHasher::new();
+        drops_to_node.hash(&mut hasher);
+        let [native, tunnelled] = hosts.map(|host| {
+            let host = host?;
+            image.revision(&host).hash(&mut hasher);
+            let chain = |direction| image.chain_at(&host, Stage::Forward, direction);
+            Some([chain(Direction::Ingress)?, chain(Direction::Egress)?])
+        });
+        (native.is_some(), tunnelled.is_some()).hash(&mut hasher);
+        let revision = self.revision(&name, hasher.finish());
+        HostPolicy { native, tunnelled, drops_to_node, revision }
     }
 
     fn revision(&mut self, name: &ObjectName, hash: u64) -> u32 {

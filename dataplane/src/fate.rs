@@ -49,6 +49,9 @@ pub enum DropReason {
     PolicyEgress,
     /// The destination's ingress policy denies it.
     PolicyIngress,
+    /// From a pod to its own node, which takes nothing from pods
+    /// ([`HostPolicy::drops_to_node`](crate::tables::HostPolicy)).
+    EndpointToHost,
     /// A TCP packet that is no SYN and belongs to no flow, where that is forbidden
     /// ([`Connections::tcp_strict`](crate::tables::Connections)).
     TcpWithoutFlow,
@@ -74,7 +77,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of their discriminants.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Malformed,
         Self::NotOurs,
         Self::NoTables,
@@ -85,6 +88,7 @@ impl DropReason {
         Self::TunnelFromPod,
         Self::PolicyEgress,
         Self::PolicyIngress,
+        Self::EndpointToHost,
         Self::TcpWithoutFlow,
         Self::NoRoute,
         Self::HostUnreachable,
@@ -110,6 +114,7 @@ impl DropReason {
             Self::TunnelFromPod => "tunnel-from-pod",
             Self::PolicyEgress => "policy-egress",
             Self::PolicyIngress => "policy-ingress",
+            Self::EndpointToHost => "endpoint-to-host",
             Self::TcpWithoutFlow => "tcp-without-flow",
             Self::NoRoute => "no-route",
             Self::HostUnreachable => "host-unreachable",

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use manx_policy_compiler::image::{ChainId, Identity};
-use manx_policy_compiler::model::{Transport, Verdict};
+use manx_policy_compiler::model::{Direction, Transport, Verdict};
 
 use crate::fate::DropReason;
 use crate::flow::RuleCounters;
@@ -50,7 +50,8 @@ impl Judgement {
 pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
     let revision = |via| match via {
         Via::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
-        Via::NoRoute | Via::Unreachable | Via::Node | Via::Host | Via::Tunnel(_) => 0,
+        Via::Node | Via::Host | Via::Tunnel(_) => tables.host_policy.revision,
+        Via::NoRoute | Via::Unreachable => 0,
     };
     Grounds {
         source_identity: tables.image.identity(ends.source).0,
@@ -60,40 +61,76 @@ pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
     }
 }
 
-/// Judges a flow in its original direction: egress of a local source, then ingress of a local destination.
+/// Judges a flow in its original direction, asking everybody on its way: egress of a local source, the node's interface where
+/// it leaves, the node's interface where it arrives, ingress of a local destination.
 ///
 /// Two exceptions, both Kubernetes': a pod can always reach itself, and a node can always reach its own pods.
 pub fn judge(tables: &Tables, ends: &Ends, grounds: &Grounds, transport: Transport) -> Judgement {
-    let mut judgement = Judgement::without_rules(None);
     if matches!(ends.from, Via::Endpoint(_)) && ends.from == ends.to {
-        return judgement;
+        return Judgement::without_rules(None);
     }
-    let ask = |chain: ChainId, own: u32, peer: u32| {
-        let (own, peer) = (Identity(own), Identity(peer));
-        let path = tables.image.path(tables.image.classify(chain, own, peer, transport));
-        (path.verdict == Verdict::Deny, path.slot)
+    let mut asked = Asked { tables, grounds, transport, judgement: Judgement::without_rules(None) };
+    let pod = |via| match via {
+        Via::Endpoint(index) => Some(tables.endpoint(index)),
+        _ => None,
     };
-    if let Via::Endpoint(index) = ends.from {
-        let Some(source) = tables.endpoint(index) else {
-            return Judgement { denied: Some(DropReason::NoTables), ..judgement };
+    let interface = |via, direction| {
+        let chains = match via {
+            Via::Host => tables.host_policy.native,
+            Via::Tunnel(_) => tables.host_policy.tunnelled,
+            Via::Endpoint(_) | Via::Node | Via::NoRoute | Via::Unreachable => None,
         };
-        let (deny, slot) =
-            ask(source.egress, grounds.source_identity, grounds.destination_identity);
-        judgement.rules.egress = slot;
-        if deny {
-            return Judgement { denied: Some(DropReason::PolicyEgress), ..judgement };
+        chains.map(|chains: [ChainId; 2]| chains[direction as usize])
+    };
+    if let Some(source) = pod(ends.from) {
+        let Some(source) = source else { return asked.refused(DropReason::NoTables) };
+        let leaves = interface(ends.to, Direction::Egress);
+        for chain in [Some(source.egress), leaves].into_iter().flatten() {
+            if asked.denies(chain, Direction::Egress) {
+                return asked.refused(DropReason::PolicyEgress);
+            }
+        }
+        if ends.to == Via::Node && tables.host_policy.drops_to_node {
+            return asked.refused(DropReason::EndpointToHost);
         }
     }
-    if let (Via::Endpoint(index), false) = (ends.to, ends.from == Via::Node) {
-        let Some(destination) = tables.endpoint(index) else {
-            return Judgement { denied: Some(DropReason::NoTables), ..judgement };
-        };
-        let (deny, slot) =
-            ask(destination.ingress, grounds.destination_identity, grounds.source_identity);
-        judgement.rules.ingress = slot;
-        if deny {
-            return Judgement { denied: Some(DropReason::PolicyIngress), ..judgement };
+    if let (Some(destination), false) = (pod(ends.to), ends.from == Via::Node) {
+        let Some(destination) = destination else { return asked.refused(DropReason::NoTables) };
+        let arrives = interface(ends.from, Direction::Ingress);
+        for chain in [arrives, Some(destination.ingress)].into_iter().flatten() {
+            if asked.denies(chain, Direction::Ingress) {
+                return asked.refused(DropReason::PolicyIngress);
+            }
         }
     }
-    judgement
+    asked.judgement
+}
+
+/// A flow on its way past everybody who is asked about it.
+struct Asked<'a> {
+    tables: &'a Tables,
+    grounds: &'a Grounds,
+    transport: Transport,
+    judgement: Judgement,
+}
+
+impl Asked<'_> {
+    /// Whether a chain denies the flow. What it decided by is kept; of an interface and a pod in one direction the one that
+    /// was asked last.
+    fn denies(&mut self, chain: ChainId, direction: Direction) -> bool {
+        let source = Identity(self.grounds.source_identity);
+        let destination = Identity(self.grounds.destination_identity);
+        let (own, peer, slot) = match direction {
+            Direction::Egress => (source, destination, &mut self.judgement.rules.egress),
+            Direction::Ingress => (destination, source, &mut self.judgement.rules.ingress),
+        };
+        let image = &self.tables.image;
+        let path = image.path(image.classify(chain, own, peer, self.transport));
+        *slot = path.slot;
+        path.verdict == Verdict::Deny
+    }
+
+    fn refused(self, reason: DropReason) -> Judgement {
+        Judgement { denied: Some(reason), ..self.judgement }
+    }
 }

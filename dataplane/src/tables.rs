@@ -132,6 +132,20 @@ pub struct Connections {
     pub established: Established,
 }
 
+/// Policy for this node's own interfaces, as far as their packets come by here: those that are forwarded between its pods
+/// and the world (Calico documentation, "Host endpoints", `applyOnForward`), and those that pods send to the node itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostPolicy {
+    /// Of packets that travel as they are: the chain of each direction, if a host endpoint governs the interface.
+    pub native: Option<[ChainId; 2]>,
+    /// Of packets that travel in tunnels, which is another interface.
+    pub tunnelled: Option<[ChainId; 2]>,
+    /// Drop what a pod sends to its node, also what its egress policy allows (`defaultEndpointToHostAction`).
+    pub drops_to_node: bool,
+    /// Changes when any of that does, or what the chains mean.
+    pub revision: u32,
+}
+
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
@@ -155,6 +169,8 @@ pub struct Tables {
     pub host: Option<HostPort>,
     /// By port number.
     pub roles: Vec<Role>,
+    /// Policy for the node's own interfaces.
+    pub host_policy: HostPolicy,
     /// How connections are followed.
     pub connections: Connections,
     /// The source of the ICMP errors that this node originates.
@@ -177,6 +193,7 @@ impl Tables {
             underlay_address: None,
             host: None,
             roles: Vec::new(),
+            host_policy: HostPolicy::default(),
             connections: Connections::default(),
             router_v4: None,
             router_v6: None,

@@ -16,7 +16,30 @@ pub(crate) struct Addresses {
     /// hold every address.
     pub(crate) entries: Vec<(IpNet, Identity)>,
     /// The distinct identities in order of first appearance, each with the positions of those who have its addresses.
-    pub(crate) keys: Vec<(Identity, Key, Box<[Position]>)>,
+    pub(crate) keys: Vec<(Identity, Key, Held)>,
+}
+
+/// The positions of those who have an address, ascending. Nearly always one.
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    One(Position),
+    Several(Box<[Position]>),
+}
+
+impl Held {
+    fn of(positions: &[Position]) -> Self {
+        match positions {
+            [one] => Self::One(*one),
+            several => Self::Several(several.into()),
+        }
+    }
+
+    pub(crate) fn positions(&self) -> &[Position] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
 }
 
 /// A prefix as numbers that sort as prefixes do: address, then length.
@@ -99,7 +122,7 @@ impl Addresses {
         for (position, member) in members.all.iter().enumerate() {
             // Those who are no endpoints and whom no policy here can tell from nobody have no part.
             if member.is_endpoint() || !truths[position].is_empty() {
-                member.nets().for_each(|net| add(net, Item::member(position)));
+                member.for_each_net(|net| add(net, Item::member(position)));
             }
         }
         for address in &model.unknown {
@@ -122,6 +145,7 @@ impl Addresses {
     ) {
         items.sort_unstable();
         items.dedup();
+        interner.expect(items.len());
         // The prefixes around, innermost last: whoever has them and the atom.
         let mut around: Vec<(P, Vec<Position>, Option<IpNet>)> = Vec::new();
         let (mut held, mut ids): (Vec<Position>, Vec<MemberId>) = (Vec::new(), Vec::new());
@@ -157,7 +181,7 @@ impl Addresses {
                 seen.resize(at + 1, false);
             }
             if !std::mem::replace(&mut seen[at], true) {
-                self.keys.push((identity, key, held.as_slice().into()));
+                self.keys.push((identity, key, Held::of(&held)));
             }
             if !prefix.is_host() {
                 around.push((*prefix, held.clone(), atom));

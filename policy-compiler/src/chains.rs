@@ -39,7 +39,14 @@ impl LocalEnds<'_> {
             let Some(at) = keys.get(&identity) else { continue };
             let (_, key, holders) = self.addresses.keys.get(*at)?;
             let is_endpoint = |position: usize| self.members.all[position].is_endpoint();
-            let truth = local_truth(own, holders, key.atom, is_endpoint, self.truths, self.atoms);
+            let truth = local_truth(
+                own,
+                holders.positions(),
+                key.atom,
+                is_endpoint,
+                self.truths,
+                self.atoms,
+            );
             truths.push((Family::of(*address), identity, truth));
         }
         Some(truths)

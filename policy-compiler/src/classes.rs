@@ -70,7 +70,7 @@ impl Classes {
                 kinds.number(&key.atom.map(|atom| atoms.of(atom)).unwrap_or_default())
             });
             held.clear();
-            held.extend(holders.iter().map(|position| kind_of[*position]));
+            held.extend(holders.positions().iter().map(|position| kind_of[*position]));
             held.sort_unstable();
             held.dedup();
             held.retain(|kind| *kind != nothing);

@@ -86,6 +86,12 @@ impl Interner {
         identity
     }
 
+    /// About this many keys are going to be asked for.
+    pub(crate) fn expect(&mut self, keys: usize) {
+        let known = self.identities.len();
+        self.identities.reserve(keys.saturating_sub(known));
+    }
+
     /// How many numbers lie between the first that is not forgotten and the next new one.
     pub(crate) fn span(&self) -> usize {
         (self.next - self.first) as usize

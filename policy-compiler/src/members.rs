@@ -3,7 +3,7 @@
 //! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. It has a number as long as nothing
 //! of what predicates see of it changes; a member that is relabelled, or another one in its place, has another number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,21 +128,24 @@ impl Member {
         matches!(self.what, What::Pod(_) | What::Host(..))
     }
 
-    /// The prefixes that it has.
-    pub(crate) fn nets(&self) -> Box<dyn Iterator<Item = IpNet> + '_> {
+    /// Hands over the prefixes that it has.
+    pub(crate) fn for_each_net(&self, mut hand: impl FnMut(IpNet)) {
+        let mut hosts = |addresses: &BTreeSet<IpAddr>| {
+            for address in addresses {
+                hand(IpNet::from(*address));
+            }
+        };
         match &self.what {
-            What::Pod(endpoint) => Box::new(hosts(&endpoint.addresses)),
-            What::Host(host, _) => Box::new(hosts(&host.addresses)),
-            What::Service(some) => Box::new(hosts(&some.addresses)),
-            What::Set(set) => Box::new(set.nets.iter().map(IpNet::trunc)),
+            What::Pod(endpoint) => hosts(&endpoint.addresses),
+            What::Host(host, _) => hosts(&host.addresses),
+            What::Service(some) => hosts(&some.addresses),
+            What::Set(set) => {
+                for net in &set.nets {
+                    hand(net.trunc());
+                }
+            }
         }
     }
-}
-
-fn hosts<'a>(
-    addresses: impl IntoIterator<Item = &'a IpAddr> + 'a,
-) -> impl Iterator<Item = IpNet> + 'a {
-    addresses.into_iter().map(|address| IpNet::from(*address))
 }
 
 /// The members of a cluster: pods, then sets, then host endpoints, then services, each in the order of their names.

@@ -15,8 +15,7 @@ use ipnet::IpNet;
 
 use crate::model::{
     Action, DefaultAction, Direction, End, Entity, Family, Hook, IcmpMatch, Model, NAMESPACE,
-    Noted, ObjectName, Order, Policy, PolicyName, PortMatch, Protocol, Reason, Rule, RuleName,
-    Verdict,
+    Noted, ObjectName, Policy, PolicyName, PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
 };
 use crate::selector::{LabelSource, Selector};
 
@@ -332,7 +331,7 @@ pub struct Resolved {
 
 /// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them.
 pub fn resolve(model: &Model, local: &BTreeSet<LocalName>) -> Resolved {
-    let mut resolver = Resolver::new(model);
+    let mut resolver = Resolver::new(model, local);
     for name in local {
         let lists = resolver.endpoint(name);
         if let Some(lists) = lists {
@@ -353,21 +352,28 @@ struct Ordered<'m> {
 }
 
 impl<'m> Ordered<'m> {
-    fn new(model: &'m Model) -> Self {
-        type Key = (Order, String, Order, String);
-        let key = |name: &PolicyName, policy: &Policy| -> Key {
-            (model.tier(&policy.tier).order, policy.tier.clone(), policy.order, name.sort_key())
-        };
-        let mut all: Vec<(Key, &PolicyName, &Policy)> = model
-            .policies
-            .iter()
-            .map(|(name, policy)| (key(name, policy), name, policy.as_ref()))
+    /// The policies that may select one of `local`; the others, as a rule nearly all, are not even sorted.
+    fn new(model: &'m Model, local: &BTreeSet<LocalName>) -> Self {
+        let namespaces: BTreeSet<&str> = local.iter().map(|name| name.namespace.as_str()).collect();
+        let candidates = model.policies.iter().filter_map(|(name, policy)| {
+            let required = policy.selector.required_values(NAMESPACE);
+            let here = required.as_ref().is_none_or(|required| {
+                required.iter().any(|namespace| namespaces.contains(namespace))
+            });
+            here.then_some((name, policy.as_ref(), required))
+        });
+        let mut all: Vec<_> = candidates
+            .map(|(name, policy, required)| {
+                let tier = model.tier(&policy.tier).order;
+                ((tier, &policy.tier, policy.order, name.sort_key()), name, policy, required)
+            })
             .collect();
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        let all: Vec<_> = all.into_iter().map(|(_, name, policy)| (name, policy)).collect();
-        let mut ordered = Self { all, by_namespace: AHashMap::new(), anywhere: Vec::new() };
-        for (index, (_, policy)) in ordered.all.iter().enumerate() {
-            match policy.selector.required_values(NAMESPACE) {
+        let mut ordered =
+            Self { all: Vec::new(), by_namespace: AHashMap::new(), anywhere: Vec::new() };
+        for (index, (_, name, policy, required)) in all.into_iter().enumerate() {
+            ordered.all.push((name, policy));
+            match required {
                 Some(namespaces) => {
                     for namespace in namespaces {
                         ordered.by_namespace.entry(namespace.to_owned()).or_default().push(index);
@@ -400,10 +406,10 @@ struct Resolver<'m> {
 }
 
 impl<'m> Resolver<'m> {
-    fn new(model: &'m Model) -> Self {
+    fn new(model: &'m Model, local: &BTreeSet<LocalName>) -> Self {
         let mut resolver = Self {
             model,
-            ordered: Ordered::new(model),
+            ordered: Ordered::new(model, local),
             lists: AHashMap::new(),
             predicates: AHashMap::new(),
             questions: AHashMap::new(),

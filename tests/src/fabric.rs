@@ -11,6 +11,7 @@ use std::time::Duration;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use manx::calc::{Calculation, Inputs, Local, Underlay};
 use manx::import::{Cluster, Node as NodeObject, Pool, import};
+use manx::interfaces::Interfaces;
 use manx::manifest::object::IpipMode;
 use manx::store::Contents;
 use manx::topology::{Leads, topology};
@@ -287,6 +288,11 @@ impl Fabric {
             underlay: &underlay,
             host,
             connections: self.connections,
+            interfaces: Interfaces {
+                node: NODES[node],
+                uplink: Some("eth0"),
+                addresses: &[UNDERLAY[node].into()],
+            },
         })
     }
 

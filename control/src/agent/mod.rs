@@ -228,6 +228,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         addresses,
         raw: tunnels.raw,
         packet_socket: tunnels.packet_socket,
+        uplink: settings.uplink.clone(),
         underlay_mtu: uplink.mtu,
         host: host.pop().ok_or(Error::NoQueue)?,
         host_mtu: uplink.mtu,

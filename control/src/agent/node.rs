@@ -26,6 +26,7 @@ use super::{Error, status};
 use crate::api::{Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply};
 use crate::calc::{Calculation, Inputs, Local, Underlay};
 use crate::import::Cluster;
+use crate::interfaces::Interfaces;
 use crate::ipam;
 use crate::topology::{self, Topology};
 
@@ -66,6 +67,7 @@ pub(super) struct Agent {
     host: HostPort,
     connections: Connections,
     port_ids: PortIds,
+    uplink: String,
 }
 
 /// What an agent starts from.
@@ -83,6 +85,7 @@ pub(super) struct Parts {
     pub(super) host: Box<dyn PacketIo>,
     pub(super) host_mtu: u32,
     pub(super) connections: Connections,
+    pub(super) uplink: String,
 }
 
 impl Agent {
@@ -116,6 +119,7 @@ impl Agent {
             host: HostPort { port: PortId(0), mtu: parts.host_mtu },
             connections: parts.connections,
             port_ids: PortIds::default(),
+            uplink: parts.uplink,
         };
         agent.host.port = agent.plug("host".to_owned(), parts.host)?;
         agent.underlay.raw = agent.plug("uplink-raw".to_owned(), parts.raw)?;
@@ -305,6 +309,12 @@ impl Agent {
         if !self.cluster.in_sync {
             return;
         }
+        let node = self.cluster.nodes.get(&self.name);
+        let interfaces = Interfaces {
+            node: &self.name,
+            uplink: Some(&self.uplink),
+            addresses: node.map(|node| node.internal_ips.as_slice()).unwrap_or_default(),
+        };
         let tables = self.calculation.tables(&Inputs {
             cluster: &self.cluster,
             topology: &self.topology,
@@ -312,6 +322,7 @@ impl Agent {
             underlay: &self.underlay,
             host: self.host,
             connections: self.connections,
+            interfaces,
         });
         self.tables = Arc::new(tables);
         self.worker.commands().tell(Command::Publish(Arc::clone(&self.tables)));

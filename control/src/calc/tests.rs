@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::import::import;
+use crate::interfaces::Interfaces;
 use crate::store::Contents;
 use crate::topology::topology;
 
@@ -54,6 +55,7 @@ fn tables(
         },
         host: HostPort { port: PortId(0), mtu: 1500 },
         connections: Connections::default(),
+        interfaces: Interfaces { node: "node-1", uplink: None, addresses: &[] },
     })
 }
 

@@ -40,6 +40,8 @@ pub struct Cluster {
     pub pools: Vec<Pool>,
     /// Names of the pools that are not valid. While there is one, nobody knows which blocks are behind tunnels.
     pub invalid_pools: Vec<String>,
+    /// Nodes take nothing from their own pods (`defaultEndpointToHostAction: Drop`).
+    pub drops_to_node: bool,
     /// The blocks that two nodes claim.
     pub overlaps: Vec<Overlap>,
     /// What is wrong, errors first: the store's problems and the import's own.

@@ -102,6 +102,7 @@ fn reason(explanation: &Explanation, direction: Direction) -> Option<Reason> {
         |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
     match explanation {
         Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
+        Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
         Explanation::Rule { rule, .. } => {
             let index = rule.index as u32;
             let rule = RuleName { policy: named(&rule.policy), direction, index };
