@@ -323,6 +323,8 @@ fn pods_manifest(ends: &[(&str, usize, IpAddr)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use manx::import;
     use manx::store::Store;
@@ -346,10 +348,10 @@ mod tests {
                 .model
                 .policies
                 .values()
-                .map(|policy| {
-                    policy.ingress.as_ref().map_or(0, Vec::len)
-                        + policy.egress.as_ref().map_or(0, Vec::len)
-                })
+                .flat_map(|policy| [&policy.ingress, &policy.egress])
+                .flatten()
+                // One rule of several protocols is several in the model.
+                .map(|rules| rules.iter().map(|rule| rule.index).collect::<BTreeSet<_>>().len())
                 .sum();
             assert_eq!(rules, 2 * 301);
         }

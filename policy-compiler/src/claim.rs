@@ -146,14 +146,20 @@ impl ResolvedEnd {
     }
 }
 
-/// An end's ports for each of [`Protocol::ALL`]; `None`: it does not look at ports.
-type Side = Option<[Ranges; 3]>;
+/// What an end asks of ports.
+struct Side {
+    /// Those that it takes, for each of [`Protocol::ALL`]; `None`: it does not look at ports.
+    ports: Option<[Ranges; 3]>,
+    /// Whether it takes only packets that have ports. One that only excludes some takes those of other protocols.
+    needs: bool,
+}
 
 fn side(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> Side {
-    if entity.ports.is_none() && end.not_ports.is_empty() {
-        return None;
+    let needs = entity.ports.is_some();
+    if !needs && end.not_ports.is_empty() {
+        return Side { ports: None, needs };
     }
-    Some(Protocol::ALL.map(|protocol| {
+    let ports = Protocol::ALL.map(|protocol| {
         let listed =
             |ports: &[Ports]| Ranges::of(ports.iter().flat_map(|p| numbers(*p, protocol, facts)));
         let meant = entity.ports.as_deref().map_or_else(Ranges::all, listed);
@@ -162,7 +168,8 @@ fn side(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> Side 
         } else {
             meant.intersection(&listed(&end.not_ports).complement())
         }
-    }))
+    });
+    Side { ports: Some(ports), needs }
 }
 
 fn numbers(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u16)> {
@@ -177,14 +184,15 @@ fn numbers(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u1
 }
 
 fn claim(rule: &ResolvedRule, source: &Side, destination: &Side) -> Claim {
-    let looks_at_ports = source.is_some() || destination.is_some();
+    let looks_at_ports = source.ports.is_some() || destination.ports.is_some();
+    let needs_ports = source.needs || destination.needs;
     let of_protocol = |number: u8| {
         rule.protocol.is_none_or(|wanted| wanted == number)
             && rule.not_protocol.is_none_or(|unwanted| unwanted != number)
     };
     Claim(std::array::from_fn(|table| {
         let keys = if table == OTHERS {
-            if looks_at_ports || rule.icmp.is_some() {
+            if needs_ports || rule.icmp.is_some() {
                 return None;
             }
             let number = |number: u8| Ranges::of([(u16::from(number), u16::from(number))]);
@@ -198,11 +206,12 @@ fn claim(rule: &ResolvedRule, source: &Side, destination: &Side) -> Claim {
             if rule.icmp.is_some() {
                 return None;
             }
-            let ports =
-                |side: &Side| side.as_ref().map_or_else(Ranges::all, |side| side[table].clone());
+            let ports = |side: &Side| {
+                side.ports.as_ref().map_or_else(Ranges::all, |ports| ports[table].clone())
+            };
             Keys { set: ports(destination), sources: ports(source), bare: !looks_at_ports }
         } else {
-            if looks_at_ports {
+            if needs_ports {
                 return None;
             }
             let keys = |icmp: IcmpMatch| {
@@ -261,10 +270,18 @@ pub(crate) fn matches(
             (Some((of, source)), Some((of, destination)))
         }
     };
-    end_matches(&rule.local, local, local_port) && end_matches(&rule.peer, peer, peer_port)
+    let has_ports = of_ports.is_some();
+    end_matches(&rule.local, local, local_port, has_ports)
+        && end_matches(&rule.peer, peer, peer_port, has_ports)
 }
 
-fn end_matches(end: &ResolvedEnd, facts: &impl Facts, shown: Option<(Protocol, u16)>) -> bool {
+/// `has_ports`: the packet's protocol has ports, whether the packet shows them or not.
+fn end_matches(
+    end: &ResolvedEnd,
+    facts: &impl Facts,
+    shown: Option<(Protocol, u16)>,
+    has_ports: bool,
+) -> bool {
     let listed = |ports: &[Ports]| {
         shown.is_some_and(|(protocol, number)| {
             ports.iter().any(|ports| match ports {
@@ -275,7 +292,7 @@ fn end_matches(end: &ResolvedEnd, facts: &impl Facts, shown: Option<(Protocol, u
             })
         })
     };
-    (end.not_ports.is_empty() || (shown.is_some() && !listed(&end.not_ports)))
+    (end.not_ports.is_empty() || !has_ports || (shown.is_some() && !listed(&end.not_ports)))
         && end
             .entities
             .iter()

@@ -460,7 +460,9 @@ impl Question<'_> {
             let excepted = |port| {
                 end.not_ports.iter().any(|wanted| port_matches(wanted, port, candidates, |_| true))
             };
-            if port.is_none_or(excepted) {
+            // A later fragment may have any port; a packet of a protocol without ports has none of them.
+            let has_ports = Protocol::from_number(self.packet.transport.protocol).is_some();
+            if has_ports && port.is_none_or(excepted) {
                 return false;
             }
         }

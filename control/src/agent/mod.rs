@@ -29,7 +29,7 @@ use self::node::{Agent, Parts};
 use self::server::{Question, Server};
 use crate::api::ErrorKind;
 use crate::doctor::{self, Lack};
-use crate::import::import;
+use crate::import::import_for;
 use crate::manifest::problem::Problem;
 use crate::netlink::{self, Netlink};
 use crate::store::{self, Store, Watcher};
@@ -187,7 +187,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
     let watcher = Watcher::new(&settings.datastore);
     store.refresh();
     let contents = store.contents();
-    let cluster = import(&contents);
+    let cluster = import_for(&contents, &settings.name);
     if !cluster.in_sync {
         let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
         return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
@@ -281,7 +281,8 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
             _ = sources.watcher.changed() => {
                 if sources.store.refresh() {
                     let contents = sources.store.contents();
-                    agent.learn(import(&contents), contents.fingerprint);
+                    let cluster = import_for(&contents, &agent.name);
+                    agent.learn(cluster, contents.fingerprint);
                     sources.peers.send_replace(agent.peers());
                 }
                 if sources.store.is_doubtful() {

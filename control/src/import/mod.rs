@@ -1,12 +1,18 @@
 //! Wire objects to the validated model: the defaults of the API server, and who is an endpoint.
 //!
-//! An object that is not valid fails closed: a policy isolates the pods that it may mean and allows nothing; a pod is no
-//! endpoint, so nothing passes its port; pods of an invalid namespace are none either, because nobody knows which
-//! selectors should match them; a node is absent; a pool is in [`Cluster::invalid_pools`], because nobody knows which blocks
-//! it encapsulates. All of it is in [`Cluster::problems`].
+//! An object that is not valid fails closed: Kubernetes' own NetworkPolicy isolates the pods that it may mean and allows
+//! nothing, every other policy denies them everything, and so does a policy whose tier, network sets or services are not
+//! valid; a pod is no endpoint, and nothing passes its port or comes from its addresses; pods of an invalid namespace or
+//! service account are none either, because nobody knows which selectors should match them; a profile is missing, which
+//! denies; a node is absent; a pool is in [`Cluster::invalid_pools`], because nobody knows which blocks it encapsulates. All
+//! of it is in [`Cluster::problems`].
 
+mod calico;
+mod cluster;
+mod doubt;
+mod kubernetes;
+mod member;
 mod overlap;
-mod policy;
 #[cfg(test)]
 mod tests;
 
@@ -16,15 +22,22 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_policy_compiler::model::{
-    Endpoint, Labels, Model, NamedPort, ObjectName, Policy, PolicyKind, PolicyName, Protocol,
+    DefaultAction, Failsafe, Labels, Model, NetworkSet, ObjectName, Order, Policy, PolicyKind,
+    PolicyName, Protocol, Tier,
 };
 
-use crate::manifest::object::{self, IpipMode, Kind, Object, ObjectKey, Phase, Subject};
+use self::calico::Context;
+use self::doubt::Doubt;
+use crate::manifest::object::calico::EndpointToHost;
+use crate::manifest::object::{self, IpipMode, Kind, Object, ObjectKey, Subject};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
 
 pub use overlap::Overlap;
+
+/// The tier of policies that name none.
+const DEFAULT_TIER: &str = "default";
 
 /// Everything that the calculation needs of the manifests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,59 +94,213 @@ pub fn import(contents: &Contents) -> Cluster {
         in_sync: contents.in_sync,
         ..Cluster::default()
     };
-    let invalid_namespaces: BTreeSet<&str> = contents
+    let broken: BTreeSet<&ObjectKey> = contents
         .objects
         .iter()
-        .filter(|(key, stored)| {
-            key.kind == Kind::Namespace && matches!(stored.state, State::Invalid(_))
-        })
-        .map(|(key, _)| key.name.as_str())
+        .filter(|(_, stored)| matches!(stored.state, State::Invalid(_)))
+        .map(|(key, _)| key)
         .collect();
     for (key, stored) in &contents.objects {
         cluster.note_namespace(key);
         match &stored.state {
-            State::Valid(object) => match &**object {
-                Object::Namespace(namespace) => {
-                    cluster.model.namespaces.insert(key.name.clone(), namespace.labels.clone());
-                }
-                Object::Node(node) => {
-                    cluster.nodes.insert(key.name.clone(), import_node(node));
-                }
-                Object::IpPool(pool) => cluster.pools.push(import_pool(pool)),
-                Object::Pod(_) if invalid_namespaces.contains(key.namespace.as_str()) => {
-                    cluster.pod_of_invalid_namespace(key, &stored.place);
-                }
-                Object::Pod(pod) => cluster.import_pod(key, pod),
-                Object::NetworkPolicy(wire) if key.kind == Kind::NetworkPolicy => {
-                    cluster.add_policy(key, policy::import(&key.namespace, wire));
-                }
-                _ if key.kind.enforced_policy() => {
-                    let message = "is read and checked, but policies of this kind are not enforced yet: NOT ENFORCED";
-                    cluster.problem(key, stored, message.to_owned());
-                }
-                _ => {}
-            },
+            State::Valid(object) => cluster.import_object(key, stored, object, &broken),
             State::Invalid(invalid) => match key.kind {
-                Kind::NetworkPolicy => {
-                    let pods = match &invalid.subject {
-                        Some(Subject::Kubernetes(selector)) => Some(selector),
-                        _ => None,
-                    };
-                    cluster.add_policy(key, policy::isolating(&key.namespace, pods));
-                }
                 Kind::IpPool => cluster.invalid_pools.push(key.name.clone()),
                 Kind::Pod => cluster.model.unknown.extend(&invalid.addresses),
                 _ => {}
             },
         }
     }
+    let broken_namespaces = broken
+        .iter()
+        .filter(|key| key.kind == Kind::Namespace)
+        .map(|key| key.name.as_str())
+        .collect();
+    let doubt = Doubt::new(contents, &broken_namespaces);
+    // Policies and profiles ask for the labels of namespaces, so these come first.
+    for (key, stored) in &contents.objects {
+        cluster.import_rules(key, stored, &doubt);
+    }
+    cluster.settle_profiles(contents);
+    cluster.settle_hosts(contents, None);
     cluster.pools.sort_by_key(|pool| pool.cidr);
     cluster.note_overlaps(contents);
     cluster.problems.sort_by_key(|problem| problem.severity);
     cluster
 }
 
+/// [`import`], with what Felix is told of one node.
+pub fn import_for(contents: &Contents, node: &str) -> Cluster {
+    let mut cluster = import(contents);
+    cluster.settle_hosts(contents, Some(node));
+    cluster
+}
+
 impl Cluster {
+    /// Everything but policies and profiles.
+    fn import_object(
+        &mut self,
+        key: &ObjectKey,
+        stored: &Stored,
+        object: &Object,
+        broken: &BTreeSet<&ObjectKey>,
+    ) {
+        let name = ObjectName::new(&key.namespace, &key.name);
+        match object {
+            Object::Namespace(namespace) => {
+                self.model.namespaces.insert(key.name.clone(), namespace.labels.clone());
+            }
+            Object::Node(node) => {
+                self.nodes.insert(key.name.clone(), import_node(node));
+            }
+            Object::IpPool(pool) => self.pools.push(import_pool(pool)),
+            Object::Pod(pod) => {
+                let owners = [
+                    (Kind::Namespace, "", key.namespace.as_str()),
+                    (Kind::ServiceAccount, &key.namespace, member::service_account(pod)),
+                ];
+                let owners = owners.map(|(kind, namespace, name)| ObjectKey {
+                    kind,
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                });
+                match owners.iter().find(|owner| broken.contains(owner)) {
+                    Some(owner) => {
+                        let message = format!("its {owner} is not valid: nothing passes it");
+                        self.problem(key, stored, message);
+                    }
+                    None => self.import_pod(name, pod),
+                }
+            }
+            Object::ServiceAccount(account) => {
+                self.model.service_accounts.insert(name, account.labels.clone());
+            }
+            Object::EndpointSlice(slice) => member::add_slice(&mut self.model, key, slice),
+            Object::NetworkSet(set) => {
+                let nets = set.nets.iter().copied().collect();
+                let set = NetworkSet { labels: set.labels.clone(), nets };
+                self.model.network_sets.insert(name, Arc::new(set));
+            }
+            Object::HostEndpoint(host) => {
+                let host = Arc::new(member::host_endpoint(host));
+                self.model.host_endpoints.insert(key.name.clone(), host);
+                let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
+                self.problem(key, stored, message.to_owned());
+            }
+            Object::Tier(tier) => {
+                self.model.tiers.insert(key.name.clone(), import_tier(tier));
+            }
+            Object::Service(_)
+            | Object::NetworkPolicy(_)
+            | Object::ClusterNetworkPolicy(_)
+            | Object::CalicoPolicy(_)
+            | Object::Profile(_)
+            | Object::FelixConfiguration(_) => {}
+        }
+    }
+
+    /// Policies and profiles.
+    fn import_rules(&mut self, key: &ObjectKey, stored: &Stored, doubt: &Doubt<'_>) {
+        let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
+        let object = match &stored.state {
+            State::Valid(object) => &**object,
+            State::Invalid(invalid) => {
+                if let Some(policy) = invalid_policy(key, invalid.subject.as_ref()) {
+                    self.add_policy(key, policy);
+                }
+                return;
+            }
+        };
+        let context = Context { model: &self.model, doubt, namespace };
+        let (policy, unknown) = match object {
+            Object::NetworkPolicy(wire) if calico::is_evaluated(wire.staged_action) => {
+                (kubernetes::import(&key.namespace, wire), None)
+            }
+            Object::ClusterNetworkPolicy(wire) => (cluster::import(wire), None),
+            Object::CalicoPolicy(wire) if calico::is_evaluated(wire.staged_action) => {
+                calico::import(wire, context)
+            }
+            Object::Profile(wire) => {
+                match calico::profile(wire, context) {
+                    Ok(profile) => {
+                        self.model.profiles.insert(key.name.clone(), Arc::new(profile));
+                    }
+                    Err(unknown) => {
+                        let message = format!("{unknown}: endpoints that need it are denied");
+                        self.problem(key, stored, message);
+                    }
+                }
+                return;
+            }
+            _ => return,
+        };
+        if let Some(unknown) = unknown {
+            let follows = if key.kind.staged() {
+                "nothing is reported of it"
+            } else {
+                "it denies everything"
+            };
+            self.problem(key, stored, format!("{unknown}: {follows}"));
+            if key.kind.staged() {
+                return;
+            }
+        }
+        self.add_policy(key, policy);
+    }
+
+    /// Host endpoints inherit the labels of their profiles, also of one whose rules nobody knows; and name profiles that
+    /// need no object, whatever an object of their name says.
+    fn settle_profiles(&mut self, contents: &Contents) {
+        for host in self.model.host_endpoints.values_mut() {
+            for name in &host.profiles.clone() {
+                let (kind, namespace, name) = (Kind::Profile, String::new(), name.clone());
+                let key = ObjectKey { kind, namespace, name };
+                let Some(State::Valid(object)) = contents.objects.get(&key).map(|it| &it.state)
+                else {
+                    continue;
+                };
+                if let Object::Profile(profile) = &**object {
+                    let host = Arc::make_mut(host);
+                    for (key, value) in &profile.labels {
+                        host.labels.entry(key.clone()).or_insert_with(|| value.clone());
+                    }
+                }
+            }
+        }
+        let named = self.model.host_endpoints.values().flat_map(|host| &host.profiles);
+        let built_in: Vec<_> = named
+            .filter_map(|name| Some((name.clone(), calico::built_in_profile(name, &self.model)?)))
+            .collect();
+        self.model.profiles.extend(built_in);
+    }
+
+    /// What Felix is told: of the node by `node.NAME`, else by `default`. A configuration that is not valid may say Drop, and
+    /// closes none of Calico's failsafe ports.
+    fn settle_hosts(&mut self, contents: &Contents, node: Option<&str>) {
+        let mut told = Vec::new();
+        self.drops_to_node = false;
+        for name in
+            node.map(|node| format!("node.{node}")).into_iter().chain([String::from("default")])
+        {
+            let (kind, namespace) = (Kind::FelixConfiguration, String::new());
+            match contents.objects.get(&ObjectKey { kind, namespace, name }).map(|it| &it.state) {
+                Some(State::Valid(object)) => {
+                    if let Object::FelixConfiguration(felix) = &**object {
+                        told.push(felix);
+                    }
+                }
+                Some(State::Invalid(_)) => self.drops_to_node = true,
+                None => {}
+            }
+        }
+        let to_host = told.iter().find_map(|felix| felix.endpoint_to_host);
+        self.drops_to_node |= to_host == Some(EndpointToHost::Drop);
+        self.model.failsafe = Failsafe::default();
+        for felix in told.iter().rev() {
+            member::failsafe(felix, &mut self.model.failsafe);
+        }
+    }
+
     /// A namespace that objects live in exists, manifest or not, and has the label that the API server gives every one.
     fn note_namespace(&mut self, key: &ObjectKey) {
         if key.kind.namespaced() && !self.model.namespaces.contains_key(&key.namespace) {
@@ -143,42 +310,32 @@ impl Cluster {
         }
     }
 
-    fn import_pod(&mut self, key: &ObjectKey, pod: &object::Pod) {
-        if pod.host_network || matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) {
+    fn import_pod(&mut self, name: ObjectName, pod: &object::Pod) {
+        if !member::takes_part(pod) {
             return;
         }
-        let name = ObjectName::new(&key.namespace, &key.name);
         if let Some(node) = &pod.node_name {
             self.pods_by_node.insert(name.clone(), node.clone());
         }
-        let addresses = addresses(pod);
-        if addresses.is_empty() {
-            return;
+        if let Some(endpoint) = member::endpoint(pod) {
+            self.model.endpoints.insert(name, Arc::new(endpoint));
         }
-        let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
-        let named_ports = containers
-            .filter_map(|port| {
-                Some(NamedPort {
-                    name: port.name.clone()?,
-                    protocol: protocol(port.protocol),
-                    port: port.port,
-                })
-            })
-            .collect();
-        let service_account = pod.service_account.clone().or_else(|| Some("default".to_owned()));
-        let labels = pod.labels.clone();
-        let endpoint = Endpoint { labels, service_account, addresses, named_ports };
-        self.model.endpoints.insert(name, Arc::new(endpoint));
     }
 
     fn add_policy(&mut self, key: &ObjectKey, policy: Policy) {
-        let name = PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
+        let kind = match key.kind {
+            Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
+            Kind::AdminNetworkPolicy => PolicyKind::Admin,
+            Kind::BaselineAdminNetworkPolicy => PolicyKind::BaselineAdmin,
+            Kind::CalicoNetworkPolicy => PolicyKind::Calico,
+            Kind::GlobalNetworkPolicy => PolicyKind::Global,
+            Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
+            Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
+            Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
+            _ => PolicyKind::Kubernetes,
+        };
+        let name = PolicyName::new(kind, &key.namespace, &key.name);
         self.model.policies.insert(name, Arc::new(policy));
-    }
-
-    fn pod_of_invalid_namespace(&mut self, key: &ObjectKey, place: &Place) {
-        let message = format!("its namespace {} is not valid: nothing passes it", key.namespace);
-        self.problems.push(problem(key, place, message));
     }
 
     /// A problem of the node with the inner block: it is as a rule the later mistake.
@@ -213,19 +370,45 @@ fn problem(key: &ObjectKey, place: &Place, message: String) -> Problem {
     }
 }
 
-/// `status.podIPs`, else `podIP`, else Calico's annotation. A pod that is being deleted and whose annotation is empty has
-/// released its addresses, whatever its status still says.
-fn addresses(pod: &object::Pod) -> BTreeSet<IpAddr> {
-    let annotated = pod.annotated_ips.as_deref();
-    if pod.deleting && annotated.is_some_and(<[_]>::is_empty) {
-        return BTreeSet::new();
-    }
-    if !pod.pod_ips.is_empty() {
-        return pod.pod_ips.iter().copied().collect();
-    }
-    match pod.pod_ip {
-        Some(address) => BTreeSet::from([address]),
-        None => annotated.unwrap_or_default().iter().copied().collect(),
+/// What stands for an enforced policy that is not valid. One of Kubernetes' own isolates, any other denies.
+fn invalid_policy(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
+    let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
+    Some(match (key.kind, subject) {
+        (Kind::NetworkPolicy, Some(Subject::Kubernetes(pods))) => {
+            kubernetes::isolating(&key.namespace, Some(pods))
+        }
+        (Kind::NetworkPolicy, _) => kubernetes::isolating(&key.namespace, None),
+        (
+            Kind::ClusterNetworkPolicy
+            | Kind::AdminNetworkPolicy
+            | Kind::BaselineAdminNetworkPolicy,
+            subject,
+        ) => {
+            let pods = match subject {
+                Some(Subject::Cluster(pods)) => Some(pods),
+                _ => None,
+            };
+            Policy { selector: cluster::subject(pods), ..calico::broken(None, None) }
+        }
+        (Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy, Some(Subject::Calico(subject))) => {
+            calico::broken(Some(subject), namespace)
+        }
+        (Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy, _) => {
+            calico::broken(None, namespace)
+        }
+        _ => return None,
+    })
+}
+
+/// A tier without an order comes after every order that somebody would write, and before a tier that nobody defines.
+fn import_tier(wire: &object::calico::Tier) -> Tier {
+    let order = wire.order.map_or(f64::MAX, object::calico::Order::value);
+    Tier {
+        order: Order::new(order).unwrap_or(Order::LAST),
+        default_action: match wire.default_action {
+            Some(object::calico::Action::Pass) => DefaultAction::Pass,
+            _ => DefaultAction::Deny,
+        },
     }
 }
 

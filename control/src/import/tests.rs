@@ -1,15 +1,15 @@
 use std::net::IpAddr;
 
 use manx_policy_compiler::model::{
-    Action, KUBERNETES, Labels, NAMESPACE, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind,
-    PolicyName, PortMatch, Protocol, Rule,
+    Action, Failsafe, Interface, KUBERNETES, Labels, NAMESPACE, ORCHESTRATOR, ObjectName, Order,
+    Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
 };
 
 use manx_policy_compiler::selector::Selector;
 
-use super::{Cluster, import};
+use super::{Cluster, import, import_for};
 use crate::manifest::object::IpipMode;
-use crate::manifest::problem::Severity;
+use crate::manifest::problem::{Problem, Severity};
 use crate::store::Contents;
 
 fn cluster(text: &str) -> Cluster {
@@ -241,4 +241,86 @@ fn the_same_objects_in_any_order_are_the_same_cluster() {
     let [forward, backward] =
         [format!("{one}{two}"), format!("{two}{one}")].map(|text| clean(&text));
     assert_eq!(forward, backward);
+}
+
+const CALICO: &str = "apiVersion: projectcalico.org/v3\nkind: ";
+
+#[test]
+fn host_endpoints_inherit_their_profiles_labels_and_name_profiles_that_need_no_object() {
+    let cluster = cluster(&format!(
+        "{CALICO}HostEndpoint\nmetadata: {{name: h, labels: {{a: own}}}}\nspec:\n  node: n1\n  expectedIPs: [10.0.0.1]\n  \
+         profiles: [one, two, kns.shop, ksa.shop.web, kns.none, missing]\n  ports: [{{name: ssh, protocol: TCP, port: 22}}]\n---\n\
+         {CALICO}Profile\nmetadata: {{name: one}}\nspec: {{labelsToApply: {{a: first, b: first}}, ingress: [{{action: Allow}}]}}\n---\n\
+         {CALICO}Profile\nmetadata: {{name: two}}\nspec: {{labelsToApply: {{b: second, c: second}}}}\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\n"
+    ));
+    let host = &cluster.model.host_endpoints["h"];
+    let labels: Vec<_> = host.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(labels, ["a=own", "b=first", "c=second"]);
+    assert_eq!(host.interface, Interface::OfAddresses);
+    assert_eq!(host.named_ports.len(), 1);
+    let profiles: Vec<&str> = cluster.model.profiles.keys().map(String::as_str).collect();
+    assert_eq!(profiles, ["kns.shop", "ksa.shop.web", "one", "two"]);
+    let open = vec![Rule::every_packet(0, Action::Allow)];
+    assert_eq!(cluster.model.profiles["kns.shop"].egress, open);
+    assert_eq!(cluster.model.profiles["one"].ingress, open);
+    assert!(cluster.model.profiles["ksa.shop.web"].ingress.is_empty());
+    insta::assert_snapshot!(cluster.problems[0]);
+}
+
+#[test]
+fn a_nodes_own_settings_come_before_everybodys() {
+    let felix = |name: &str, spec: &str| {
+        format!("{CALICO}FelixConfiguration\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n")
+    };
+    let at = |text: &str, node: &str| {
+        let cluster = import_for(&Contents::of_texts([("file.yaml", text)]), node);
+        (cluster.drops_to_node, cluster.model.failsafe)
+    };
+    let calicos = Failsafe::default();
+    assert_eq!(at(&felix("other", "failsafeInboundHostPorts: []"), "n1"), (false, calicos.clone()));
+    let all = felix(
+        "default",
+        "defaultEndpointToHostAction: Drop, failsafeInboundHostPorts: [{port: 22, net: 10.0.0.0/8}]",
+    );
+    let own =
+        felix("node.n1", "defaultEndpointToHostAction: Accept, failsafeOutboundHostPorts: []");
+    let (drops, told) = at(&format!("{all}{own}"), "n1");
+    assert!(!drops);
+    let net = "10.0.0.0/8".parse().ok();
+    assert_eq!(told.ports, [[(Protocol::Tcp, 22, net)].into(), [].into()]);
+    let (drops, told) = at(&format!("{all}{own}"), "n2");
+    assert!(drops);
+    assert_eq!(told.ports[1], calicos.ports[1]);
+    // Nobody knows what the one that is not valid says.
+    let broken = felix("node.n1", "failsafeInboundHostPorts: 5");
+    assert_eq!(at(&broken, "n1"), (true, calicos.clone()));
+    assert_eq!(at(&broken, "n2"), (false, calicos));
+}
+
+#[test]
+fn what_makes_a_policy_deny_everything_is_told() {
+    let cluster = cluster(&format!(
+        "{CALICO}Tier\nmetadata: {{name: t}}\nspec: {{order: x}}\n---\n\
+         {CALICO}GlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{tier: t}}\n---\n\
+         {CALICO}StagedGlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{tier: t}}\n"
+    ));
+    let broken: Vec<_> =
+        cluster.model.policies.iter().map(|(name, policy)| (name.kind, policy.broken)).collect();
+    assert_eq!(broken, [(PolicyKind::Global, true)]);
+    let told: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
+    insta::assert_snapshot!(told.join("\n"));
+}
+
+#[test]
+fn what_is_staged_and_would_not_be_set_is_not_evaluated() {
+    for (action, there) in
+        [("Set", true), ("''", true), ("Delete", false), ("Learn", false), ("Ignore", false)]
+    {
+        let cluster = clean(&format!(
+            "{CALICO}StagedNetworkPolicy\nmetadata: {{name: p}}\nspec: {{stagedAction: {action}}}\n---\n\
+             {CALICO}StagedKubernetesNetworkPolicy\nmetadata: {{name: p}}\nspec: {{stagedAction: {action}}}\n"
+        ));
+        assert_eq!(cluster.model.policies.len(), if there { 2 } else { 0 }, "{action}");
+    }
 }

@@ -238,7 +238,7 @@ pub struct End {
     pub entities: Option<Vec<Entity>>,
     /// Any of these; empty is every packet, also those that show no ports.
     pub ports: Vec<PortMatch>,
-    /// None of these.
+    /// None of these. A packet of a protocol without ports has none of them; of a later fragment nobody knows.
     pub not_ports: Vec<PortMatch>,
 }
 

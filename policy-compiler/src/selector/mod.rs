@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 pub use parse::SelectorError;
 
-use crate::model::{NAMESPACE, NAMESPACE_PREFIX};
+use crate::model::{NAMESPACE, NAMESPACE_PREFIX, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX};
 
 /// Whatever has labels.
 pub trait LabelSource {
@@ -108,6 +108,11 @@ impl Selector {
         Ok(Self::parse(text)?.replaced(NAMESPACE_PREFIX, &Self::has(NAMESPACE)))
     }
 
+    /// Reads a service account selector, as a selector of what runs as the service accounts; `all()` is whatever runs as one.
+    pub fn parse_service_account(text: &str) -> Result<Self, SelectorError> {
+        Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::has(SERVICE_ACCOUNT)))
+    }
+
     /// `all()`: matches whatever labels there are.
     pub fn all() -> Self {
         Node::All.into()
@@ -165,12 +170,7 @@ impl Selector {
         }
     }
 
-    /// The same selector over keys that have a prefix.
-    #[must_use]
-    pub fn prefixed(&self, prefix: &str) -> Self {
-        self.replaced(prefix, &Self::all())
-    }
-
+    /// The same selector over keys that have a prefix, and with `everything` where it says `all()`.
     fn replaced(&self, prefix: &str, everything: &Self) -> Self {
         let key = |key: &str| format!("{prefix}{key}");
         let each = |all: &[Self]| all.iter().map(|one| one.replaced(prefix, everything)).collect();

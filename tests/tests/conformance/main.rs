@@ -9,6 +9,7 @@
 //! clusters.
 
 mod ablation;
+mod every_api;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

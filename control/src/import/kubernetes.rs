@@ -14,9 +14,6 @@ use manx_policy_compiler::selector::Selector;
 
 use crate::manifest::object::{self, NetworkPolicy, Operator, PolicyType, PortNumber};
 
-/// The tier of a Kubernetes NetworkPolicy.
-const TIER: &str = "default";
-
 /// `policyTypes` absent or empty: Ingress always, Egress if there are egress rules. Rules of a direction that the types
 /// leave out have no effect.
 pub(super) fn import(namespace: &str, wire: &NetworkPolicy) -> Policy {
@@ -40,7 +37,7 @@ pub(super) fn import(namespace: &str, wire: &NetworkPolicy) -> Policy {
 /// nothing. Without a selector that could be read these are all of the namespace.
 pub(super) fn isolating(namespace: &str, pods: Option<&object::LabelSelector>) -> Policy {
     Policy {
-        tier: TIER.to_owned(),
+        tier: super::DEFAULT_TIER.to_owned(),
         order: Order::KUBERNETES,
         selector: pods_of(namespace, pods),
         hook: Hook::Endpoint,
@@ -51,7 +48,7 @@ pub(super) fn isolating(namespace: &str, pods: Option<&object::LabelSelector>) -
 }
 
 /// Pods of one namespace.
-fn pods_of(namespace: &str, pods: Option<&object::LabelSelector>) -> Selector {
+pub(super) fn pods_of(namespace: &str, pods: Option<&object::LabelSelector>) -> Selector {
     Selector::and([
         Selector::equals(NAMESPACE, namespace),
         Selector::equals(ORCHESTRATOR, KUBERNETES),

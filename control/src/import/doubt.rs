@@ -1,0 +1,75 @@
+//! What rules may speak of and nobody knows enough about, because it is not valid.
+
+use std::collections::BTreeSet;
+
+use manx_policy_compiler::model::{Model, NetworkSet, ObjectName, Tier};
+use manx_policy_compiler::selector::Selector;
+
+use crate::manifest::State;
+use crate::manifest::object::{Kind, Object};
+use crate::store::Contents;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Doubt<'a> {
+    /// Network sets whose labels are known, and not their networks.
+    sets: Vec<(ObjectName, NetworkSet)>,
+    /// Whether there is a network set of which not even the labels are known.
+    unlabelled_set: bool,
+    /// Namespaces with an `EndpointSlice` that is not valid: it may belong to any service there.
+    services: BTreeSet<&'a str>,
+    /// Tiers. What a built-in one is, no object changes, valid or not.
+    tiers: BTreeSet<&'a str>,
+}
+
+impl<'a> Doubt<'a> {
+    /// `broken`: the namespaces that are not valid, whose sets may match anything.
+    pub(super) fn new(contents: &'a Contents, broken: &BTreeSet<&str>) -> Self {
+        let mut doubt = Self::default();
+        for (key, stored) in &contents.objects {
+            let is_set = matches!(key.kind, Kind::NetworkSet | Kind::GlobalNetworkSet);
+            let nowhere = broken.contains(key.namespace.as_str());
+            match &stored.state {
+                State::Valid(object) => {
+                    doubt.unlabelled_set |= nowhere && matches!(**object, Object::NetworkSet(_));
+                }
+                State::Invalid(invalid) if is_set => match &invalid.labels {
+                    Some(labels) if !nowhere => {
+                        let name = ObjectName::new(&key.namespace, &key.name);
+                        let set = NetworkSet { labels: labels.clone(), ..NetworkSet::default() };
+                        doubt.sets.push((name, set));
+                    }
+                    _ => doubt.unlabelled_set = true,
+                },
+                State::Invalid(_) if key.kind == Kind::EndpointSlice => {
+                    doubt.services.insert(&key.namespace);
+                }
+                State::Invalid(_) if key.kind == Kind::Tier => {
+                    if Tier::built_in(&key.name).is_none() {
+                        doubt.tiers.insert(&key.name);
+                    }
+                }
+                State::Invalid(_) => {}
+            }
+        }
+        doubt
+    }
+
+    pub(super) fn tier(&self, name: &str) -> bool {
+        self.tiers.contains(name)
+    }
+
+    pub(super) fn service(&self, namespace: &str) -> bool {
+        self.services.contains(namespace)
+    }
+
+    /// Whether a selector takes a set whose networks nobody knows.
+    pub(super) fn set(&self, selector: &Selector, model: &Model) -> bool {
+        self.sets.iter().any(|(name, set)| selector.matches(&model.set_view(name, set)))
+    }
+
+    /// Whether there is a set that any selector may take.
+    pub(super) fn any_set(&self) -> bool {
+        self.unlabelled_set
+    }
+}

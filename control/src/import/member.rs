@@ -1,0 +1,103 @@
+//! Who can stand behind an address: pods, host endpoints, the endpoints of services; and Felix's settings for hosts.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_policy_compiler::model::{
+    Endpoint, Failsafe, HostEndpoint, Interface, Model, NamedPort, ObjectName, Protocol,
+    ServiceEndpoints,
+};
+
+use crate::manifest::object::{self, ObjectKey, Phase, calico};
+
+/// Whether a pod takes part with addresses of its own: neither on the host's network nor finished.
+pub(super) fn takes_part(pod: &object::Pod) -> bool {
+    !pod.host_network && !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
+}
+
+/// The pod's service account: `default` if it names none.
+pub(super) fn service_account(pod: &object::Pod) -> &str {
+    pod.service_account.as_deref().unwrap_or("default")
+}
+
+/// The pod as an endpoint; `None` while it has no address.
+pub(super) fn endpoint(pod: &object::Pod) -> Option<Endpoint> {
+    let addresses = addresses(pod);
+    let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
+    let named_ports = containers
+        .filter_map(|port| {
+            Some(NamedPort {
+                name: port.name.clone()?,
+                protocol: super::protocol(port.protocol),
+                port: port.port,
+            })
+        })
+        .collect();
+    (!addresses.is_empty()).then(|| Endpoint {
+        labels: pod.labels.clone(),
+        service_account: Some(service_account(pod).to_owned()),
+        addresses,
+        named_ports,
+    })
+}
+
+/// `status.podIPs`, else `podIP`, else Calico's annotation. A pod that is being deleted and whose annotation is empty has
+/// released its addresses, whatever its status still says.
+fn addresses(pod: &object::Pod) -> BTreeSet<IpAddr> {
+    let annotated = pod.annotated_ips.as_deref();
+    if pod.deleting && annotated.is_some_and(<[_]>::is_empty) {
+        return BTreeSet::new();
+    }
+    if !pod.pod_ips.is_empty() {
+        return pod.pod_ips.iter().copied().collect();
+    }
+    match pod.pod_ip {
+        Some(address) => BTreeSet::from([address]),
+        None => annotated.unwrap_or_default().iter().copied().collect(),
+    }
+}
+
+/// The host endpoint.
+pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
+    let ports = wire.ports.iter().filter_map(|(name, protocol, port)| {
+        let protocol = Protocol::from_number(*protocol)?;
+        Some(NamedPort { name: name.clone(), protocol, port: *port })
+    });
+    HostEndpoint {
+        labels: wire.labels.clone(),
+        node: wire.node.clone(),
+        interface: match wire.interface.as_deref() {
+            Some("*") => Interface::All,
+            Some(name) => Interface::Named(name.to_owned()),
+            None => Interface::OfAddresses,
+        },
+        addresses: wire.expected_ips.iter().copied().collect(),
+        named_ports: ports.collect(),
+        profiles: wire.profiles.clone(),
+    }
+}
+
+/// Adds the endpoints that a slice has for its service.
+pub(super) fn add_slice(model: &mut Model, key: &ObjectKey, slice: &object::EndpointSlice) {
+    let Some(service) = &slice.service else { return };
+    let endpoints = ServiceEndpoints {
+        addresses: slice.addresses.clone(),
+        ports: slice.ports.iter().map(|(of, port)| (super::protocol(Some(*of)), *port)).collect(),
+    };
+    let service = model.services.entry(ObjectName::new(&key.namespace, service)).or_default();
+    Arc::make_mut(service).insert(endpoints);
+}
+
+/// The failsafe ports that a configuration changes; what it is silent of stays as it is.
+pub(super) fn failsafe(wire: &calico::FelixConfiguration, failsafe: &mut Failsafe) {
+    let lists = [&wire.failsafe_inbound, &wire.failsafe_outbound];
+    for (ports, listed) in failsafe.ports.iter_mut().zip(lists) {
+        if let Some(listed) = listed {
+            let port = |it: &calico::Failsafe| {
+                Some((Protocol::from_number(it.protocol)?, it.port, it.net))
+            };
+            *ports = listed.iter().filter_map(port).collect();
+        }
+    }
+}
