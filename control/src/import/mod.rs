@@ -185,7 +185,7 @@ impl Cluster {
                 let host = Arc::new(member::host_endpoint(host));
                 self.model.host_endpoints.insert(key.name.clone(), host);
                 let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
-                self.problem(key, stored, message.to_owned());
+                self.warning(key, stored, message.to_owned());
             }
             Object::Tier(tier) => {
                 self.model.tiers.insert(key.name.clone(), import_tier(tier));
@@ -352,6 +352,11 @@ impl Cluster {
                 self.problem(key, stored, message);
             }
         }
+    }
+
+    fn warning(&mut self, key: &ObjectKey, stored: &Stored, message: String) {
+        let severity = Severity::Warning;
+        self.problems.push(Problem { severity, ..problem(key, &stored.place, message) });
     }
 
     fn problem(&mut self, key: &ObjectKey, stored: &Stored, message: String) {

@@ -8,5 +8,6 @@ mod errors;
 mod flows;
 mod fragments;
 mod hops;
+mod hosts;
 mod offload;
 mod oracle;

@@ -107,7 +107,7 @@ fn every_not_field_is_one_more_negation_over_the_packet() {
 }
 
 #[test]
-fn not_ports_need_a_packet_that_shows_its_port() {
+fn not_ports_need_a_packet_that_shows_its_port_where_its_protocol_has_ports() {
     ingress(
         [allow().not_ports("80 http").not_source_ports("1-10")],
         "10.0.0.2 tcp 81 = 0
@@ -116,7 +116,7 @@ fn not_ports_need_a_packet_that_shows_its_port() {
          10.0.0.2 tcp 10-81 = -
          10.0.0.2 tcp 11-81 = 0
          10.0.0.2 tcp = -
-         10.0.0.2 icmp 8/0 = -",
+         10.0.0.2 icmp 8/0 = 0",
     );
 }
 
