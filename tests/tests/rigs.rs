@@ -8,14 +8,19 @@ use manx::import;
 use manx::store::{Contents, Store};
 
 /// Every rig, by its folder.
-const RIGS: [&str; 7] = [
+const RIGS: [&str; 12] = [
+    "admin-baseline",
     "cross-subnet",
     "default-deny",
     "dual-stack",
+    "host-endpoints",
     "namespaces",
+    "network-sets",
     "no-overlay",
+    "staged",
     "ten-nodes",
     "three-tier",
+    "tiers",
 ];
 
 fn folder() -> PathBuf {
@@ -47,7 +52,15 @@ fn no_rig_has_a_problem() {
     for rig in RIGS {
         let cluster = import::import(&load(rig));
         let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();
-        assert!(problems.is_empty(), "{rig}: {}", problems.join("\n"));
+        if rig == "host-endpoints" {
+            // What a node that shares its uplink with the kernel cannot enforce is shown to be told, and nothing else.
+            assert!(
+                !problems.is_empty() && problems.iter().all(|it| it.contains("NOT ENFORCED")),
+                "{problems:#?}"
+            );
+        } else {
+            assert!(problems.is_empty(), "{rig}: {}", problems.join("\n"));
+        }
         assert!(cluster.in_sync, "{rig}");
     }
 }

@@ -10,7 +10,7 @@
 //! - `members`: who has an address, and the labels that selectors see. `services`: who serves.
 //! - `prepare`, `rules`: rules as they were written; which term of one a packet does not fit.
 //! - `policies`, `tiers`, `profiles`: what is asked, in which order.
-//! - `decide`: the search. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`], [`staged`]: what
+//! - `decide`: the search. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`], `staged`: what
 //!   happened on the way.
 //!
 //! A connection passes if the egress side of its source and the ingress side of its destination both let it. Replies are

@@ -12,6 +12,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::check::{self, Finding};
 use super::cluster::{Cluster, ClusterError};
+use super::crossings::Crossings;
 use super::event::{Event, Request};
 use super::export;
 use super::live::Objects;
@@ -117,8 +118,14 @@ async fn answer(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> 
 /// Probes everything, compares, and reports.
 async fn probe(cluster: &Cluster, events: &Events) {
     let start = Instant::now();
-    let oracle = Oracle::new(&cluster.contents().objects);
-    let cells = matrix::cells(&cluster.plan, &cluster.addresses, &oracle);
+    let contents = cluster.contents();
+    let oracle = Oracle::new(&contents.objects);
+    let cells = matrix::cells(&Crossings {
+        plan: &cluster.plan,
+        addresses: &cluster.addresses,
+        contents: &contents,
+        oracle: &oracle,
+    });
     let total = cells.len();
     let probes = check::check(cells.clone(), &cluster.parties, &cluster.agents, |done| {
         let _ = events.send(Event::Progress { step: "probe".to_owned(), done, total });

@@ -1,15 +1,17 @@
 //! Every probe of a rig, and what the oracle expects of it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use manx_policy_compiler::model::Protocol;
 use serde::{Deserialize, Serialize};
 
+use super::crossings::Crossings;
 use super::party::{HOST_PORTS, Party};
 use super::plan::{Plan, Port};
 use super::service::Service;
-use crate::oracle::{self, Oracle, Packet};
+use crate::oracle::{self, Packet};
 
 /// What should become of a probe, or became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -69,17 +71,23 @@ pub fn addresses(plan: &Plan, pods: &BTreeMap<crate::api::PodName, Vec<IpAddr>>)
 /// All cells: each pod from every other pod, from its own node and from outside; its own node and the outside from each
 /// pod. On every port of the destination, on one closed port of each protocol that it has (TCP always), and by echo; in
 /// every family that both have. Not a pod from itself: that never leaves its namespace.
-pub fn cells(plan: &Plan, addresses: &Addresses, oracle: &Oracle) -> Vec<Cell> {
+pub fn cells(crossings: &Crossings<'_>) -> Vec<Cell> {
+    let Crossings { plan, addresses, oracle, .. } = crossings;
     let mut cells = Vec::new();
     for (source, destination, ports) in pairs(plan) {
         for (from, to) in families(addresses, &source, &destination) {
             for (service, listening) in services(&ports) {
-                let judgement = oracle.judge(
-                    &judged(&source, from),
-                    &judged(&destination, to),
-                    packet(service, to.is_ipv4()),
-                );
-                let expected = match (judgement.allowed(), listening) {
+                let packet = packet(service, to.is_ipv4());
+                let judgement =
+                    oracle.judge(&judged(&source, from), &judged(&destination, to), packet);
+                let passed = crossings.judge((&source, from), (&destination, to), packet);
+                let refusal = passed.iter().find(|verdict| !verdict.allows());
+                let mut because =
+                    format!("egress: {}; ingress: {}", judgement.egress, judgement.ingress);
+                if let Some(refusal) = refusal {
+                    let _ = write!(because, "; at a node's interface: {refusal}");
+                }
+                let expected = match (judgement.allowed() && refusal.is_none(), listening) {
                     (true, true) => Outcome::Allowed,
                     (true, false) => Outcome::Refused,
                     (false, _) => Outcome::Denied,
@@ -91,10 +99,7 @@ pub fn cells(plan: &Plan, addresses: &Addresses, oracle: &Oracle) -> Vec<Cell> {
                     service,
                     listening,
                     expected,
-                    because: format!(
-                        "egress: {}; ingress: {}",
-                        judgement.egress, judgement.ingress
-                    ),
+                    because,
                 });
             }
         }
@@ -175,6 +180,7 @@ fn judged(party: &Party, address: IpAddr) -> oracle::Party {
 mod tests {
     use super::*;
     use crate::api::PodName;
+    use crate::oracle::Oracle;
     use crate::rig::plan::{NodeSpec, PodSpec, plan};
     use crate::rig::settings::Settings;
     use crate::store::Contents;
@@ -218,8 +224,11 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
     #[test]
     fn every_pair_is_asked_for_every_port_a_closed_one_and_an_echo() {
         let (plan, addresses) = two_pods();
-        let oracle = Oracle::new(&Contents::of_texts([("objects", OBJECTS)]).objects);
-        let cells = cells(&plan, &addresses, &oracle);
+        let contents = Contents::of_texts([("objects", OBJECTS)]);
+        let oracle = Oracle::new(&contents.objects);
+        let crossings =
+            Crossings { plan: &plan, addresses: &addresses, contents: &contents, oracle: &oracle };
+        let cells = cells(&crossings);
         let lines: Vec<String> = cells
             .iter()
             .map(|cell| {

@@ -12,6 +12,7 @@ pub mod attend;
 pub mod caller;
 pub mod check;
 pub mod cluster;
+mod crossings;
 pub mod enter;
 pub mod event;
 pub mod export;

@@ -1,0 +1,92 @@
+//! Where a probe passes the nodes' own interfaces, and what the oracle expects there.
+
+use std::net::IpAddr;
+
+use super::matrix::Addresses;
+use super::party::Party;
+use super::plan::Plan;
+use super::underlay::UPLINK;
+use crate::manifest::State;
+use crate::manifest::object::{IpipMode, Object};
+use crate::oracle::{Crossing, Direction, Oracle, Packet, Verdict};
+use crate::store::Contents;
+
+/// Calico's name for the tunnels' interface.
+const TUNNEL: &str = "tunl0";
+
+/// The interfaces that packets between the parties of a plan pass.
+pub struct Crossings<'a> {
+    /// The cluster's hosts and pods.
+    pub plan: &'a Plan,
+    /// Their addresses.
+    pub addresses: &'a Addresses,
+    /// The pools say which packets travel in tunnels.
+    pub contents: &'a Contents,
+    /// Who is asked.
+    pub oracle: &'a Oracle,
+}
+
+impl Crossings<'_> {
+    /// What the oracle says at each interface on the way of a packet that is forwarded: where it leaves the source's node and
+    /// where it arrives at the destination's. Nothing between the pods of one node, or a node and its own pods.
+    pub fn judge(
+        &self,
+        (source, from): (&Party, IpAddr),
+        (destination, to): (&Party, IpAddr),
+        packet: Packet,
+    ) -> Vec<Verdict> {
+        let (leaves, arrives) = (self.node(source), self.node(destination));
+        if leaves == arrives {
+            return Vec::new();
+        }
+        let interface = if self.encapsulated(leaves, arrives, to) { TUNNEL } else { UPLINK };
+        let at = |party: &Party, node: Option<&str>, direction| {
+            // A node's own packets are not forwarded, and the outside host is governed by nobody.
+            let node = node.filter(|_| matches!(party, Party::Pod(_)))?;
+            let addresses = self.addresses.get(&Party::Node(node.to_owned()))?;
+            let addresses = if interface == UPLINK { addresses.as_slice() } else { &[] };
+            Some(self.oracle.judge_host(&Crossing {
+                node,
+                interface,
+                addresses,
+                direction,
+                forwarded: true,
+                source: from,
+                destination: to,
+                packet,
+                original: None,
+            }))
+        };
+        let out = at(source, leaves, Direction::Egress);
+        out.into_iter().chain(at(destination, arrives, Direction::Ingress)).collect()
+    }
+
+    fn node<'p>(&'p self, party: &'p Party) -> Option<&'p str> {
+        match party {
+            Party::Pod(name) => self.plan.pods.get(name).map(|pod| pod.node.as_str()),
+            Party::Node(name) => Some(name),
+            Party::Outside => None,
+        }
+    }
+
+    /// Between nodes, by the pool that the destination is in. `CrossSubnet`: the rig's nodes on one segment share its subnet.
+    fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
+        let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
+        let pools = self.contents.objects.values().filter_map(|stored| match &stored.state {
+            State::Valid(object) => match &**object {
+                Object::IpPool(pool) => Some(pool),
+                _ => None,
+            },
+            State::Invalid(_) => None,
+        });
+        let mut of_pool = pools.filter(|pool| pool.cidr.contains(&to));
+        match of_pool.next().and_then(|pool| pool.ipip_mode) {
+            Some(IpipMode::Always) => true,
+            Some(IpipMode::CrossSubnet) => {
+                let segment = |node: &str| self.plan.nodes.get(node).map(|node| node.segment);
+                segment(leaves) != segment(arrives)
+            }
+            Some(IpipMode::Never) | None => false,
+        }
+    }
+}
