@@ -104,11 +104,8 @@ impl<'m> Reference<'m> {
             return None;
         }
         policies.sort_by(|a, b| {
-            let tier = |policy: &Policy| self.model.tier(&policy.tier).order;
-            tier(a.1)
-                .cmp(&tier(b.1))
-                .then_with(|| a.1.tier.cmp(&b.1.tier))
-                .then_with(|| in_order(*a, *b))
+            let tiers = [a, b].map(|(_, policy)| self.model.tier_place(&policy.tier));
+            tiers[0].cmp(&tiers[1]).then_with(|| in_order(*a, *b))
         });
         Some(policies)
     }

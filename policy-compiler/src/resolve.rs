@@ -364,8 +364,8 @@ impl<'m> Ordered<'m> {
         });
         let mut all: Vec<_> = candidates
             .map(|(name, policy, required)| {
-                let tier = model.tier(&policy.tier).order;
-                ((tier, &policy.tier, policy.order, name.sort_key()), name, policy, required)
+                let tier = model.tier_place(&policy.tier);
+                ((tier, policy.order, name.sort_key()), name, policy, required)
             })
             .collect();
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));

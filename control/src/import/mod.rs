@@ -405,11 +405,9 @@ fn invalid_policy(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> 
     })
 }
 
-/// A tier without an order comes after every order that somebody would write, and before a tier that nobody defines.
 fn import_tier(wire: &object::calico::Tier) -> Tier {
-    let order = wire.order.map_or(f64::MAX, object::calico::Order::value);
     Tier {
-        order: Order::new(order).unwrap_or(Order::LAST),
+        order: wire.order.and_then(|order| Order::new(order.value())).unwrap_or(Order::LAST),
         default_action: match wire.default_action {
             Some(object::calico::Action::Pass) => DefaultAction::Pass,
             _ => DefaultAction::Deny,

@@ -269,6 +269,16 @@ fn host_endpoints_inherit_their_profiles_labels_and_name_profiles_that_need_no_o
 }
 
 #[test]
+fn tiers_without_an_order_come_after_every_order_and_before_tiers_that_nobody_defines() {
+    let cluster = clean(&format!(
+        "{CALICO}Tier\nmetadata: {{name: a}}\n---\n{CALICO}Tier\nmetadata: {{name: z}}\nspec: {{order: 1.7976931348623157e308}}\n"
+    ));
+    let mut tiers = ["0", "a", "z", "kube-baseline"].map(|name| cluster.model.tier_place(name));
+    tiers.sort_unstable();
+    assert_eq!(tiers.map(|(.., name)| name), ["kube-baseline", "z", "a", "0"]);
+}
+
+#[test]
 fn a_nodes_own_settings_come_before_everybodys() {
     let felix = |name: &str, spec: &str| {
         format!("{CALICO}FelixConfiguration\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n")

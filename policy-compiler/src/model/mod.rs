@@ -145,4 +145,11 @@ impl Model {
         let defined = || self.tiers.get(name).copied();
         Tier::built_in(name).or_else(defined).unwrap_or(Tier::MISSING)
     }
+
+    /// What tiers sort by: those that are built in or defined by order and name, then those that policies name and nobody
+    /// defines, also after one that is defined without an order.
+    pub fn tier_place<'t>(&self, name: &'t str) -> (bool, Order, &'t str) {
+        let missing = Tier::built_in(name).is_none() && !self.tiers.contains_key(name);
+        (missing, self.tier(name).order, name)
+    }
 }

@@ -57,6 +57,8 @@ const SURROUNDINGS: &str = "
 {apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: lenient}, spec: {defaultAction: Pass}}
 ---
 {apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: late}, spec: {order: 2000000}}
+---
+{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: utmost}, spec: {order: 1.7976931348623157e308}}
 ";
 
 /// Objects that are not valid, of which a cluster has some.
@@ -211,7 +213,9 @@ fn calico_policy() -> BoxedStrategy<String> {
             "StagedGlobalNetworkPolicy",
         ][..],
     );
-    let tier = select(&["default", "early", "late", "lenient", "absent", "default", "wrong"][..]);
+    let tier = select(
+        &["default", "early", "late", "lenient", "utmost", "absent", "default", "wrong"][..],
+    );
     let types =
         select(&["", "types: [Ingress], ", "types: [Egress], ", "types: [Ingress, Egress], "][..]);
     (

@@ -65,6 +65,15 @@ fn a_tier_that_nobody_defines_is_the_last_and_denies() {
 }
 
 #[test]
+fn a_tier_that_nobody_defines_comes_after_one_without_order() {
+    let cluster = pods()
+        .tier("z", f64::INFINITY, DefaultAction::Deny)
+        .policy(global("p").tier("a").ingress([deny()]))
+        .policy(global("q").tier("z").ingress([allow()]));
+    cluster.says("shop/web < 10.0.0.2 tcp 80 = allow: GlobalNetworkPolicy q ingress[0]");
+}
+
+#[test]
 fn the_built_in_tiers_stand_round_the_default_one_and_pass() {
     let cluster = pods()
         .policy(draft(PolicyKind::Cluster, "a").tier("kube-admin").ingress([allow().tcp("1")]))
