@@ -1,44 +1,99 @@
 //! Proves an image equal to a judge, cell by cell: a [witness](crate::witness) of every atom, judged alike by both sides,
 //! is a proof and not a sample.
 //!
-//! [`prove`] compares with the linear [reference](mod@crate::reference), reasons and verdicts, and asks each distinct
-//! question once: peers that no term of an endpoint's rules tells apart, and that the image leads to the same row, are one.
-//! [`prove_against`] compares with any judge and leaves nothing out, if it is asked to.
+//! The atoms are those of the judge and of the image together, so that neither can hide a boundary from the other. Each
+//! distinct question is asked once: ends and peers that the judge cannot tell apart, and that the image looks up in the same
+//! place, are one. [`prove`] compares with the linear [reference](mod@crate::reference), [`prove_by`] with any judge.
+
+mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::image::{Image, Path};
-use crate::model::{Decision, Direction, Family, Model, Policy, Reason, Transport, Verdict};
-use crate::reference::{Packet, Policies, Reference, Signature};
+use crate::image::{ChainId, Identity, Image, LINEAR, Path};
+use crate::model::{Decision, Direction, Family, Model, Reason, RuleName, Transport, Verdict};
+use crate::reference::Reference;
 use crate::resolve::{LocalName, Stage};
-use crate::witness::{Bounds, Peers};
+use crate::witness::{Atoms, Bounds, Peers};
+
+/// Judges packets at local endpoints, and tells what it looks at when it does.
+///
+/// The law, on which a proof rests: ends of one [`Key`](Self::Key) and peers of one [`Sight`](Self::Sight) are judged alike,
+/// and so are all packets between the [bounds](Self::bounds) and all peers between the [atoms](Self::atoms).
+pub trait Judge {
+    /// An endpoint at a stage and in a direction.
+    type End;
+    /// What it looks at of an end that uses one of its addresses.
+    type Key: Ord;
+    /// What it looks at of a peer.
+    type Sight: Ord;
+
+    /// The end; it may be one that the judge does not know.
+    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> Self::End;
+    /// The addresses that the end has.
+    fn addresses(&self, end: &Self::End) -> BTreeSet<IpAddr>;
+    /// Where peers change for these ends.
+    fn atoms(&self, ends: &[&Self::End]) -> Atoms;
+    /// Where packets change for this end.
+    fn bounds(&self, end: &Self::End) -> Bounds;
+    /// What it looks at of the end.
+    fn key(&self, end: &Self::End, local: IpAddr) -> Self::Key;
+    /// What it looks at of a peer that the end meets.
+    fn sight(&self, end: &Self::End, peer: IpAddr) -> Self::Sight;
+    /// What it says of these packets between the two, one answer each.
+    fn judge(
+        &self,
+        end: &Self::End,
+        local: IpAddr,
+        peer: IpAddr,
+        transports: &[Transport],
+    ) -> Vec<Expected>;
+}
 
 /// An image and a judge agree in this many cells, which are all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
-    /// Endpoint × direction × peer × transport.
+    /// Local endpoints.
+    pub endpoints: u64,
+    /// Endpoint × stage × direction × own address × peer × packet.
     pub cells: u64,
+    /// The distinct questions among them, which were asked.
+    pub questions: u64,
     /// The peers that stand for all addresses.
     pub peers: u64,
 }
 
-/// What a judge says: some know all, some the reason, others only the verdict.
+/// What a judge says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// What decides and what is met on the way.
+    /// What decides and everything that is met on the way.
     Decision(Decision),
-    /// The verdict, for whatever reason.
-    Verdict(Verdict),
+    /// What decides, and what is met on the way of what is enforced.
+    Enforced {
+        /// Any of these: of several policies that deny, none of which can be evaluated, nobody says which.
+        reasons: Vec<Reason>,
+        /// In order.
+        through: Vec<RuleName>,
+    },
 }
 
 impl Expected {
-    /// The verdict.
-    pub fn verdict(&self) -> Verdict {
+    /// Whether a path says the same. Chains that are judged rule by rule do not note what they meet.
+    fn agrees(&self, path: &Path, linear: bool) -> bool {
         match self {
-            Self::Decision(decision) => decision.reason.verdict(),
-            Self::Verdict(verdict) => *verdict,
+            Self::Decision(decision) => {
+                path.verdict == decision.reason.verdict()
+                    && path.reason == decision.reason
+                    && (linear || path.noted == decision.noted)
+            }
+            Self::Enforced { reasons, through } => {
+                let noted = path.noted.iter().map(|noted| &noted.rule);
+                let enforced = noted.filter(|rule| !rule.policy.kind.staged());
+                path.verdict == path.reason.verdict()
+                    && reasons.contains(&path.reason)
+                    && (linear || enforced.eq(through))
+            }
         }
     }
 }
@@ -49,22 +104,17 @@ impl From<Decision> for Expected {
     }
 }
 
-impl From<Verdict> for Expected {
-    fn from(verdict: Verdict) -> Self {
-        Self::Verdict(verdict)
-    }
-}
-
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Decision(decision) => {
-                write!(f, "{:?} ({})", decision.reason.verdict(), decision.reason)?;
-                let noted = decision.noted.iter();
-                noted.into_iter().try_for_each(|noted| write!(f, ", after {}", noted.rule))
+        let (reasons, through): (&[Reason], Vec<&RuleName>) = match self {
+            Self::Decision(Decision { reason, noted }) => {
+                (std::slice::from_ref(reason), noted.iter().map(|noted| &noted.rule).collect())
             }
-            Self::Verdict(verdict) => write!(f, "{verdict:?}"),
-        }
+            Self::Enforced { reasons, through } => (reasons, through.iter().collect()),
+        };
+        let said = reasons.iter().map(|reason| format!("{:?} ({reason})", reason.verdict()));
+        f.write_str(&said.collect::<Vec<_>>().join(" or "))?;
+        through.into_iter().try_for_each(|rule| write!(f, ", after {rule}"))
     }
 }
 
@@ -80,6 +130,8 @@ pub struct Counterexample {
     pub stage: Stage,
     /// The direction.
     pub direction: Direction,
+    /// The endpoint's own address.
+    pub local: IpAddr,
     /// The source of ingress, the destination of egress.
     pub peer: IpAddr,
     /// The rest of the packet.
@@ -92,25 +144,12 @@ pub struct Counterexample {
     pub verdict: Verdict,
 }
 
-/// A packet at an endpoint.
-#[derive(Debug, Clone, Copy)]
-pub struct At<'a> {
-    /// The local endpoint.
-    pub endpoint: &'a LocalName,
-    /// The stage.
-    pub stage: Stage,
-    /// The direction.
-    pub direction: Direction,
-    /// The packet.
-    pub packet: Packet,
-}
-
 /// How much a proof asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Each question once: peers that no term of the rules tells apart, by the reference, are one.
+    /// Each question once.
     Distinct,
-    /// Every peer of every endpoint.
+    /// Every peer of every end.
     Every,
 }
 
@@ -120,144 +159,172 @@ pub fn prove(
     local: &BTreeSet<LocalName>,
     image: &Image,
 ) -> Result<Proof, Box<Counterexample>> {
-    let reference = Reference::new(model);
-    let walk = Walk { model, reference: &reference, image, depth: Depth::Distinct };
-    walk.over(local, |policies, at| match policies {
-        Some(policies) => {
-            let At { endpoint, stage, direction, packet } = at;
-            reference.judge_by(policies, endpoint, stage, direction, &packet).into()
-        }
-        None => Decision::from(Reason::Unknown(at.direction)).into(),
-    })
+    prove_by(&Reference::new(model), local, image, Depth::Distinct, |_, _| {})
 }
 
-/// Compares `image` with any judge of a packet at an endpoint.
-pub fn prove_against<E: Into<Expected>>(
-    model: &Model,
+/// Compares `image` with any judge. `progress` is told how many ends are done, of how many.
+pub fn prove_by<J: Judge>(
+    judge: &J,
     local: &BTreeSet<LocalName>,
     image: &Image,
     depth: Depth,
-    judge: impl Fn(At<'_>) -> E,
+    mut progress: impl FnMut(usize, usize),
 ) -> Result<Proof, Box<Counterexample>> {
-    let reference = Reference::new(model);
-    let walk = Walk { model, reference: &reference, image, depth };
-    walk.over(local, |_, at| judge(at).into())
+    let mut sides = Vec::new();
+    for endpoint in local {
+        let stages: &[Stage] =
+            if endpoint.namespace.is_empty() { &Stage::OF_HOST } else { &[Stage::Pod] };
+        for stage in stages.iter().copied() {
+            for direction in Direction::ALL {
+                let end = judge.end(endpoint, stage, direction);
+                let chain = image.chain_at(endpoint, stage, direction);
+                sides.push(Side { endpoint, stage, direction, end, chain });
+            }
+        }
+    }
+    let ends: Vec<&J::End> = sides.iter().map(|side| &side.end).collect();
+    let peers = Peers::of(&judge.atoms(&ends), image);
+    let walk = Walk { judge, image, depth, peers: &peers };
+    let mut proof = Proof {
+        endpoints: local.len() as u64,
+        peers: peers.iter().count() as u64,
+        ..Proof::default()
+    };
+    let mut proved: BTreeMap<_, u64> = BTreeMap::new();
+    for (done, side) in sides.iter().enumerate() {
+        progress(done, sides.len());
+        for own in judge.addresses(&side.end) {
+            let place = (side.chain, side.direction, Family::of(own), walk.own(side, own));
+            let key = (place, judge.key(&side.end, own));
+            let known = proved.get(&key).copied().filter(|_| depth == Depth::Distinct);
+            let cells = match known {
+                Some(cells) => cells,
+                None => walk.end(side, own, &mut proof.questions)?,
+            };
+            proof.cells += cells;
+            proved.insert(key, cells);
+        }
+    }
+    progress(sides.len(), sides.len());
+    Ok(proof)
 }
 
-struct Walk<'a, 'm> {
-    model: &'m Model,
-    reference: &'a Reference<'m>,
+/// An endpoint at a stage and in a direction, and the chain by which the image judges it.
+struct Side<'a, E> {
+    endpoint: &'a LocalName,
+    stage: Stage,
+    direction: Direction,
+    end: E,
+    chain: Option<ChainId>,
+}
+
+/// What the image looks at of an address of the local end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Own {
+    Unknown,
+    /// It is not looked at.
+    Known,
+    /// It takes part rule by rule.
+    Identity(Identity),
+}
+
+/// Where the image looks a peer's packets up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Nowhere,
+    Row(u32),
+    /// Judged rule by rule, as one of this class.
+    Class(usize),
+}
+
+struct Walk<'a, J> {
+    judge: &'a J,
     image: &'a Image,
     depth: Depth,
+    peers: &'a Peers,
 }
 
-impl<'m> Walk<'_, 'm> {
-    fn over(
-        &self,
-        local: &BTreeSet<LocalName>,
-        judge: impl Fn(Option<&Policies<'m>>, At<'_>) -> Expected,
-    ) -> Result<Proof, Box<Counterexample>> {
-        let mut sides = Vec::new();
-        let mut in_use: BTreeMap<_, &Policy> = BTreeMap::new();
-        for endpoint in local {
-            let stages: &[Stage] =
-                if endpoint.namespace.is_empty() { &Stage::OF_HOST } else { &[Stage::Pod] };
-            for stage in stages {
-                for direction in Direction::ALL {
-                    let policies = self.reference.policies(endpoint, *stage, direction);
-                    in_use.extend(policies.iter().flatten().copied());
-                    sides.push((endpoint, *stage, direction, policies));
-                }
-            }
+impl<J: Judge> Walk<'_, J> {
+    fn own(&self, side: &Side<'_, J::End>, address: IpAddr) -> Own {
+        let identity = self.image.identity(address);
+        if identity == Identity::UNKNOWN {
+            Own::Unknown
+        } else if side.chain.is_some_and(|chain| self.image.is_linear(chain)) {
+            Own::Identity(identity)
+        } else {
+            Own::Known
         }
-        let all: Vec<&Policy> = in_use.into_values().collect();
-        let peers = Peers::of(self.model, self.image, &all);
-        let mut proof = Proof { cells: 0, peers: peers.iter().count() as u64 };
-        for (endpoint, stage, direction, policies) in &sides {
-            let side = Side { endpoint, stage: *stage, direction: *direction };
-            proof.cells += self.side(side, policies.as_ref(), &peers, &judge)?;
-        }
-        Ok(proof)
     }
 
-    fn side(
+    fn place(&self, chain: Option<ChainId>, peer: IpAddr) -> Place {
+        let class = self.image.class(self.image.identity(peer));
+        let Some((chain, class)) = chain.zip(class) else { return Place::Nowhere };
+        match self.image.cell(chain, class) {
+            None => Place::Nowhere,
+            Some(LINEAR) => Place::Class(class),
+            Some(row) => Place::Row(row),
+        }
+    }
+
+    /// One address of one side against all peers; returns how many cells that are.
+    fn end(
         &self,
-        side: Side<'_>,
-        policies: Option<&Policies<'m>>,
-        peers: &Peers,
-        judge: &impl Fn(Option<&Policies<'m>>, At<'_>) -> Expected,
+        side: &Side<'_, J::End>,
+        own: IpAddr,
+        questions: &mut u64,
     ) -> Result<u64, Box<Counterexample>> {
-        let Side { endpoint, stage, direction } = side;
-        let chain = self.image.chain_at(endpoint, stage, direction);
-        let of_policies: Vec<&Policy> =
-            policies.into_iter().flatten().map(|(_, policy)| *policy).collect();
-        let bounds = Bounds::of(self.model, &of_policies);
-        let mut asked: BTreeSet<(Family, Option<u32>, Option<Signature>)> = BTreeSet::new();
+        let family = Family::of(own);
+        let bounds = self.judge.bounds(&side.end);
+        let mut transports: BTreeMap<Place, Vec<Transport>> = BTreeMap::new();
+        let mut asked: BTreeSet<(Place, J::Sight)> = BTreeSet::new();
         let mut cells = 0;
-        for peer in peers.iter() {
-            let family = Family::of(peer);
-            if self.depth == Depth::Distinct {
-                let class = self.image.class(self.image.identity(peer));
-                let row = chain.zip(class).and_then(|(chain, class)| self.image.cell(chain, class));
-                let signature = policies
-                    .map(|it| self.reference.signature(it, endpoint, stage, direction, peer));
-                if !asked.insert((family, row, signature)) {
-                    continue;
-                }
-            }
-            let transports = bounds.transports(self.image, chain, peer);
-            for local in self.own_addresses(endpoint, family) {
-                let own = self.image.identity(local);
-                let identity = self.image.identity(peer);
-                for transport in &transports {
-                    let packet = Packet { local, peer, transport: *transport };
-                    let at = At { endpoint, stage, direction, packet };
-                    let expected = judge(policies, at);
-                    // What an endpoint without tables meets: nothing passes.
-                    let unknown = Path::unknown(direction);
-                    let path = chain.map_or(&unknown, |chain| {
-                        self.image.path(self.image.classify(chain, own, identity, *transport))
-                    });
-                    let linear = chain.is_some_and(|chain| self.image.is_linear(chain));
-                    let agrees = path.verdict == expected.verdict()
-                        && match &expected {
-                            Expected::Decision(decision) => {
-                                path.reason == decision.reason
-                                    && (linear || path.noted == decision.noted)
-                            }
-                            Expected::Verdict(_) => true,
-                        };
-                    if !agrees {
-                        return Err(Box::new(Counterexample {
-                            endpoint: endpoint.clone(),
-                            stage,
-                            direction,
-                            peer,
-                            transport: *transport,
-                            expected,
-                            found: path.reason.clone(),
-                            verdict: path.verdict,
-                        }));
-                    }
-                    cells += 1;
-                }
+        for peer in self.peers.iter().filter(|peer| Family::of(*peer) == family) {
+            let place = self.place(side.chain, peer);
+            let transports = transports
+                .entry(place)
+                .or_insert_with(|| bounds.transports(self.image, side.chain, peer));
+            cells += transports.len() as u64;
+            if self.depth == Depth::Every
+                || asked.insert((place, self.judge.sight(&side.end, peer)))
+            {
+                *questions += transports.len() as u64;
+                self.ask(side, own, peer, transports)?;
             }
         }
         Ok(cells)
     }
 
-    /// The local end's addresses of a family; without one it has no packets of the family.
-    fn own_addresses(&self, endpoint: &LocalName, family: Family) -> Vec<IpAddr> {
-        let pod = self.model.endpoints.get(endpoint).map(|pod| &pod.addresses);
-        let host = self.model.host_endpoints.get(&endpoint.name).map(|host| &host.addresses);
-        let addresses = pod.or(host).into_iter().flatten().copied();
-        addresses.filter(|address| Family::of(*address) == family).collect()
+    fn ask(
+        &self,
+        side: &Side<'_, J::End>,
+        own: IpAddr,
+        peer: IpAddr,
+        transports: &[Transport],
+    ) -> Result<(), Box<Counterexample>> {
+        let image = self.image;
+        let (local, other) = (image.identity(own), image.identity(peer));
+        // What an endpoint without tables meets: nothing passes.
+        let unknown = Path::unknown(side.direction);
+        let linear = side.chain.is_some_and(|chain| image.is_linear(chain));
+        let answers = self.judge.judge(&side.end, own, peer, transports);
+        for (transport, expected) in transports.iter().zip(answers) {
+            let path = side.chain.map_or(&unknown, |chain| {
+                image.path(image.classify(chain, local, other, *transport))
+            });
+            if !expected.agrees(path, linear) {
+                return Err(Box::new(Counterexample {
+                    endpoint: side.endpoint.clone(),
+                    stage: side.stage,
+                    direction: side.direction,
+                    local: own,
+                    peer,
+                    transport: *transport,
+                    expected,
+                    found: path.reason.clone(),
+                    verdict: path.verdict,
+                }));
+            }
+        }
+        Ok(())
     }
-}
-
-#[derive(Clone, Copy)]
-struct Side<'a> {
-    endpoint: &'a LocalName,
-    stage: Stage,
-    direction: Direction,
 }

@@ -76,6 +76,10 @@ impl<'m> Reference<'m> {
         Self { model, holders }
     }
 
+    pub(crate) fn model(&self) -> &'m Model {
+        self.model
+    }
+
     /// The policies that select an endpoint and speak at a stage and in a direction; `None` if the model does not have it.
     pub fn policies(
         &self,

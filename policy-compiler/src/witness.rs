@@ -2,14 +2,14 @@
 //!
 //! Policy cannot tell apart two addresses behind which the same members stand and which the same nets contain, nor two
 //! ports between the same boundaries. So the header space falls into finitely many atoms. The witnesses stand on both sides
-//! of every boundary that the *model* draws and of every boundary that the *image* draws, so that neither can hide one from
+//! of every boundary that the *judge* draws and of every boundary that the *image* draws, so that neither can hide one from
 //! the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 use ipnet::IpNet;
 
 use crate::claim::{KEYED, OTHERS};
@@ -22,34 +22,35 @@ use crate::model::{
 /// A source port that a client of nobody's interest may have.
 const EPHEMERAL: u16 = 49_152;
 
-/// Addresses that stand for all others, each with what the image makes of it.
+/// Addresses that stand for all others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Peers(BTreeSet<IpAddr>);
+pub struct Peers(Vec<IpAddr>);
 
 impl Peers {
-    /// The peers that `local` endpoints may meet.
+    /// The peers that can be told apart by `atoms` or by the image.
     ///
     /// Both ends of every prefix and one off each: where a prefix has parts with prefixes of their own, whatever is left
     /// of it ends at its own end or one off such a part. Of addresses behind which equals stand, between the same nets,
     /// and of one class in the image, the first is taken.
-    pub fn of(model: &Model, image: &Image, policies: &[&Policy]) -> Self {
-        let atoms = Atoms::of(model, policies);
-        let mut witnesses = BTreeSet::from([
+    pub fn of(atoms: &Atoms, image: &Image) -> Self {
+        let mut witnesses = vec![
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V4(Ipv4Addr::BROADCAST),
             IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
-        ]);
-        for net in atoms.nets.keys().copied().chain(image.prefixes()) {
+        ];
+        for net in atoms.0.keys().copied().chain(image.prefixes()) {
             for end in [net.network(), net.broadcast()] {
                 witnesses
                     .extend([Some(end), neighbour(end, -1), neighbour(end, 1)].iter().flatten());
             }
         }
-        let mut seen = BTreeSet::new();
+        witnesses.sort_unstable();
+        witnesses.dedup();
+        let mut seen = AHashSet::new();
         let mut around: Vec<(IpNet, Vec<u32>, Option<IpNet>)> = Vec::new();
-        let mut nets = atoms.nets.iter().peekable();
-        let mut peers = BTreeSet::new();
+        let mut nets = atoms.0.iter().peekable();
+        let mut peers = Vec::new();
         for address in witnesses {
             while let Some((net, stands)) = nets.next_if(|(net, _)| net.network() <= address) {
                 around.retain(|(outer, _, _)| outer.contains(net));
@@ -58,7 +59,7 @@ impl Peers {
                 members.extend(&stands.members);
                 members.sort_unstable();
                 members.dedup();
-                if stands.named_by_rules {
+                if stands.bound {
                     atom = Some(*net);
                 }
                 around.push((*net, members, atom));
@@ -71,7 +72,7 @@ impl Peers {
                 .map_or_else(|| (Vec::new(), None), |(_, members, atom)| (members.clone(), *atom));
             let class = image.class(image.identity(address));
             if seen.insert((Family::of(address), members, atom, class)) {
-                peers.insert(address);
+                peers.push(address);
             }
         }
         Self(peers)
@@ -83,23 +84,33 @@ impl Peers {
     }
 }
 
-/// The prefixes at which the model changes.
-struct Atoms {
-    nets: BTreeMap<IpNet, Stands>,
-}
+/// The prefixes at which peers change, as somebody sees them.
+#[derive(Debug, Clone, Default)]
+pub struct Atoms(BTreeMap<IpNet, Stands>);
 
 /// What is new at a prefix.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct Stands {
     /// Numbers of the contents of the members that have it.
     members: Vec<u32>,
-    named_by_rules: bool,
+    bound: bool,
 }
 
 impl Atoms {
-    fn of(model: &Model, policies: &[&Policy]) -> Self {
+    /// Somebody has these addresses; of those with equal numbers nothing can be told apart.
+    pub fn member(&mut self, net: IpNet, number: u32) {
+        self.0.entry(net.trunc()).or_default().members.push(number);
+    }
+
+    /// A rule names the net.
+    pub fn bound(&mut self, net: IpNet) {
+        self.0.entry(net.trunc()).or_default().bound = true;
+    }
+
+    /// Those of a model, for endpoints of these policies.
+    pub(crate) fn of(model: &Model, policies: &[&Policy]) -> Self {
         type Seen<'m> = (&'m str, Option<&'m str>, &'m Labels, Option<&'m BTreeSet<NamedPort>>);
-        let mut atoms = Self { nets: BTreeMap::new() };
+        let mut atoms = Self::default();
         let mut contents: AHashMap<(u8, Seen<'_>), u32> = AHashMap::new();
         let mut next = 0;
         let mut number = |kind: u8, seen| number_of(&mut contents, (kind, seen), &mut next);
@@ -130,27 +141,18 @@ impl Atoms {
             alone += 1;
             atoms.member(IpNet::from(*address), alone);
         }
-        for family in Family::ALL {
-            atoms.nets.entry(family.everything()).or_default().named_by_rules = true;
-        }
         for rule in rules(model, policies) {
             let entities = [&rule.source, &rule.destination]
                 .into_iter()
                 .flat_map(|end| end.entities.iter().flatten());
             for net in entities.flat_map(|entity| entity.nets.iter().chain(&entity.not_nets)) {
-                atoms.nets.entry(net.trunc()).or_default().named_by_rules = true;
+                atoms.bound(*net);
             }
         }
-        for (_, _, net) in model.failsafe.ports.iter().flatten() {
-            if let Some(net) = net {
-                atoms.nets.entry(net.trunc()).or_default().named_by_rules = true;
-            }
+        for net in model.failsafe.ports.iter().flatten().filter_map(|(_, _, net)| *net) {
+            atoms.bound(net);
         }
         atoms
-    }
-
-    fn member(&mut self, net: IpNet, id: u32) {
-        self.nets.entry(net.trunc()).or_default().members.push(id);
     }
 }
 
@@ -181,7 +183,7 @@ fn neighbour(address: IpAddr, by: i8) -> Option<IpAddr> {
     }
 }
 
-/// Where transports change, in the rules of one endpoint's policies.
+/// Where packets change, in the rules of one endpoint's policies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bounds {
     destinations: BTreeSet<u16>,
@@ -191,37 +193,64 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds that policies draw.
-    pub fn of(model: &Model, policies: &[&Policy]) -> Self {
+    /// Something changes at this protocol number.
+    pub fn protocol(&mut self, number: u8) {
+        self.protocols.insert(number.into());
+    }
+
+    /// Something changes at these ICMP types and codes; without a code the type has all of them.
+    pub fn icmp(&mut self, kind: u8, code: Option<u8>) {
+        let first = u16::from(kind) << 8;
+        self.icmp.extend(match code {
+            Some(code) => [first | u16::from(code); 2],
+            None => [first, first | 0xff],
+        });
+    }
+
+    /// Something changes at these destination ports.
+    pub fn destinations(&mut self, first: u16, last: u16) {
+        self.destinations.extend([first, last]);
+    }
+
+    /// Something changes at these source ports.
+    pub fn sources(&mut self, first: u16, last: u16) {
+        self.sources.extend([first, last]);
+    }
+
+    fn ports(&mut self, destination: bool, first: u16, last: u16) {
+        if destination { self.destinations(first, last) } else { self.sources(first, last) }
+    }
+
+    /// The bounds that policies of a model draw.
+    pub(crate) fn of(model: &Model, policies: &[&Policy]) -> Self {
         let mut bounds = Self::default();
         let mut names = BTreeSet::new();
         for rule in rules(model, policies) {
-            let protocols = [rule.protocol, rule.not_protocol].into_iter().flatten();
-            bounds.protocols.extend(protocols.map(u16::from));
+            for number in [rule.protocol, rule.not_protocol].into_iter().flatten() {
+                bounds.protocol(number);
+            }
             for icmp in [rule.icmp, rule.not_icmp].into_iter().flatten() {
                 if let Some(kind) = icmp.kind {
-                    let first = u16::from(kind) << 8;
-                    bounds.icmp.extend(match icmp.code {
-                        Some(code) => [first | u16::from(code); 2],
-                        None => [first, first | 0xff],
-                    });
+                    bounds.icmp(kind, icmp.code);
                 }
             }
-            for (end, into) in [(&rule.source, false), (&rule.destination, true)] {
+            for (end, destination) in [(&rule.source, false), (&rule.destination, true)] {
                 for port in end.ports.iter().chain(&end.not_ports) {
                     match port {
                         PortMatch::Range { first, last } => {
-                            bounds.ports(into).extend([*first, *last]);
+                            bounds.ports(destination, *first, *last);
                         }
                         PortMatch::Named(name) => {
-                            names.insert((name.as_str(), into));
+                            names.insert((name.as_str(), destination));
                         }
                     }
                 }
                 for entity in end.entities.iter().flatten() {
                     let service = entity.service.as_ref().and_then(|it| model.services.get(it));
                     let ports = service.into_iter().flat_map(|it| it.iter()).flat_map(|s| &s.ports);
-                    bounds.ports(into).extend(ports.filter_map(|(_, port)| *port));
+                    for port in ports.filter_map(|(_, port)| *port) {
+                        bounds.ports(destination, port, port);
+                    }
                 }
             }
         }
@@ -229,21 +258,17 @@ impl Bounds {
             let hosts = model.host_endpoints.values().flat_map(|host| &host.named_ports);
             let pods = model.endpoints.values().flat_map(|pod| &pod.named_ports);
             for named in pods.chain(hosts) {
-                for into in [false, true] {
-                    if names.contains(&(named.name.as_str(), into)) {
-                        bounds.ports(into).insert(named.port);
+                for destination in [false, true] {
+                    if names.contains(&(named.name.as_str(), destination)) {
+                        bounds.ports(destination, named.port, named.port);
                     }
                 }
             }
         }
         for (_, port, _) in model.failsafe.ports.iter().flatten() {
-            bounds.destinations.insert(*port);
+            bounds.destinations(*port, *port);
         }
         bounds
-    }
-
-    fn ports(&mut self, destination: bool) -> &mut BTreeSet<u16> {
-        if destination { &mut self.destinations } else { &mut self.sources }
     }
 
     /// The transports on both sides of these bounds and of those of the row by which `image` judges the peer.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::generate::{model, some_local};
 use crate::compile::Compiler;
 use crate::model::*;
-use crate::prove::{Depth, prove, prove_against};
+use crate::prove::{Depth, prove, prove_by};
 use crate::reference::Reference;
 
 proptest! {
@@ -16,15 +16,7 @@ proptest! {
         let local = some_local(&model);
         let image = Compiler::new().compile(&model, &local);
         let reference = Reference::new(&model);
-        let every = prove_against(&model, &local, &image, Depth::Every, |at| {
-            let policies = reference.policies(at.endpoint, at.stage, at.direction);
-            match policies {
-                Some(policies) => {
-                    reference.judge_by(&policies, at.endpoint, at.stage, at.direction, &at.packet)
-                }
-                None => Reason::Unknown(at.direction).into(),
-            }
-        });
+        let every = prove_by(&reference, &local, &image, Depth::Every, |_, _| {});
         if let Err(counterexample) = every {
             prop_assert!(false, "{counterexample}\n{model:#?}");
         }

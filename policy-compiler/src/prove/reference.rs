@@ -1,0 +1,74 @@
+//! The linear reference as a judge: it tells every end from every other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::{Expected, Judge};
+use crate::model::{Decision, Direction, Policy, Reason, Transport};
+use crate::reference::{Packet, Policies, Reference, Signature};
+use crate::resolve::{LocalName, Stage};
+use crate::witness::{Atoms, Bounds};
+
+/// An endpoint, and its policies if the model has it.
+pub struct End<'m> {
+    endpoint: LocalName,
+    stage: Stage,
+    direction: Direction,
+    policies: Option<Policies<'m>>,
+}
+
+impl<'m> Judge for Reference<'m> {
+    type End = End<'m>;
+    type Key = (LocalName, Stage, Direction, IpAddr);
+    type Sight = Option<Signature>;
+
+    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'m> {
+        let policies = self.policies(endpoint, stage, direction);
+        End { endpoint: endpoint.clone(), stage, direction, policies }
+    }
+
+    fn addresses(&self, end: &End<'m>) -> BTreeSet<IpAddr> {
+        let pod = self.model().endpoints.get(&end.endpoint).map(|pod| &pod.addresses);
+        let host = self.model().host_endpoints.get(&end.endpoint.name).map(|host| &host.addresses);
+        pod.or(host).cloned().unwrap_or_default()
+    }
+
+    fn atoms(&self, ends: &[&End<'m>]) -> Atoms {
+        let in_use: BTreeMap<_, &Policy> =
+            ends.iter().flat_map(|end| &end.policies).flatten().copied().collect();
+        Atoms::of(self.model(), &in_use.into_values().collect::<Vec<_>>())
+    }
+
+    fn bounds(&self, end: &End<'m>) -> Bounds {
+        let policies: Vec<&Policy> =
+            end.policies.iter().flatten().map(|(_, policy)| *policy).collect();
+        Bounds::of(self.model(), &policies)
+    }
+
+    fn key(&self, end: &End<'m>, local: IpAddr) -> Self::Key {
+        (end.endpoint.clone(), end.stage, end.direction, local)
+    }
+
+    fn sight(&self, end: &End<'m>, peer: IpAddr) -> Self::Sight {
+        let policies = end.policies.as_ref()?;
+        Some(self.signature(policies, &end.endpoint, end.stage, end.direction, peer))
+    }
+
+    fn judge(
+        &self,
+        end: &End<'m>,
+        local: IpAddr,
+        peer: IpAddr,
+        transports: &[Transport],
+    ) -> Vec<Expected> {
+        let one = |transport: &Transport| {
+            let packet = Packet { local, peer, transport: *transport };
+            let decision = end.policies.as_ref().map_or_else(
+                || Decision::from(Reason::Unknown(end.direction)),
+                |it| self.judge_by(it, &end.endpoint, end.stage, end.direction, &packet),
+            );
+            decision.into()
+        };
+        transports.iter().map(one).collect()
+    }
+}
