@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::model::{Direction, ICMP, ICMPV6, IcmpMatch, Protocol, Shown, Transport};
+use crate::model::{Direction, Family, ICMP, ICMPV6, IcmpMatch, Protocol, Shown, Transport};
 use crate::ranges::Ranges;
 use crate::resolve::{Ports, PredicateId, QuestionId, ResolvedEnd, ResolvedEntity, ResolvedRule};
 
@@ -24,6 +24,14 @@ pub(crate) const fn table_of(protocol: u8) -> usize {
 /// The table of the protocols that show no key.
 pub(crate) const OTHERS: usize = KEYED.len();
 
+/// The number of a family's ICMP. That of the other family's is a protocol like others: it has no types and codes.
+pub(crate) const fn icmp_of(family: Family) -> u8 {
+    match family {
+        Family::V4 => ICMP,
+        Family::V6 => ICMPV6,
+    }
+}
+
 /// The key of an ICMP packet.
 pub(crate) const fn icmp_key(kind: u8, code: u8) -> u16 {
     (kind as u16) << 8 | code as u16
@@ -31,6 +39,8 @@ pub(crate) const fn icmp_key(kind: u8, code: u8) -> u16 {
 
 /// What is known of an address.
 pub(crate) trait Facts {
+    /// Its family.
+    fn family(&self) -> Family;
     /// Whether a predicate is true of it.
     fn holds(&self, predicate: PredicateId) -> bool;
     /// The protocols and ports that answer a question about it; a port of `None` is every port.
@@ -76,8 +86,8 @@ pub(crate) struct Way<'r> {
     peer: &'r ResolvedEntity,
     /// The local end's ports.
     local: Side,
-    /// What it claims, where that does not depend on who the peer is.
-    claim: Option<Rc<Claim>>,
+    /// What it claims in each family, where that does not depend on who the peer is.
+    claim: Option<[Rc<Claim>; 2]>,
 }
 
 /// The ways in which a rule can match, given the local end.
@@ -92,7 +102,11 @@ pub(crate) fn ways<'r>(
             let local = side(one, &rule.local, local);
             let mut way = Way { rule, direction, peer, local, claim: None };
             if rule.peer.questions().next().is_none() {
-                way.claim = Some(Rc::new(way.made(&NoFacts)));
+                let v4 = Rc::new(way.made(&NoFacts(Family::V4)));
+                let alike = rule.icmp.is_none() && rule.not_icmp.is_none();
+                let v6 =
+                    if alike { Rc::clone(&v4) } else { Rc::new(way.made(&NoFacts(Family::V6))) };
+                way.claim = Some([v4, v6]);
             }
             ways.push(way);
         }
@@ -107,25 +121,30 @@ impl Way<'_> {
             return None;
         }
         let claim = match &self.claim {
-            Some(claim) => Rc::clone(claim),
+            Some(claims) => Rc::clone(&claims[peer.family() as usize]),
             None => Rc::new(self.made(peer)),
         };
         claim.0.iter().any(Option::is_some).then_some(claim)
     }
 
     fn made(&self, peer: &impl Facts) -> Claim {
+        let family = peer.family();
         let peer = side(self.peer, &self.rule.peer, peer);
         match self.direction {
-            Direction::Ingress => claim(self.rule, &peer, &self.local),
-            Direction::Egress => claim(self.rule, &self.local, &peer),
+            Direction::Ingress => claim(self.rule, family, &peer, &self.local),
+            Direction::Egress => claim(self.rule, family, &self.local, &peer),
         }
     }
 }
 
-/// Stands for a peer of whom nothing is asked.
-struct NoFacts;
+/// Stands for a peer of whom nothing is asked but its family.
+struct NoFacts(Family);
 
 impl Facts for NoFacts {
+    fn family(&self) -> Family {
+        self.0
+    }
+
     fn holds(&self, _: PredicateId) -> bool {
         false
     }
@@ -183,7 +202,7 @@ fn numbers(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u1
     }
 }
 
-fn claim(rule: &ResolvedRule, source: &Side, destination: &Side) -> Claim {
+fn claim(rule: &ResolvedRule, family: Family, source: &Side, destination: &Side) -> Claim {
     let looks_at_ports = source.ports.is_some() || destination.ports.is_some();
     let needs_ports = source.needs || destination.needs;
     let of_protocol = |number: u8| {
@@ -211,7 +230,8 @@ fn claim(rule: &ResolvedRule, source: &Side, destination: &Side) -> Claim {
             };
             Keys { set: ports(destination), sources: ports(source), bare: !looks_at_ports }
         } else {
-            if needs_ports {
+            let is_icmp = KEYED[table] == icmp_of(family);
+            if needs_ports || (rule.icmp.is_some() && !is_icmp) {
                 return None;
             }
             let keys = |icmp: IcmpMatch| {
@@ -222,7 +242,7 @@ fn claim(rule: &ResolvedRule, source: &Side, destination: &Side) -> Claim {
                 }])
             };
             let wanted = rule.icmp.map_or_else(Ranges::all, keys);
-            let unwanted = rule.not_icmp.map(keys).unwrap_or_default();
+            let unwanted = rule.not_icmp.filter(|_| is_icmp).map(keys).unwrap_or_default();
             // A later fragment does not show its type: it matches only where every type does.
             let keys = wanted.intersection(&unwanted.complement());
             let bare = keys.is_all();
@@ -246,7 +266,7 @@ pub(crate) fn matches(
         Shown::Icmp { kind, code } => wanted.covers(kind, code),
         _ => wanted.kind.is_none(),
     };
-    let is_icmp = matches!(protocol, ICMP | ICMPV6);
+    let is_icmp = protocol == icmp_of(peer.family());
     if rule.protocol.is_some_and(|wanted| wanted != protocol)
         || rule.not_protocol.is_some_and(|unwanted| unwanted == protocol)
         || rule.icmp.is_some_and(|wanted| !is_icmp || !icmp(wanted))

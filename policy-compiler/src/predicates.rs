@@ -191,6 +191,10 @@ pub(crate) struct Known<'a> {
 }
 
 impl Facts for Known<'_> {
+    fn family(&self) -> Family {
+        self.family
+    }
+
     fn holds(&self, predicate: PredicateId) -> bool {
         predicate == self.family as PredicateId || self.truth.binary_search(&predicate).is_ok()
     }

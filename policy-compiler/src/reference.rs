@@ -411,7 +411,8 @@ impl Question<'_> {
         {
             return false;
         }
-        let is_icmp = protocol == ICMP || protocol == ICMPV6;
+        // The other family's ICMP is a protocol like others, without types and codes.
+        let is_icmp = protocol == if family == Family::V4 { ICMP } else { ICMPV6 };
         if let Some(wanted) = rule.icmp {
             let covered = match shown {
                 Shown::Icmp { kind, code } => wanted.covers(kind, code),

@@ -87,7 +87,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    fn owners(&self) -> &[usize] {
+    pub(super) fn owners(&self) -> &[usize] {
         self.endpoint.as_ref().map_or(&self.holders, std::slice::from_ref)
     }
 }
@@ -309,7 +309,9 @@ impl CalicoTerms {
         if wire.icmp.is_some_and(|icmp| !covers_icmp(icmp, flow)) {
             return Some(Mismatch::Icmp);
         }
-        if wire.not_icmp.is_some_and(|icmp| covers_icmp(icmp, flow)) {
+        // A fragment without its type may be of the excluded one.
+        let hides = packet.is_icmp(v4) && packet.type_and_code(v4).is_none();
+        if wire.not_icmp.is_some_and(|icmp| hides || covers_icmp(icmp, flow)) {
             return Some(Mismatch::NotIcmp);
         }
         entity_mismatch(&wire.source, source, End::Source, flow)
@@ -376,8 +378,9 @@ fn entity_mismatch(
     if !wire.ports.is_empty() && !takes(&wire.ports, entity.positive.as_ref()) {
         return Some(Mismatch::Ports(end));
     }
-    // A packet without ports has none of the excluded ones.
-    if takes(&wire.not_ports, None) {
+    // A packet of a protocol without ports has none of the excluded ones; a later fragment may have any.
+    let hides = has_ports(flow.packet.protocol) && flow.port(end).is_none();
+    if !wire.not_ports.is_empty() && (hides || takes(&wire.not_ports, None)) {
         return Some(Mismatch::NotPorts(end));
     }
     None

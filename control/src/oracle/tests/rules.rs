@@ -98,7 +98,9 @@ fn every_not_field_is_one_more_and_of_a_negation_over_the_packet() {
     for (port, expected) in [(1, false), (10, false), (11, true), (8080, false), (80, true)] {
         assert_eq!(takes(&not_ports, &web(), tcp(port)), expected, "{port}");
     }
-    assert!(takes(&not_ports, &web(), Packet::bare(TCP)), "no port is none of those");
+    assert!(!takes(&not_ports, &web(), Packet::bare(TCP)), "a later fragment may have any port");
+    let not_ports = Rule { protocol: None, ..not_ports };
+    assert!(takes(&not_ports, &web(), Packet::bare(ICMP)), "ICMP has no ports");
 }
 
 #[test]
@@ -474,6 +476,7 @@ fn icmp_matches_by_type_and_code_and_not_icmp_negates_the_pair_as_one() {
         (not(Some(8), Some(0)), tcp(1), true),
         (not(Some(8), None), sent(8, 9), false),
         (not(None, None), sent(1, 1), false),
+        (not(Some(8), None), Packet::bare(ICMP), false),
     ] {
         assert_eq!(takes(&rule, &web(), packet), expected, "{rule:?} {packet}");
     }
