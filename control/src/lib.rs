@@ -12,6 +12,7 @@ pub mod manifest;
 pub mod netlink;
 pub mod netns;
 pub mod oracle;
+pub mod proof;
 pub mod references;
 pub mod rig;
 pub mod store;

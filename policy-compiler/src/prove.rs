@@ -31,8 +31,8 @@ pub trait Judge {
 
     /// The end; it may be one that the judge does not know.
     fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> Self::End;
-    /// The addresses that the end has.
-    fn addresses(&self, end: &Self::End) -> BTreeSet<IpAddr>;
+    /// The addresses of the end; `peers` stand for all addresses, where it may be any.
+    fn addresses(&self, end: &Self::End, peers: &Peers) -> BTreeSet<IpAddr>;
     /// Where peers change for these ends.
     fn atoms(&self, ends: &[&Self::End]) -> Atoms;
     /// Where packets change for this end.
@@ -71,7 +71,8 @@ pub enum Expected {
     Decision(Decision),
     /// What decides, and what is met on the way of what is enforced.
     Enforced {
-        /// Any of these: of several policies that deny, none of which can be evaluated, nobody says which.
+        /// Any of these: of several policies that deny, none of which can be evaluated, nobody says which. None: tables
+        /// have no word for it, and are wrong whatever they say.
         reasons: Vec<Reason>,
         /// In order.
         through: Vec<RuleName>,
@@ -79,6 +80,14 @@ pub enum Expected {
 }
 
 impl Expected {
+    /// The verdict; none if tables have no word for what decides.
+    pub fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Self::Decision(decision) => Some(decision.reason.verdict()),
+            Self::Enforced { reasons, .. } => reasons.first().map(Reason::verdict),
+        }
+    }
+
     /// Whether a path says the same. Chains that are judged rule by rule do not note what they meet.
     fn agrees(&self, path: &Path, linear: bool) -> bool {
         match self {
@@ -105,6 +114,7 @@ impl From<Decision> for Expected {
 }
 
 impl fmt::Display for Expected {
+    /// What decides, and after what.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reasons, through): (&[Reason], Vec<&RuleName>) = match self {
             Self::Decision(Decision { reason, noted }) => {
@@ -112,8 +122,8 @@ impl fmt::Display for Expected {
             }
             Self::Enforced { reasons, through } => (reasons, through.iter().collect()),
         };
-        let said = reasons.iter().map(|reason| format!("{:?} ({reason})", reason.verdict()));
-        f.write_str(&said.collect::<Vec<_>>().join(" or "))?;
+        let reasons: Vec<String> = reasons.iter().map(Reason::to_string).collect();
+        f.write_str(&reasons.join(" or "))?;
         through.into_iter().try_for_each(|rule| write!(f, ", after {rule}"))
     }
 }
@@ -121,7 +131,8 @@ impl fmt::Display for Expected {
 /// A packet that an image and a judge decide differently.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{endpoint} {direction}, peer {peer}, {transport}: expected {expected}, found {verdict:?} ({found})"
+    "{endpoint} {direction}, peer {peer}, {transport}: expected {} ({expected}), found {verdict:?} ({found})",
+    .expected.verdict().map_or_else(|| "neither".to_owned(), |verdict| format!("{verdict:?}"))
 )]
 pub struct Counterexample {
     /// The local endpoint.
@@ -138,8 +149,8 @@ pub struct Counterexample {
     pub transport: Transport,
     /// The judge's answer.
     pub expected: Expected,
-    /// The image's reason.
-    pub found: Reason,
+    /// The image's reason and what it notes on the way.
+    pub found: Expected,
     /// The image's verdict.
     pub verdict: Verdict,
 }
@@ -193,7 +204,7 @@ pub fn prove_by<J: Judge>(
     let mut proved: BTreeMap<_, u64> = BTreeMap::new();
     for (done, side) in sides.iter().enumerate() {
         progress(done, sides.len());
-        for own in judge.addresses(&side.end) {
+        for own in judge.addresses(&side.end, &peers) {
             let place = (side.chain, side.direction, Family::of(own), walk.own(side, own));
             let key = (place, judge.key(&side.end, own));
             let known = proved.get(&key).copied().filter(|_| depth == Depth::Distinct);
@@ -320,7 +331,10 @@ impl<J: Judge> Walk<'_, J> {
                     peer,
                     transport: *transport,
                     expected,
-                    found: path.reason.clone(),
+                    found: Expected::Decision(Decision {
+                        reason: path.reason.clone(),
+                        noted: path.noted.clone(),
+                    }),
                     verdict: path.verdict,
                 }));
             }

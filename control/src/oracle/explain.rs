@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::decide::Watch;
 use super::policies::Policy;
@@ -15,7 +15,7 @@ use super::words::term;
 use super::{Oracle, Packet, Party};
 
 /// The whole story of a connection.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Story {
     /// Who asks.
     pub from: String,
@@ -34,7 +34,7 @@ pub struct Story {
 }
 
 /// What happened at one end.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Side {
     /// Whether it lets the connection pass.
     pub allowed: bool,
@@ -49,7 +49,7 @@ pub struct Side {
 }
 
 /// A policy that nobody can evaluate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broken {
     /// Its name.
     pub policy: String,
@@ -58,20 +58,20 @@ pub struct Broken {
 }
 
 /// What happened in one tier.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierSteps {
     /// Its name.
     pub name: String,
     /// Its order; `None` is last.
     pub order: Option<f64>,
     /// `Deny` or `Pass`.
-    pub default_action: &'static str,
+    pub default_action: String,
     /// The policies that were asked, in order.
     pub policies: Vec<Steps>,
 }
 
 /// What happened in one policy or profile.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Steps {
     /// Its name.
     pub name: String,
@@ -85,7 +85,7 @@ pub struct Steps {
 }
 
 /// One rule that was asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// Its index.
     pub rule: usize,
@@ -100,16 +100,7 @@ impl Oracle {
     /// Tells what [`Oracle::judge`] does.
     pub fn explain(&self, from: &Party, to: &Party, packet: Packet) -> Story {
         let judgement = self.judge(from, to, packet);
-        let side = |direction, local, peer| {
-            let mut writer = Writer { direction, ..Writer::default() };
-            // A pod that speaks to itself is not judged.
-            let verdict = if super::is_same_pod(from, to) {
-                Verdict::from(Explanation::Itself)
-            } else {
-                self.side(direction, local, peer, packet, &mut writer)
-            };
-            self.told(&verdict, writer)
-        };
+        let side = |direction, local, peer| self.explain_side(direction, local, peer, packet);
         Story {
             from: from.to_string(),
             to: to.to_string(),
@@ -119,6 +110,24 @@ impl Oracle {
             ingress: side(Direction::Ingress, to, from),
             staged: self.staged(from, to, packet).iter().map(ToString::to_string).collect(),
         }
+    }
+
+    /// Tells what one end says: `local`, of what it sends to `peer` or gets from it.
+    pub fn explain_side(
+        &self,
+        direction: Direction,
+        local: &Party,
+        peer: &Party,
+        packet: Packet,
+    ) -> Side {
+        let mut writer = Writer { direction, ..Writer::default() };
+        // A pod that speaks to itself is not judged.
+        let verdict = if super::is_same_pod(local, peer) {
+            Verdict::from(Explanation::Itself)
+        } else {
+            self.side(direction, local, peer, packet, &mut writer)
+        };
+        self.told(&verdict, writer)
     }
 
     fn told(&self, verdict: &Verdict, mut writer: Writer) -> Side {
@@ -160,7 +169,7 @@ impl Watch for Writer {
         self.tiers.push(TierSteps {
             name: tier.name.clone(),
             order: tier.order,
-            default_action: if tier.passes { "Pass" } else { "Deny" },
+            default_action: if tier.passes { "Pass" } else { "Deny" }.to_owned(),
             policies: Vec::new(),
         });
     }

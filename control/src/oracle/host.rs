@@ -128,35 +128,41 @@ impl Hosts {
         self.setting(node, |felix| felix.endpoint_to_host) != Some(EndpointToHost::Drop)
     }
 
+    /// The failsafe ports of a node.
+    pub(super) fn failsafe(&self, node: &str, direction: Direction) -> Vec<Failsafe> {
+        let (listed, ours) = match direction {
+            Direction::Ingress => {
+                (self.setting(node, |felix| felix.failsafe_inbound.clone()), FAILSAFE[0])
+            }
+            Direction::Egress => {
+                (self.setting(node, |felix| felix.failsafe_outbound.clone()), FAILSAFE[1])
+            }
+        };
+        let ours = ours.iter().map(|(protocol, port)| Failsafe {
+            protocol: *protocol,
+            port: *port,
+            net: None,
+        });
+        listed.unwrap_or_else(|| ours.collect())
+    }
+
     /// Whether it is for a failsafe port: the receiver's, with the peer that the port is kept open for. A configuration
     /// that is not valid closes none of Calico's own.
-    fn is_failsafe(
+    pub(super) fn is_failsafe(
         &self,
         crossing: &Crossing<'_>,
         (destination, packet): (IpAddr, Packet),
     ) -> bool {
         let Some((_, port)) = packet.ports() else { return false };
-        let (peer, listed, ours) = match crossing.direction {
-            Direction::Ingress => (
-                crossing.source,
-                self.setting(crossing.node, |felix| felix.failsafe_inbound.clone()),
-                FAILSAFE[0],
-            ),
-            Direction::Egress => (
-                destination,
-                self.setting(crossing.node, |felix| felix.failsafe_outbound.clone()),
-                FAILSAFE[1],
-            ),
+        let peer = match crossing.direction {
+            Direction::Ingress => crossing.source,
+            Direction::Egress => destination,
         };
-        let covers = |safe: &Failsafe| {
+        self.failsafe(crossing.node, crossing.direction).iter().any(|safe| {
             safe.protocol == packet.protocol
                 && safe.port == port
                 && safe.net.is_none_or(|net| in_net(net, peer))
-        };
-        match listed {
-            Some(listed) => listed.iter().any(covers),
-            None => ours.contains(&(packet.protocol, port)),
-        }
+        })
     }
 }
 

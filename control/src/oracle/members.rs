@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::matching::{in_net, protocol_number, selected};
 use super::selector::{Language, Selector};
+use super::sight::Content;
 use crate::manifest::State;
 use crate::manifest::object::calico::{HostEndpoint, NetworkSet};
 use crate::manifest::object::{Kind, LabelSelector, Object, ObjectKey, Pairs, Phase, Pod};
@@ -67,6 +68,23 @@ impl Member {
     /// Whether policy can select it, and not only its address.
     pub(super) fn is_endpoint(&self) -> bool {
         self.role != Role::NetworkSet
+    }
+
+    /// Name, protocol number and port of every named port.
+    pub(super) fn ports(&self) -> impl Iterator<Item = &(String, u8, u16)> {
+        self.named_ports.iter()
+    }
+
+    /// The prefixes in which it has addresses.
+    pub(super) fn occupies(&self) -> impl Iterator<Item = IpNet> + '_ {
+        self.addresses.iter().copied().map(IpNet::from).chain(self.nets.iter().copied())
+    }
+
+    /// All that terms of rules can see of it.
+    pub(super) fn content(&self) -> Content<'_> {
+        let labels = [&self.labels, &self.namespace_labels, &self.account_labels];
+        let (namespace, account) = (self.namespace.as_deref(), self.account.as_deref());
+        (self.role as u8, namespace, labels, account, &self.named_ports)
     }
 
     /// Whether it names a port of this protocol and number so.

@@ -53,18 +53,36 @@ impl Services {
 }
 
 impl ServiceMembers {
+    /// Every endpoint's addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.0.iter().flat_map(|slice| slice.addresses.iter().copied())
+    }
+
+    /// Every protocol number and port that is served somewhere; without a port all of them.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (u8, Option<u16>)> + '_ {
+        let ports = self.0.iter().flat_map(|slice| &slice.ports);
+        ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port))
+    }
+
+    /// What is served at an address.
+    pub(super) fn served(&self, address: IpAddr) -> BTreeSet<(u8, Option<u16>)> {
+        let there = self.0.iter().filter(|slice| slice.addresses.contains(&address));
+        let ports = there.flat_map(|slice| &slice.ports);
+        ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port)).collect()
+    }
+
     /// Whether an endpoint has this address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.0.iter().any(|slice| slice.addresses.contains(&address))
     }
 
-    /// Whether an endpoint has this address and serves there.
+    /// Whether an endpoint has this address and serves there. What shows no port is for none, also where all are served.
     pub(super) fn has_port(&self, address: IpAddr, protocol: u8, number: Option<u16>) -> bool {
         self.0.iter().any(|slice| {
             slice.addresses.contains(&address)
                 && slice.ports.iter().any(|(served, port)| {
                     protocol_number(Some(*served)) == protocol
-                        && port.is_none_or(|port| number == Some(port))
+                        && number.is_some_and(|number| port.is_none_or(|port| number == port))
                 })
         })
     }

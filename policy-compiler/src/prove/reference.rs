@@ -7,7 +7,7 @@ use super::{Expected, Judge};
 use crate::model::{Decision, Direction, Policy, Reason, Transport};
 use crate::reference::{Packet, Policies, Reference, Signature};
 use crate::resolve::{LocalName, Stage};
-use crate::witness::{Atoms, Bounds};
+use crate::witness::{Atoms, Bounds, Peers};
 
 /// An endpoint, and its policies if the model has it.
 pub struct End<'m> {
@@ -27,7 +27,7 @@ impl<'m> Judge for Reference<'m> {
         End { endpoint: endpoint.clone(), stage, direction, policies }
     }
 
-    fn addresses(&self, end: &End<'m>) -> BTreeSet<IpAddr> {
+    fn addresses(&self, end: &End<'m>, _: &Peers) -> BTreeSet<IpAddr> {
         let pod = self.model().endpoints.get(&end.endpoint).map(|pod| &pod.addresses);
         let host = self.model().host_endpoints.get(&end.endpoint.name).map(|host| &host.addresses);
         pod.or(host).cloned().unwrap_or_default()

@@ -5,22 +5,23 @@
 //! are not valid.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use manx::import::import;
 use manx::manifest::object::{Kind, ObjectKey};
 use manx::oracle::{Direction as Side, Explanation, Oracle, Packet, Party, RuleName as OracleRule};
+use manx::proof::{self, Depth};
 use manx::store::Contents;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Direction, PolicyKind, PolicyName, Protocol, Reason, RuleName, Transport, Verdict,
+    Direction, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName, Transport, Verdict,
 };
 use manx_policy_compiler::reference::{self, Reference};
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::{all_local, config};
 
@@ -489,7 +490,7 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
         );
         for local in &parties {
             let Party::Pod { namespace, name, address } = local else { continue };
-            let pod = manx_policy_compiler::model::ObjectName::new(namespace, name);
+            let pod = ObjectName::new(namespace, name);
             for peer in PEERS.map(|peer| peer.parse::<IpAddr>().unwrap()) {
                 if peer.is_ipv4() != address.is_ipv4() || peer == *address {
                     continue;
@@ -569,5 +570,27 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
             seen.get(kind).is_some_and(|count| *count > 100),
             "{kind} decided too little: {seen:?}"
         );
+    }
+}
+
+/// Pods and host endpoints, each question once and again for all that the oracle is said not to tell apart.
+#[test]
+fn tables_of_policies_of_every_api_are_proved_by_the_oracle() {
+    let result = TestRunner::new(config(1)).run(&cluster(), |text| {
+        let contents = Contents::of_texts([("cluster.yaml", text.as_str())]);
+        let imported = import(&contents);
+        let oracle = Oracle::new(&contents.objects);
+        let hosts = imported.model.host_endpoints.keys().map(|name| ObjectName::new("", name));
+        let local: BTreeSet<_> = all_local(&imported).into_iter().chain(hosts).collect();
+        let image = Compiler::new().compile(&imported.model, &local);
+        for depth in [Depth::Distinct, Depth::Every] {
+            if let Err(refutation) = proof::prove(&oracle, &local, &image, depth, |_, _| {}) {
+                return Err(TestCaseError::fail(format!("{depth:?}: {refutation}\n{text}")));
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
     }
 }

@@ -1,0 +1,195 @@
+//! One end of a connection at a time: which policies are asked there, and what they say.
+//!
+//! It is the search of `decide` at one place, for whoever compares it with tables that are made for one place, too.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::decide::{Chain, Outcome};
+use super::host::Crossing;
+use super::members::Role;
+use super::policies::Policy;
+use super::profiles::Profile;
+use super::rules::{Direction, Flow, Rule, Seen};
+use super::verdict::{Explanation, Verdict};
+use super::{Oracle, Packet};
+use crate::manifest::object::ObjectKey;
+
+/// Where policy is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// At a pod.
+    Pod,
+    /// At a host endpoint, of traffic of the host's own processes.
+    Host,
+    /// At a host endpoint, of forwarded traffic.
+    Forward,
+    /// At a host endpoint, before destination NAT.
+    PreDnat,
+    /// At a host endpoint, before connection tracking.
+    Untracked,
+}
+
+impl Place {
+    const fn chain(self) -> Chain {
+        match self {
+            Self::Pod | Self::Host => Chain::Endpoint,
+            Self::Forward => Chain::Forward,
+            Self::PreDnat => Chain::PreDnat,
+            Self::Untracked => Chain::Untracked,
+        }
+    }
+
+    /// Whether failsafe ports pass here.
+    pub(super) const fn has_failsafe(self) -> bool {
+        matches!(self, Self::Host | Self::PreDnat | Self::Untracked)
+    }
+}
+
+/// An endpoint at a place and in a direction.
+#[derive(Debug, Clone)]
+pub struct End {
+    pub(super) place: Place,
+    pub(super) direction: Direction,
+    /// `None`: there is no such endpoint, so nothing passes.
+    pub(super) member: Option<usize>,
+    /// The enforced policies that are asked, by their index, in order.
+    pub(super) asked: Vec<usize>,
+    /// The policies that deny it everything because nobody can evaluate them.
+    pub(super) broken: Vec<usize>,
+}
+
+impl Oracle {
+    /// A pod, or without a namespace a host endpoint, at a place and in a direction.
+    pub fn end(&self, namespace: &str, name: &str, place: Place, direction: Direction) -> End {
+        let role = if place == Place::Pod { Role::Pod } else { Role::HostEndpoint };
+        let is_it = |member: &super::members::Member| {
+            member.role == role
+                && member.name == name
+                && member.namespace.as_deref().unwrap_or_default() == namespace
+        };
+        let member = self.members.list.iter().position(is_it);
+        let mut end = End { place, direction, member, asked: Vec::new(), broken: Vec::new() };
+        let Some(member) = member else { return end };
+        let here = |policy: &Policy| policy.subject[member] && !policy.staged;
+        for index in self.tiers.iter().flat_map(|tier| &tier.policies) {
+            let policy = &self.policies[*index];
+            let speaks = place.chain().asks(policy.hook) && policy.rules(direction).is_some();
+            if here(policy) && speaks {
+                end.asked.push(*index);
+            }
+        }
+        let broken =
+            |index: &usize| self.policies[*index].broken.is_some() && here(&self.policies[*index]);
+        end.broken = (0..self.policies.len()).filter(broken).collect();
+        end
+    }
+
+    /// The addresses that an end has.
+    pub fn addresses(&self, end: &End) -> BTreeSet<IpAddr> {
+        end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
+    }
+
+    /// The first enforced policy that is asked there.
+    pub fn first_asked(&self, end: &End) -> Option<&ObjectKey> {
+        end.asked.first().map(|index| &self.policies[*index].key)
+    }
+
+    /// The rules that may be asked there: of policies, then of profiles.
+    pub(super) fn rules(&self, end: &End) -> Vec<&Rule> {
+        let of_policies = end.asked.iter().filter_map(|it| self.policies[*it].rules(end.direction));
+        let profiles = end.member.filter(|_| end.place == Place::Host);
+        let profiles = profiles.into_iter().flat_map(|member| &self.members.list[member].profiles);
+        let of_profiles = profiles.filter_map(|it| match self.profiles.find(it, end.direction) {
+            Profile::Rules(rules) => Some(rules),
+            Profile::Open | Profile::Empty | Profile::Missing => None,
+        });
+        of_policies.chain(of_profiles).flatten().collect()
+    }
+
+    /// What one end says of packets between two addresses, `local` being its own (or, of what it forwards, that of whoever
+    /// is behind it).
+    pub fn judge_end(
+        &self,
+        end: &End,
+        local: IpAddr,
+        peer: IpAddr,
+        packets: impl IntoIterator<Item = Packet>,
+    ) -> Vec<Verdict> {
+        let (own, peer) = (self.seen_by(end, local), self.seen(peer, None));
+        let unknown = self.unknown(end, local, peer.address);
+        let (source, destination) = match end.direction {
+            Direction::Ingress => (peer, own),
+            Direction::Egress => (own, peer),
+        };
+        let (members, direction) = (&self.members.list[..], end.direction);
+        let packet = Packet::bare(0);
+        let mut flow = Flow { members, source, destination, packet, direction };
+        let one = |packet| {
+            flow.packet = packet;
+            match (&unknown, end.member) {
+                (Some(unknown), _) => unknown.clone().into(),
+                (None, Some(member)) => self.at(end, member, &flow),
+                (None, None) => Explanation::NoEndpoint.into(),
+            }
+        };
+        packets.into_iter().map(one).collect()
+    }
+
+    /// Why nothing passes between two addresses, whatever the policies.
+    pub(super) fn unknown(&self, end: &End, local: IpAddr, peer: IpAddr) -> Option<Explanation> {
+        let member = end.member.map(|member| &self.members.list[member]);
+        let has = |address| member.is_some_and(|member| member.addresses.contains(&address));
+        if member.is_none() || (end.place == Place::Pod && !has(local)) {
+            return Some(Explanation::NoEndpoint);
+        }
+        let invalid = [local, peer].iter().any(|it| self.members.invalid_addresses.contains(it));
+        invalid.then_some(Explanation::InvalidPeer)
+    }
+
+    /// The end's own side of its packets. At its own end a pod is meant, and not another that still has its address; of what
+    /// a host forwards a port's name is not the host's.
+    pub(super) fn seen_by(&self, end: &End, local: IpAddr) -> Seen {
+        let mut seen = self.seen(local, end.member.filter(|_| end.place != Place::Forward));
+        if end.place == Place::Pod {
+            seen.holders.retain(|holder| {
+                Some(*holder) == end.member || self.members.list[*holder].role == Role::NetworkSet
+            });
+        }
+        seen
+    }
+
+    fn at(&self, end: &End, member: usize, flow: &Flow<'_>) -> Verdict {
+        if end.place.has_failsafe() && self.is_failsafe_at(member, flow) {
+            return Explanation::Failsafe.into();
+        }
+        if matches!(end.place, Place::Pod | Place::Host) {
+            return self.decide(member, flow, &mut ());
+        }
+        if let Some(why) = self.broken(member) {
+            return why.into();
+        }
+        let mut through = Vec::new();
+        let why = match self.tiers(end.place.chain(), member, flow, &mut through, &mut ()) {
+            Outcome::Decided(why) => why,
+            Outcome::Passed if end.place == Place::Forward => Explanation::NotForwarded,
+            Outcome::NobodyAsked | Outcome::Passed => Explanation::NoForwardPolicy,
+        };
+        Verdict { why, through }
+    }
+
+    fn is_failsafe_at(&self, member: usize, flow: &Flow<'_>) -> bool {
+        let crossing = Crossing {
+            node: self.members.list[member].node.as_deref().unwrap_or_default(),
+            interface: "",
+            addresses: &[],
+            direction: flow.direction,
+            forwarded: false,
+            source: flow.source.address,
+            destination: flow.destination.address,
+            packet: flow.packet,
+            original: None,
+        };
+        self.hosts.is_failsafe(&crossing, (flow.destination.address, flow.packet))
+    }
+}

@@ -1,0 +1,200 @@
+//! The oracle as a judge of tables: its boundaries, its answers, in the model's words.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_policy_compiler::model::{
+    Direction, PolicyKind, PolicyName, Reason, RuleName, Shown, Transport, Verdict,
+};
+use manx_policy_compiler::prove::{Expected, Judge};
+use manx_policy_compiler::resolve::{LocalName, Stage};
+use manx_policy_compiler::witness::{Atoms, Bounds, Peers};
+
+use crate::manifest::object::{Kind, ObjectKey};
+use crate::oracle::{self, Explanation, Oracle, Packet, Place};
+
+/// Judges by the objects alone.
+pub(super) struct ByObjects<'a> {
+    pub(super) oracle: &'a Oracle,
+    occupants: Vec<(IpNet, u32)>,
+}
+
+impl<'a> ByObjects<'a> {
+    pub(super) fn new(oracle: &'a Oracle) -> Self {
+        Self { oracle, occupants: oracle.occupants() }
+    }
+}
+
+/// An end as both call it.
+pub(super) struct End {
+    stage: Stage,
+    direction: Direction,
+    seen: oracle::End,
+}
+
+impl Judge for ByObjects<'_> {
+    type End = End;
+    type Key = oracle::Key;
+    type Sight = oracle::Sight;
+
+    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End {
+        let place = match stage {
+            Stage::Pod => Place::Pod,
+            Stage::Host => Place::Host,
+            Stage::Forward => Place::Forward,
+            Stage::PreDnat => Place::PreDnat,
+            Stage::Untracked => Place::Untracked,
+        };
+        let LocalName { namespace, name } = endpoint;
+        let seen = self.oracle.end(namespace, name, place, side(direction));
+        End { stage, direction, seen }
+    }
+
+    /// Of what a host forwards either end may be anybody.
+    fn addresses(&self, end: &End, peers: &Peers) -> BTreeSet<IpAddr> {
+        if end.stage == Stage::Forward {
+            peers.iter().collect()
+        } else {
+            self.oracle.addresses(&end.seen)
+        }
+    }
+
+    fn atoms(&self, ends: &[&End]) -> Atoms {
+        let mut atoms = Atoms::default();
+        for (net, number) in &self.occupants {
+            atoms.member(*net, *number);
+        }
+        for net in ends.iter().flat_map(|end| self.oracle.nets(&end.seen)) {
+            atoms.bound(net);
+        }
+        atoms
+    }
+
+    fn bounds(&self, end: &End) -> Bounds {
+        let limits = self.oracle.limits(&end.seen);
+        let mut bounds = Bounds::default();
+        limits.protocols.into_iter().for_each(|number| bounds.protocol(number));
+        limits.icmp.into_iter().for_each(|(kind, code)| bounds.icmp(kind, code));
+        limits.sources.into_iter().for_each(|(first, last)| bounds.sources(first, last));
+        limits.destinations.into_iter().for_each(|(first, last)| bounds.destinations(first, last));
+        bounds
+    }
+
+    fn key(&self, end: &End, local: IpAddr) -> oracle::Key {
+        self.oracle.key(&end.seen, local)
+    }
+
+    fn sight(&self, end: &End, peer: IpAddr) -> oracle::Sight {
+        self.oracle.sight(&end.seen, peer)
+    }
+
+    fn judge(
+        &self,
+        end: &End,
+        local: IpAddr,
+        peer: IpAddr,
+        transports: &[Transport],
+    ) -> Vec<Expected> {
+        let packets = transports.iter().map(|transport| packet(*transport));
+        let verdicts = self.oracle.judge_end(&end.seen, local, peer, packets);
+        verdicts.into_iter().map(|verdict| self.expected(end, verdict)).collect()
+    }
+}
+
+impl ByObjects<'_> {
+    fn expected(&self, end: &End, verdict: oracle::Verdict) -> Expected {
+        let reasons = self.reasons(end, verdict.why);
+        let through = verdict.through.iter().filter(|rule| rule.policy.kind != Kind::Profile);
+        Expected::Enforced { reasons, through: through.filter_map(rule_name).collect() }
+    }
+
+    /// The explanation in the model's words; none for what tables know nothing of.
+    fn reasons(&self, end: &End, why: Explanation) -> Vec<Reason> {
+        let direction = end.direction;
+        let one = match why {
+            Explanation::DefaultProfile(_) if end.stage == Stage::Pod => {
+                Some(Reason::NotIsolated(direction))
+            }
+            Explanation::DefaultProfile(profile) => {
+                Some(Reason::Profile(direction, profile, 0, Verdict::Allow))
+            }
+            Explanation::NoEndpoint | Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
+            Explanation::InvalidPolicies(policies) => {
+                let named = policies.iter().map(|key| Reason::Broken(direction, policy_name(key)));
+                return named.collect();
+            }
+            Explanation::Rule { rule, allowed } => {
+                let verdict = if allowed { Verdict::Allow } else { Verdict::Deny };
+                if rule.policy.kind == Kind::Profile {
+                    let index = rule.index as u32;
+                    Some(Reason::Profile(direction, rule.policy.name, index, verdict))
+                } else {
+                    rule_name(&rule).map(|rule| Reason::Rule(rule, verdict))
+                }
+            }
+            Explanation::TierEnd { policies, .. } => {
+                policies.first().map(|first| Reason::Isolated(direction, policy_name(first)))
+            }
+            Explanation::NotForwarded => {
+                let first = self.oracle.first_asked(&end.seen);
+                first.map(|first| Reason::Isolated(direction, policy_name(first)))
+            }
+            Explanation::MissingProfile(profile) => {
+                Some(Reason::MissingProfile(direction, profile))
+            }
+            Explanation::NoProfile => Some(Reason::NoProfile(direction)),
+            Explanation::Failsafe => Some(Reason::Failsafe(direction)),
+            Explanation::NoForwardPolicy => Some(Reason::NoHostPolicy(direction)),
+            Explanation::NoPod
+            | Explanation::Itself
+            | Explanation::OwnNode
+            | Explanation::EndpointToHost { .. }
+            | Explanation::NoHostEndpoint
+            | Explanation::InvalidHostEndpoints(_) => None,
+        };
+        one.into_iter().collect()
+    }
+}
+
+/// The direction in the oracle's words.
+pub(super) const fn side(direction: Direction) -> oracle::Direction {
+    match direction {
+        Direction::Ingress => oracle::Direction::Ingress,
+        Direction::Egress => oracle::Direction::Egress,
+    }
+}
+
+/// The packet in the oracle's words.
+pub(super) const fn packet(transport: Transport) -> Packet {
+    let shown = match transport.shown {
+        Shown::Nothing => oracle::Shown::Nothing,
+        Shown::Ports { source, destination } => oracle::Shown::Ports { source, destination },
+        Shown::Icmp { kind, code } => oracle::Shown::Icmp { kind, code },
+    };
+    Packet { protocol: transport.protocol, shown }
+}
+
+fn policy_name(key: &ObjectKey) -> PolicyName {
+    let kind = match key.kind {
+        Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
+        Kind::AdminNetworkPolicy => PolicyKind::Admin,
+        Kind::BaselineAdminNetworkPolicy => PolicyKind::BaselineAdmin,
+        Kind::CalicoNetworkPolicy => PolicyKind::Calico,
+        Kind::GlobalNetworkPolicy => PolicyKind::Global,
+        Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
+        Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
+        Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
+        _ => PolicyKind::Kubernetes,
+    };
+    PolicyName::new(kind, &key.namespace, &key.name)
+}
+
+fn rule_name(rule: &oracle::RuleName) -> Option<RuleName> {
+    let direction = match rule.direction {
+        oracle::Direction::Ingress => Direction::Ingress,
+        oracle::Direction::Egress => Direction::Egress,
+    };
+    let index = u32::try_from(rule.index).ok()?;
+    Some(RuleName { policy: policy_name(&rule.policy), direction, index })
+}
