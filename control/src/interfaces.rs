@@ -1,7 +1,8 @@
 //! Which host endpoints govern this node's interfaces.
 //!
 //! Source: Calico documentation, "Host endpoints": one that names an interface comes before one that is found by its
-//! addresses, and that before `interfaceName: "*"`, which is for all interfaces; of equals the first by name.
+//! addresses, and that before `interfaceName: "*"`, which is for all interfaces; of equals the first by name. Where none of
+//! these governs an interface, one that is not valid may be meant, and does.
 
 use manx_policy_compiler::model::{HostEndpoint, Interface, Model};
 
@@ -38,7 +39,9 @@ impl Interfaces<'_> {
     }
 
     fn all<'m>(&self, model: &'m Model) -> Option<&'m str> {
+        let broken = || model.host_endpoints.iter().find(|(_, host)| host.broken);
         self.first(model, |host| host.interface == Interface::All)
+            .or_else(|| broken().map(|(name, _)| name.as_str()))
     }
 
     fn first<'m>(
@@ -47,7 +50,7 @@ impl Interfaces<'_> {
         is_it: impl Fn(&HostEndpoint) -> bool,
     ) -> Option<&'m str> {
         let hosts = model.host_endpoints.iter();
-        let mut here = hosts.filter(|(_, host)| host.node == self.node);
+        let mut here = hosts.filter(|(_, host)| host.node == self.node && !host.broken);
         here.find(|(_, host)| is_it(host)).map(|(name, _)| name.as_str())
     }
 }

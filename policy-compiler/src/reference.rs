@@ -11,8 +11,8 @@ use ipnet::IpNet;
 
 use crate::model::{
     Action, Decision, DefaultAction, Direction, End, Entity, Family, Hook, HostEndpoint, ICMP,
-    ICMPV6, Labels, Model, NamedPort, Noted, ObjectName, Policy, PolicyName, PortMatch, Protocol,
-    Reason, Rule, RuleName, ServiceEndpoints, Shown, Transport, Verdict, View, in_order,
+    ICMPV6, Labels, Model, NamedPort, Noted, ObjectName, Policy, PolicyKind, PolicyName, PortMatch,
+    Protocol, Reason, Rule, RuleName, ServiceEndpoints, Shown, Transport, Verdict, View, in_order,
 };
 use crate::resolve::{LocalName, Stage};
 use crate::selector::Selector;
@@ -92,7 +92,13 @@ impl<'m> Reference<'m> {
             .policies
             .iter()
             .map(|(name, policy)| (name, policy.as_ref()))
-            .filter(|(_, policy)| {
+            .filter(|(name, policy)| {
+                if self.host(local).is_some_and(|host| host.broken) {
+                    // Which policies select it is not known: any of those that select host endpoints may.
+                    return stage == Stage::Forward
+                        && name.kind == PolicyKind::Global
+                        && policy.may_deny_forwarded(direction);
+                }
                 let here = match (stage, policy.hook) {
                     (Stage::Pod | Stage::Host, Hook::Endpoint | Hook::Forward)
                     | (Stage::Forward, Hook::Forward)
@@ -100,9 +106,9 @@ impl<'m> Reference<'m> {
                     (Stage::PreDnat, Hook::PreDnat) => direction == Direction::Ingress,
                     _ => false,
                 };
-                policy.broken || (here && policy.rules(direction).is_some())
+                (policy.broken || (here && policy.rules(direction).is_some()))
+                    && self.selects(policy, local)
             })
-            .filter(|(_, policy)| self.selects(policy, local))
             .collect();
         if !self.exists(local) {
             return None;
@@ -241,6 +247,13 @@ impl<'m> Reference<'m> {
         {
             return Reason::Failsafe(direction);
         }
+        if self.host(local).is_some_and(|host| host.broken) {
+            return if stage == Stage::Host || !policies.is_empty() {
+                Reason::BrokenHost(direction, local.name.clone())
+            } else {
+                Reason::NoHostPolicy(direction)
+            };
+        }
         let broken = policies.iter().find(|(name, policy)| policy.broken && !name.kind.staged());
         if let Some((name, _)) = broken {
             return Reason::Broken(direction, (*name).clone());
@@ -268,12 +281,12 @@ impl<'m> Reference<'m> {
                     let mut note = |action| {
                         noted.push(Noted { rule: rule_name.clone(), action });
                     };
-                    if name.kind.staged() {
-                        note(rule.action);
-                        break;
-                    }
                     match rule.action {
                         Action::Log => note(Action::Log),
+                        action if name.kind.staged() => {
+                            note(action);
+                            break;
+                        }
                         Action::Pass => {
                             note(Action::Pass);
                             passed = true;

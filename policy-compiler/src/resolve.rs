@@ -15,7 +15,8 @@ use ipnet::IpNet;
 
 use crate::model::{
     Action, DefaultAction, Direction, End, Entity, Family, Hook, IcmpMatch, Model, NAMESPACE,
-    Noted, ObjectName, Policy, PolicyName, PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
+    Noted, ObjectName, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Reason, Rule, RuleName,
+    Verdict,
 };
 use crate::selector::{LabelSource, Selector};
 
@@ -196,7 +197,7 @@ pub enum Outcome {
     Pass(Noted),
     /// Goes on with the next rule.
     Log(Noted),
-    /// Goes on with the next rule; of one staged policy only the first that matches is noted.
+    /// Goes on with the next rule; of one staged policy only the first that matches is noted, besides those that log.
     Staged(Noted),
 }
 
@@ -295,6 +296,8 @@ pub struct List {
     pub policies: Vec<PolicyName>,
     /// The profiles behind them.
     pub profiles: Vec<String>,
+    /// The host endpoint, if it is not valid: its policies are then those that it may have, and their rules are not asked.
+    pub broken_host: Option<String>,
 }
 
 /// A list, its rules, and what they ask.
@@ -423,12 +426,14 @@ impl<'m> Resolver<'m> {
 
     fn endpoint(&mut self, name: &LocalName) -> Option<BTreeMap<(Stage, Direction), usize>> {
         let model = self.model;
+        let mut broken = None;
         let (selecting, stages, profiles): (_, &[Stage], &[String]) =
             if let Some(pod) = model.endpoints.get(name) {
                 (self.ordered.selecting(&model.pod_view(name, pod)), &[Stage::Pod], &[])
             } else {
                 let host = model.host_endpoints.get(&name.name);
                 let host = host.filter(|_| name.namespace.is_empty())?;
+                broken = host.broken.then_some(name.name.as_str());
                 let inherited = model.inherited(host);
                 let view = Model::host_view(host, &inherited);
                 (self.ordered.selecting(&view), &Stage::OF_HOST, &host.profiles)
@@ -436,7 +441,10 @@ impl<'m> Resolver<'m> {
         let mut lists = BTreeMap::new();
         for stage in stages {
             for direction in Direction::ALL {
-                let index = self.list(*stage, direction, &selecting, profiles);
+                let index = match broken {
+                    Some(host) => self.list_of_broken(*stage, direction, host),
+                    None => self.list(*stage, direction, &selecting, profiles),
+                };
                 lists.insert((*stage, direction), index);
             }
         }
@@ -460,14 +468,30 @@ impl<'m> Resolver<'m> {
             .collect();
         let profiles = if stage == Stage::Host { profiles.to_vec() } else { Vec::new() };
         let policies = speaking.iter().map(|(name, _)| (*name).clone()).collect();
-        let list = List { stage, direction, policies, profiles };
+        let list = List { stage, direction, policies, profiles, broken_host: None };
+        self.intern(list, &speaking)
+    }
+
+    /// Of a host endpoint that is not valid: every global policy that may deny what it forwards may select it.
+    fn list_of_broken(&mut self, stage: Stage, direction: Direction, host: &str) -> usize {
+        let may_deny = self.model.policies.iter().filter(|(name, policy)| {
+            stage == Stage::Forward
+                && name.kind == PolicyKind::Global
+                && policy.may_deny_forwarded(direction)
+        });
+        let policies = may_deny.map(|(name, _)| name.clone()).collect();
+        let (profiles, broken_host) = (Vec::new(), Some(host.to_owned()));
+        self.intern(List { stage, direction, policies, profiles, broken_host }, &[])
+    }
+
+    fn intern(&mut self, list: List, speaking: &[(&'m PolicyName, &'m Policy)]) -> usize {
         if let Some(index) = self.lists.get(&list) {
             return *index;
         }
         let index = self.resolved.lists.len();
-        let steps = self.steps(&list, &speaking);
+        let steps = self.steps(&list, speaking);
         let (local, local_questions) = asked_of_local(&steps);
-        let revision = self.revision(&list, &speaking);
+        let revision = self.revision(&list, speaking);
         self.lists.insert(list.clone(), index);
         let steps = Arc::new(steps);
         let resolved = ResolvedList { list, steps, local, local_questions, revision };
@@ -523,6 +547,13 @@ impl<'m> Resolver<'m> {
     /// The profiles' rules, and what happens behind them. `first` is the first enforced policy.
     fn fallback(&mut self, list: &List, first: Option<PolicyName>, steps: &mut Steps) -> Reason {
         let direction = list.direction;
+        if let Some(host) = &list.broken_host {
+            return if list.stage == Stage::Host || !list.policies.is_empty() {
+                Reason::BrokenHost(direction, host.clone())
+            } else {
+                Reason::NoHostPolicy(direction)
+            };
+        }
         match (list.stage, first) {
             (Stage::Pod, _) => return Reason::NotIsolated(direction),
             (Stage::Forward, Some(first)) => return Reason::Isolated(direction, first),
@@ -659,11 +690,11 @@ fn outcome(policy: &PolicyName, direction: Direction, rule: &Rule) -> Outcome {
     let name = RuleName { policy: policy.clone(), direction, index: rule.index };
     let noted = |rule: RuleName, action| Noted { rule, action };
     match rule.action {
+        Action::Log => Outcome::Log(noted(name, Action::Log)),
         action if policy.kind.staged() => Outcome::Staged(noted(name, action)),
         Action::Allow => Outcome::Decide(Reason::Rule(name, Verdict::Allow)),
         Action::Deny => Outcome::Decide(Reason::Rule(name, Verdict::Deny)),
         Action::Pass => Outcome::Pass(noted(name, Action::Pass)),
-        Action::Log => Outcome::Log(noted(name, Action::Log)),
     }
 }
 

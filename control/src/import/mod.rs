@@ -4,7 +4,7 @@
 //! nothing, every other policy denies them everything, and so does a policy whose tier, network sets or services are not
 //! valid; a pod is no endpoint, and nothing passes its port or comes from its addresses; pods of an invalid namespace or
 //! service account are none either, because nobody knows which selectors should match them; a profile is missing, which
-//! denies; a node is absent; a pool is in [`Cluster::invalid_pools`], because nobody knows which blocks it encapsulates. All
+//! denies; a host endpoint may be any interface's that no valid one governs; a node is absent; a pool is in [`Cluster::invalid_pools`], because nobody knows which blocks it encapsulates. All
 //! of it is in [`Cluster::problems`].
 
 mod calico;
@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_policy_compiler::model::{
-    DefaultAction, Failsafe, Labels, Model, NetworkSet, ObjectName, Order, Policy, PolicyKind,
-    PolicyName, Protocol, Tier,
+    DefaultAction, Failsafe, HostEndpoint, Labels, Model, NetworkSet, ObjectName, Order, Policy,
+    PolicyKind, PolicyName, Protocol, Tier,
 };
 
 use self::calico::Context;
@@ -107,6 +107,10 @@ pub fn import(contents: &Contents) -> Cluster {
             State::Invalid(invalid) => match key.kind {
                 Kind::IpPool => cluster.invalid_pools.push(key.name.clone()),
                 Kind::Pod => cluster.model.unknown.extend(&invalid.addresses),
+                Kind::HostEndpoint => {
+                    let broken = Arc::new(HostEndpoint::broken());
+                    cluster.model.host_endpoints.insert(key.name.clone(), broken);
+                }
                 _ => {}
             },
         }

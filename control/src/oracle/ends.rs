@@ -57,6 +57,8 @@ pub struct End {
     pub(super) asked: Vec<usize>,
     /// The policies that deny it everything because nobody can evaluate them.
     pub(super) broken: Vec<usize>,
+    /// It is a host endpoint that is not valid: nobody knows which policies select it.
+    pub(super) unreadable: bool,
 }
 
 impl Oracle {
@@ -69,7 +71,10 @@ impl Oracle {
                 && member.namespace.as_deref().unwrap_or_default() == namespace
         };
         let member = self.members.list.iter().position(is_it);
-        let mut end = End { place, direction, member, asked: Vec::new(), broken: Vec::new() };
+        let unreadable =
+            role == Role::HostEndpoint && self.hosts.broken_endpoints.iter().any(|it| it == name);
+        let (asked, broken) = (Vec::new(), Vec::new());
+        let mut end = End { place, direction, member, asked, broken, unreadable };
         let Some(member) = member else { return end };
         let here = |policy: &Policy| policy.subject[member] && !policy.staged;
         for index in self.tiers.iter().flat_map(|tier| &tier.policies) {
@@ -130,7 +135,7 @@ impl Oracle {
             match (&unknown, end.member) {
                 (Some(unknown), _) => unknown.clone().into(),
                 (None, Some(member)) => self.at(end, member, &flow),
-                (None, None) => Explanation::NoEndpoint.into(),
+                (None, None) => self.at_unreadable(end, &flow).into(),
             }
         };
         packets.into_iter().map(one).collect()
@@ -140,7 +145,7 @@ impl Oracle {
     pub(super) fn unknown(&self, end: &End, local: IpAddr, peer: IpAddr) -> Option<Explanation> {
         let member = end.member.map(|member| &self.members.list[member]);
         let has = |address| member.is_some_and(|member| member.addresses.contains(&address));
-        if member.is_none() || (end.place == Place::Pod && !has(local)) {
+        if (member.is_none() && !end.unreadable) || (end.place == Place::Pod && !has(local)) {
             return Some(Explanation::NoEndpoint);
         }
         let invalid = [local, peer].iter().any(|it| self.members.invalid_addresses.contains(it));
@@ -160,7 +165,7 @@ impl Oracle {
     }
 
     fn at(&self, end: &End, member: usize, flow: &Flow<'_>) -> Verdict {
-        if end.place.has_failsafe() && self.is_failsafe_at(member, flow) {
+        if end.place.has_failsafe() && self.is_failsafe_at(Some(member), flow) {
             return Explanation::Failsafe.into();
         }
         if matches!(end.place, Place::Pod | Place::Host) {
@@ -178,9 +183,25 @@ impl Oracle {
         Verdict { why, through }
     }
 
-    fn is_failsafe_at(&self, member: usize, flow: &Flow<'_>) -> bool {
+    /// At a host endpoint that is not valid.
+    fn at_unreadable(&self, end: &End, flow: &Flow<'_>) -> Explanation {
+        let denies = match end.place {
+            Place::Host if self.is_failsafe_at(None, flow) => return Explanation::Failsafe,
+            Place::Host => true,
+            Place::Forward => self.may_deny_forwarded(flow.direction),
+            Place::Pod | Place::PreDnat | Place::Untracked => false,
+        };
+        if denies {
+            Explanation::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
+        } else {
+            Explanation::NoForwardPolicy
+        }
+    }
+
+    fn is_failsafe_at(&self, member: Option<usize>, flow: &Flow<'_>) -> bool {
+        let node = member.and_then(|member| self.members.list[member].node.as_deref());
         let crossing = Crossing {
-            node: self.members.list[member].node.as_deref().unwrap_or_default(),
+            node: node.unwrap_or_default(),
             interface: "",
             addresses: &[],
             direction: flow.direction,

@@ -83,7 +83,7 @@ pub(super) struct Hosts {
     configurations: BTreeMap<String, FelixConfiguration>,
     /// Names of those that are not valid.
     broken_configurations: Vec<String>,
-    broken_endpoints: Vec<String>,
+    pub(super) broken_endpoints: Vec<String>,
 }
 
 impl Hosts {
@@ -230,21 +230,24 @@ impl Oracle {
         if self.hosts.broken_endpoints.is_empty() {
             return Explanation::NoHostEndpoint;
         }
-        let speaks = |policy: &Policy| {
-            let global = !policy.key.kind.namespaced() && !policy.staged;
-            let forward = [Chain::Forward, Chain::PreDnat, Chain::Untracked];
-            global
-                && (policy.broken.is_some()
-                    || (forward.iter().any(|chain| chain.asks(policy.hook))
-                        && policy.rules(crossing.direction).is_some()))
-        };
         if !crossing.forwarded && self.hosts.is_failsafe(crossing, crossing.last()) {
             Explanation::Failsafe
-        } else if !crossing.forwarded || self.policies.iter().any(speaks) {
+        } else if !crossing.forwarded || self.may_deny_forwarded(crossing.direction) {
             Explanation::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
         } else {
             Explanation::NoHostEndpoint
         }
+    }
+
+    /// Whether some policy may deny what a host endpoint forwards, if it selects that.
+    pub(super) fn may_deny_forwarded(&self, direction: Direction) -> bool {
+        let forward = [Chain::Forward, Chain::PreDnat, Chain::Untracked];
+        self.policies.iter().any(|policy: &Policy| {
+            policy.key.kind == Kind::GlobalNetworkPolicy
+                && (policy.broken.is_some()
+                    || (forward.iter().any(|chain| chain.asks(policy.hook))
+                        && policy.rules(direction).is_some()))
+        })
     }
 
     /// The host endpoint of the interface: one that names it, then one whose expected address it has, then one for all

@@ -10,7 +10,7 @@ use super::{Oracle, Packet, Party};
 use crate::manifest::object::ObjectKey;
 use crate::manifest::object::calico::Action;
 
-/// A rule of a staged policy that would have decided, had the policy been enforced: the search came to it.
+/// A rule of a staged policy that would have decided, or logged, had the policy been enforced: the search came to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staged {
     /// The rule.
@@ -26,8 +26,8 @@ impl fmt::Display for Staged {
 }
 
 impl Oracle {
-    /// The rules of staged policies that would have decided about a packet, in the order in which they were come to. What
-    /// comes behind the enforced rule that decided is not among them.
+    /// The rules of staged policies that would have decided about a packet or logged it, in the order in which they were come
+    /// to. What comes behind the enforced rule that decided is not among them.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
         if super::is_same_pod(from, to) {
@@ -57,11 +57,14 @@ impl Watch for Collector<'_> {
 
     fn rule(&mut self, rule: &Rule, mismatch: Option<Mismatch>) {
         if mismatch.is_none()
-            && rule.action != Action::Log
-            && let Some(policy) = self.asked.take()
+            && let Some(policy) = &self.asked
         {
-            let rule_name = RuleName { policy, direction: self.direction, index: rule.index };
-            self.found.push(Staged { rule: rule_name, action: rule.action });
+            let policy = policy.clone();
+            let name = RuleName { policy, direction: self.direction, index: rule.index };
+            self.found.push(Staged { rule: name, action: rule.action });
+            if rule.action != Action::Log {
+                self.asked = None;
+            }
         }
     }
 

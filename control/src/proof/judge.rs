@@ -124,6 +124,9 @@ impl ByObjects<'_> {
                 let named = policies.iter().map(|key| Reason::Broken(direction, policy_name(key)));
                 return named.collect();
             }
+            Explanation::InvalidHostEndpoints(hosts) => {
+                return hosts.into_iter().map(|it| Reason::BrokenHost(direction, it)).collect();
+            }
             Explanation::Rule { rule, allowed } => {
                 let verdict = if allowed { Verdict::Allow } else { Verdict::Deny };
                 if rule.policy.kind == Kind::Profile {
@@ -150,8 +153,7 @@ impl ByObjects<'_> {
             | Explanation::Itself
             | Explanation::OwnNode
             | Explanation::EndpointToHost { .. }
-            | Explanation::NoHostEndpoint
-            | Explanation::InvalidHostEndpoints(_) => None,
+            | Explanation::NoHostEndpoint => None,
         };
         one.into_iter().collect()
     }

@@ -65,6 +65,25 @@ pub struct HostEndpoint {
     pub named_ports: BTreeSet<NamedPort>,
     /// What decides when no policy does, in order.
     pub profiles: Vec<String>,
+    /// It could not be imported as it was written, and whose interfaces it is for, and which policies select it, is not
+    /// known. It denies what a host endpoint without policies would, and all forwarded traffic of a direction of which any
+    /// global policy for forwarded traffic speaks.
+    pub broken: bool,
+}
+
+impl HostEndpoint {
+    /// What stands for one of which nothing is known.
+    pub fn broken() -> Self {
+        Self {
+            labels: Labels::new(),
+            node: String::new(),
+            interface: Interface::All,
+            addresses: BTreeSet::new(),
+            named_ports: BTreeSet::new(),
+            profiles: Vec::new(),
+            broken: true,
+        }
+    }
 }
 
 /// The interfaces of a host endpoint.

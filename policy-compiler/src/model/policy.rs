@@ -128,6 +128,11 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether it may deny traffic that a host endpoint which it selects forwards.
+    pub fn may_deny_forwarded(&self, direction: Direction) -> bool {
+        self.broken || (self.hook != Hook::Endpoint && self.rules(direction).is_some())
+    }
+
     /// The rules of one direction; `None` where the policy does not speak of it. A broken one speaks of both.
     pub fn rules(&self, direction: Direction) -> Option<&[Rule]> {
         if self.broken {

@@ -122,6 +122,8 @@ pub enum Reason {
     Isolated(Direction, PolicyName),
     /// A policy that is not valid denies.
     Broken(Direction, PolicyName),
+    /// A host endpoint that is not valid, and may be the interface's, denies.
+    BrokenHost(Direction, String),
     /// A rule of a profile: its name and the rule's index.
     Profile(Direction, String, u32, Verdict),
     /// A profile that the endpoint names does not exist: denied.
@@ -144,6 +146,7 @@ impl Reason {
             Self::NotIsolated(_) | Self::Failsafe(_) | Self::NoHostPolicy(_) => Verdict::Allow,
             Self::Isolated(..)
             | Self::Broken(..)
+            | Self::BrokenHost(..)
             | Self::MissingProfile(..)
             | Self::NoProfile(_)
             | Self::Unknown(_) => Verdict::Deny,
@@ -169,6 +172,9 @@ impl fmt::Display for Reason {
             }
             Self::Broken(direction, policy) => {
                 write!(f, "{policy} is not valid and denies {direction}")
+            }
+            Self::BrokenHost(direction, host) => {
+                write!(f, "host endpoint {host} is not valid and denies {direction}")
             }
             Self::Profile(direction, profile, index, _) => {
                 write!(f, "profile {profile} {direction}[{index}]")

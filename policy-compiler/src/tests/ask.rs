@@ -99,7 +99,12 @@ impl Asked {
         let host = model.host_endpoints.get(&endpoint.name).map(|host| &host.addresses);
         let mut own = pod.or(host).into_iter().flatten().copied();
         let local = own.find(|own| Family::of(*own) == Family::of(peer));
-        let packet = Packet { local: local.expect("an address of the family"), peer, transport };
+        // A host endpoint without addresses has packets of every address.
+        let local = local.unwrap_or_else(|| match Family::of(peer) {
+            Family::V4 => ip("198.51.100.200"),
+            Family::V6 => ip("2001:db8:ffff::"),
+        });
+        let packet = Packet { local, peer, transport };
         Self { endpoint, stage, direction, packet }
     }
 

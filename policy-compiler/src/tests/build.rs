@@ -311,8 +311,15 @@ impl Cluster {
             addresses: words(addresses),
             named_ports: BTreeSet::new(),
             profiles: profiles.split_whitespace().map(str::to_owned).collect(),
+            broken: false,
         };
         self.model.host_endpoints.insert(host.to_owned(), Arc::new(host_endpoint));
+        self
+    }
+
+    /// A host endpoint that is not valid.
+    pub(super) fn broken_host(mut self, host: &str) -> Self {
+        self.model.host_endpoints.insert(host.to_owned(), Arc::new(HostEndpoint::broken()));
         self
     }
 

@@ -241,14 +241,16 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
 
 fn host_endpoint() -> impl Strategy<Value = HostEndpoint> {
     let profiles = vec(text(&["open", "odd", "missing"]), 0..3);
-    (some_labels(), btree_set(address(), 1..3), named_ports(), profiles).prop_map(
-        |(labels, addresses, named_ports, profiles)| HostEndpoint {
+    let broken = prop::bool::weighted(0.2);
+    (some_labels(), btree_set(address(), 1..3), named_ports(), profiles, broken).prop_map(
+        |(labels, addresses, named_ports, profiles, broken)| HostEndpoint {
             labels,
             node: "n1".to_owned(),
             interface: Interface::All,
             addresses,
             named_ports,
             profiles,
+            broken,
         },
     )
 }

@@ -10,13 +10,16 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use manx::import::import;
-use manx::manifest::object::{Kind, ObjectKey};
-use manx::oracle::{Direction as Side, Explanation, Oracle, Packet, Party, RuleName as OracleRule};
+use manx::manifest::object::{Kind, ObjectKey, calico};
+use manx::oracle::{
+    Direction as Side, Explanation, Oracle, Packet, Party, RuleName as OracleRule, Staged,
+};
 use manx::proof::{self, Depth};
 use manx::store::Contents;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Direction, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName, Transport, Verdict,
+    Action, Direction, Noted, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName,
+    Transport, Verdict,
 };
 use manx_policy_compiler::reference::{self, Reference};
 use proptest::prelude::*;
@@ -63,11 +66,12 @@ const SURROUNDINGS: &str = "
 ";
 
 /// Objects that are not valid, of which a cluster has some.
-const BROKEN: [&str; 5] = [
+const BROKEN: [&str; 6] = [
     "{apiVersion: v1, kind: Pod, metadata: {name: bad, namespace: a}, spec: {nodeName: 5}, status: {podIP: 10.0.0.9}}",
     "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: bad, labels: {app: q}}, spec: {nets: [x]}}",
     "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: bad, namespace: b}, addressType: x}",
     "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: wrong}, spec: {order: x}}",
+    "{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: bad}, spec: {node: 5}}",
     "{apiVersion: v1, kind: ServiceAccount, metadata: {name: t, namespace: b, labels: {a: 5}}}",
 ];
 
@@ -180,7 +184,7 @@ fn calico_rule(ingress: bool) -> BoxedStrategy<String> {
                 (0, "") => "notProtocol: UDP, ",
                 (1, "ICMP") => "icmp: {type: 8}, ",
                 (2, "ICMP") => "icmp: {}, ",
-                (3, "ICMP" | "") => "notICMP: {type: 8, code: 0}, ",
+                (3 | 10..12, "ICMP" | "") => "notICMP: {type: 8, code: 0}, ",
                 (4, _) if v4 => "ipVersion: 4, ",
                 (4, "" | "TCP" | "UDP") => "ipVersion: 6, ",
                 (5..8, "" | "TCP") if ingress && action == "Allow" => "http: {methods: [GET]}, ",
@@ -423,7 +427,10 @@ fn packets(v4: bool) -> Vec<(Packet, Transport)> {
     for (kind, code) in [(8, 0), (8, 1), (3, 3)] {
         packets.push((Packet::icmp(icmp, kind, code), Transport::icmp(icmp, kind, code)));
     }
-    packets.push((Packet::bare(47), Transport::bare(47)));
+    // Another protocol, and later fragments.
+    for protocol in [47, 6, 17, icmp] {
+        packets.push((Packet::bare(protocol), Transport::bare(protocol)));
+    }
     packets
 }
 
@@ -432,6 +439,9 @@ fn policy_kind(kind: Kind) -> PolicyKind {
         Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
         Kind::CalicoNetworkPolicy => PolicyKind::Calico,
         Kind::GlobalNetworkPolicy => PolicyKind::Global,
+        Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
+        Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
+        Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
         _ => PolicyKind::Kubernetes,
     }
 }
@@ -449,6 +459,17 @@ fn rule_name(rule: &OracleRule) -> RuleName {
         },
         index: u32::try_from(rule.index).unwrap(),
     }
+}
+
+/// What a staged policy would have done, in the model's words.
+fn noted(staged: &Staged) -> Noted {
+    let action = match staged.action {
+        calico::Action::Allow => Action::Allow,
+        calico::Action::Deny => Action::Deny,
+        calico::Action::Pass => Action::Pass,
+        calico::Action::Log => Action::Log,
+    };
+    Noted { rule: rule_name(&staged.rule), action }
 }
 
 /// The oracle's reason in the model's words. Of several policies that are not valid either may name any.
@@ -495,12 +516,12 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                 if peer.is_ipv4() != address.is_ipv4() || peer == *address {
                     continue;
                 }
-                for (packet, transport) in packets(peer.is_ipv4()) {
+                for (asked, transport) in packets(peer.is_ipv4()) {
                     for direction in Direction::ALL {
                         let other = Party::Address(peer);
                         let verdict = match direction {
-                            Direction::Egress => oracle.judge(local, &other, packet).egress,
-                            Direction::Ingress => oracle.judge(&other, local, packet).ingress,
+                            Direction::Egress => oracle.judge(local, &other, asked).egress,
+                            Direction::Ingress => oracle.judge(&other, local, asked).ingress,
                         };
                         let packet = reference::Packet { local: *address, peer, transport };
                         let decision = judge.judge(&pod, direction, &packet);
@@ -509,6 +530,22 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                         let enforced = enforced.filter(|rule| !rule.policy.kind.staged());
                         let through: Vec<RuleName> =
                             verdict.through.iter().map(rule_name).collect();
+                        let (from, to) = match direction {
+                            Direction::Egress => (local, &other),
+                            Direction::Ingress => (&other, local),
+                        };
+                        let staged: Vec<_> = decision
+                            .noted
+                            .iter()
+                            .filter(|noted| noted.rule.policy.kind.staged())
+                            .cloned()
+                            .collect();
+                        prop_assert_eq!(
+                            oracle.staged(from, to, asked).iter().map(noted).collect::<Vec<_>>(),
+                            staged,
+                            "staged: {}",
+                            text
+                        );
                         prop_assert!(
                             enforced.eq(&through),
                             "noted: {:?}, {:?}: {}",

@@ -99,6 +99,21 @@ fn if_any_apply_on_forward_policy_exists_and_none_allows_forwarded_traffic_is_de
 }
 
 #[test]
+fn a_host_endpoint_that_is_not_valid_denies_what_any_policy_on_forward_may_deny() {
+    let broken = || calico("HostEndpoint", "broken", "{node: 5}");
+    let (mut fabric, a) = cluster(&[broken()]);
+    assert!(passes(&mut fabric, HOST, &from_outside(80)));
+    fabric.apply(&(pod("shop/a", 0, "{app: a}", &[A]) + &broken() + &only_port_80()));
+    assert!(!passes(&mut fabric, HOST, &from_outside(80)));
+    assert!(!passes(&mut fabric, RAW, &from_far(80)));
+    assert!(!passes(&mut fabric, a, &Tuple::new(A, OUTSIDE, TCP, 80).opening()));
+    // What is known to govern the interface does.
+    let (mut fabric, _) = cluster(&[broken(), host_endpoint("eth0"), only_port_80()]);
+    assert!(passes(&mut fabric, HOST, &from_outside(80)));
+    assert!(!passes(&mut fabric, RAW, &from_far(80)), "the tunnels have no other");
+}
+
+#[test]
 fn workload_policy_still_applies_to_forwarded_traffic() {
     let isolated = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
         metadata: {name: closed, namespace: shop}\nspec: {podSelector: {}}\n";

@@ -253,7 +253,13 @@ fn a_staged_policy_says_what_it_would_have_decided() {
         .into_iter()
         .map(|staged| staged.to_string())
         .collect();
-    assert_eq!(said, ["Deny by rule 2 of StagedGlobalNetworkPolicy denies (ingress)"]);
+    assert_eq!(
+        said,
+        [
+            "Log by rule 1 of StagedGlobalNetworkPolicy denies (ingress)",
+            "Deny by rule 2 of StagedGlobalNetworkPolicy denies (ingress)"
+        ]
+    );
 }
 
 #[test]

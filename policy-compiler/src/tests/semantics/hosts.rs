@@ -76,6 +76,29 @@ fn a_staged_policy_on_forward_makes_nothing_be_denied() {
 }
 
 #[test]
+fn a_host_endpoint_that_is_not_valid_denies_local_traffic_and_what_some_policy_may_deny_of_forwarded()
+ {
+    let broken = || Cluster::new().broken_host("eth0").failsafe("tcp/22", "");
+    let local =
+        "eth0@host < 203.0.113.1 tcp 80 = deny: host endpoint eth0 is not valid and denies ingress
+         eth0@host < 203.0.113.1 tcp 22 = allow: failsafe port, ingress
+         eth0@prednat < 203.0.113.1 tcp 80 = allow: no host policy for ingress
+         eth0@untracked < 203.0.113.1 tcp 80 = allow: no host policy for ingress
+         eth0@forward > 203.0.113.1 tcp 80 = allow: no host policy for egress\n";
+    let pass = "eth0@forward < 203.0.113.1 tcp 80 = allow: no host policy for ingress";
+    let silent = broken()
+        .policy(global("p").ingress([deny()]))
+        .policy(staged("p").hook(Hook::Forward).ingress([deny()]))
+        .policy(draft(PolicyKind::Calico, "shop/p").hook(Hook::Forward).ingress([deny()]));
+    silent.says(&format!("{local}{pass}"));
+    let deny = "eth0@forward < 203.0.113.1 tcp 22 = deny: host endpoint eth0 is not valid and denies ingress";
+    for hook in [Hook::Forward, Hook::PreDnat, Hook::Untracked] {
+        let selective = global("p").selects("role == 'other'").hook(hook).ingress([allow()]);
+        broken().policy(selective).says(&format!("{local}{deny}"));
+    }
+}
+
+#[test]
 fn workload_policy_still_applies_to_what_a_host_endpoint_forwards() {
     let cluster = host()
         .policy(global("p").selects("role == 'node'").hook(Hook::Forward).ingress([allow()]))

@@ -256,6 +256,17 @@ fn staged_policies_are_noted_and_never_enforced() {
 }
 
 #[test]
+fn a_log_of_a_staged_policy_is_noted_and_the_next_rule_asked() {
+    let cluster = pods().policy(staged("a").ingress([log(), log().tcp("81"), deny(), allow()]));
+    cluster.says(
+        "shop/db < 10.0.0.1 tcp 80 = allow: no policy selects it for ingress; \
+         Log StagedGlobalNetworkPolicy a ingress[0]; Deny StagedGlobalNetworkPolicy a ingress[2]
+         shop/db < 10.0.0.1 tcp 81 = allow: no policy selects it for ingress; Log StagedGlobalNetworkPolicy a ingress[0]; \
+         Log StagedGlobalNetworkPolicy a ingress[1]; Deny StagedGlobalNetworkPolicy a ingress[2]",
+    );
+}
+
+#[test]
 fn staged_policies_never_make_a_tier_count_as_present() {
     let cluster = pods()
         .tier("first", 1.0, DefaultAction::Deny)
