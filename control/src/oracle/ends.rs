@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::decide::{Chain, Outcome};
-use super::host::Crossing;
+use super::matching::in_net;
 use super::members::Role;
 use super::policies::Policy;
 use super::profiles::Profile;
@@ -14,6 +14,7 @@ use super::rules::{Direction, Flow, Rule, Seen};
 use super::verdict::{Explanation, Verdict};
 use super::{Oracle, Packet};
 use crate::manifest::object::ObjectKey;
+use crate::manifest::object::calico::Failsafe;
 
 /// Where policy is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,7 +49,7 @@ impl Place {
 
 /// An endpoint at a place and in a direction.
 #[derive(Debug, Clone)]
-pub struct End {
+pub struct End<'o> {
     pub(super) place: Place,
     pub(super) direction: Direction,
     /// `None`: there is no such endpoint, so nothing passes.
@@ -59,11 +60,26 @@ pub struct End {
     pub(super) broken: Vec<usize>,
     /// It is a host endpoint that is not valid: nobody knows which policies select it.
     pub(super) unreadable: bool,
+    /// The rules that may be asked: of policies, then of profiles.
+    pub(super) rules: Vec<&'o Rule>,
+    /// The failsafe ports that pass here.
+    pub(super) failsafe: Vec<Failsafe>,
+}
+
+impl End<'_> {
+    fn is_failsafe(&self, flow: &Flow<'_>) -> bool {
+        let Some((_, port)) = flow.packet.ports() else { return false };
+        self.failsafe.iter().any(|safe| {
+            safe.protocol == flow.packet.protocol
+                && safe.port == port
+                && safe.net.is_none_or(|net| in_net(net, flow.peer().address))
+        })
+    }
 }
 
 impl Oracle {
     /// A pod, or without a namespace a host endpoint, at a place and in a direction.
-    pub fn end(&self, namespace: &str, name: &str, place: Place, direction: Direction) -> End {
+    pub fn end(&self, namespace: &str, name: &str, place: Place, direction: Direction) -> End<'_> {
         let role = if place == Place::Pod { Role::Pod } else { Role::HostEndpoint };
         let is_it = |member: &super::members::Member| {
             member.role == role
@@ -73,8 +89,20 @@ impl Oracle {
         let member = self.members.list.iter().position(is_it);
         let unreadable =
             role == Role::HostEndpoint && self.hosts.broken_endpoints.iter().any(|it| it == name);
-        let (asked, broken) = (Vec::new(), Vec::new());
-        let mut end = End { place, direction, member, asked, broken, unreadable };
+        let mut end = End {
+            place,
+            direction,
+            member,
+            asked: Vec::new(),
+            broken: Vec::new(),
+            unreadable,
+            rules: Vec::new(),
+            failsafe: Vec::new(),
+        };
+        if place.has_failsafe() {
+            let node = member.and_then(|member| self.members.list[member].node.as_deref());
+            end.failsafe = self.hosts.failsafe(node.unwrap_or_default(), direction);
+        }
         let Some(member) = member else { return end };
         let here = |policy: &Policy| policy.subject[member] && !policy.staged;
         for index in self.tiers.iter().flat_map(|tier| &tier.policies) {
@@ -87,36 +115,34 @@ impl Oracle {
         let broken =
             |index: &usize| self.policies[*index].broken.is_some() && here(&self.policies[*index]);
         end.broken = (0..self.policies.len()).filter(broken).collect();
+        let of_policies = end.asked.iter().filter_map(|it| self.policies[*it].rules(direction));
+        end.rules = of_policies.flatten().collect();
+        let member = &self.members.list[member];
+        if place == Place::Host {
+            for profile in &member.profiles {
+                if let Profile::Rules(rules) = self.profiles.find(profile, direction) {
+                    end.rules.extend(rules);
+                }
+            }
+        }
         end
     }
 
     /// The addresses that an end has.
-    pub fn addresses(&self, end: &End) -> BTreeSet<IpAddr> {
+    pub fn addresses(&self, end: &End<'_>) -> BTreeSet<IpAddr> {
         end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
     }
 
     /// The first enforced policy that is asked there.
-    pub fn first_asked(&self, end: &End) -> Option<&ObjectKey> {
+    pub fn first_asked(&self, end: &End<'_>) -> Option<&ObjectKey> {
         end.asked.first().map(|index| &self.policies[*index].key)
-    }
-
-    /// The rules that may be asked there: of policies, then of profiles.
-    pub(super) fn rules(&self, end: &End) -> Vec<&Rule> {
-        let of_policies = end.asked.iter().filter_map(|it| self.policies[*it].rules(end.direction));
-        let profiles = end.member.filter(|_| end.place == Place::Host);
-        let profiles = profiles.into_iter().flat_map(|member| &self.members.list[member].profiles);
-        let of_profiles = profiles.filter_map(|it| match self.profiles.find(it, end.direction) {
-            Profile::Rules(rules) => Some(rules),
-            Profile::Open | Profile::Empty | Profile::Missing => None,
-        });
-        of_policies.chain(of_profiles).flatten().collect()
     }
 
     /// What one end says of packets between two addresses, `local` being its own (or, of what it forwards, that of whoever
     /// is behind it).
     pub fn judge_end(
         &self,
-        end: &End,
+        end: &End<'_>,
         local: IpAddr,
         peer: IpAddr,
         packets: impl IntoIterator<Item = Packet>,
@@ -142,7 +168,12 @@ impl Oracle {
     }
 
     /// Why nothing passes between two addresses, whatever the policies.
-    pub(super) fn unknown(&self, end: &End, local: IpAddr, peer: IpAddr) -> Option<Explanation> {
+    pub(super) fn unknown(
+        &self,
+        end: &End<'_>,
+        local: IpAddr,
+        peer: IpAddr,
+    ) -> Option<Explanation> {
         let member = end.member.map(|member| &self.members.list[member]);
         let has = |address| member.is_some_and(|member| member.addresses.contains(&address));
         if (member.is_none() && !end.unreadable) || (end.place == Place::Pod && !has(local)) {
@@ -154,7 +185,7 @@ impl Oracle {
 
     /// The end's own side of its packets. At its own end a pod is meant, and not another that still has its address; of what
     /// a host forwards a port's name is not the host's.
-    pub(super) fn seen_by(&self, end: &End, local: IpAddr) -> Seen {
+    pub(super) fn seen_by(&self, end: &End<'_>, local: IpAddr) -> Seen {
         let mut seen = self.seen(local, end.member.filter(|_| end.place != Place::Forward));
         if end.place == Place::Pod {
             seen.holders.retain(|holder| {
@@ -164,8 +195,8 @@ impl Oracle {
         seen
     }
 
-    fn at(&self, end: &End, member: usize, flow: &Flow<'_>) -> Verdict {
-        if end.place.has_failsafe() && self.is_failsafe_at(Some(member), flow) {
+    fn at(&self, end: &End<'_>, member: usize, flow: &Flow<'_>) -> Verdict {
+        if end.is_failsafe(flow) {
             return Explanation::Failsafe.into();
         }
         if matches!(end.place, Place::Pod | Place::Host) {
@@ -184,9 +215,9 @@ impl Oracle {
     }
 
     /// At a host endpoint that is not valid.
-    fn at_unreadable(&self, end: &End, flow: &Flow<'_>) -> Explanation {
+    fn at_unreadable(&self, end: &End<'_>, flow: &Flow<'_>) -> Explanation {
         let denies = match end.place {
-            Place::Host if self.is_failsafe_at(None, flow) => return Explanation::Failsafe,
+            Place::Host if end.is_failsafe(flow) => return Explanation::Failsafe,
             Place::Host => true,
             Place::Forward => self.may_deny_forwarded(flow.direction),
             Place::Pod | Place::PreDnat | Place::Untracked => false,
@@ -196,21 +227,5 @@ impl Oracle {
         } else {
             Explanation::NoForwardPolicy
         }
-    }
-
-    fn is_failsafe_at(&self, member: Option<usize>, flow: &Flow<'_>) -> bool {
-        let node = member.and_then(|member| self.members.list[member].node.as_deref());
-        let crossing = Crossing {
-            node: node.unwrap_or_default(),
-            interface: "",
-            addresses: &[],
-            direction: flow.direction,
-            forwarded: false,
-            source: flow.source.address,
-            destination: flow.destination.address,
-            packet: flow.packet,
-            original: None,
-        };
-        self.hosts.is_failsafe(&crossing, (flow.destination.address, flow.packet))
     }
 }

@@ -148,7 +148,7 @@ impl Hosts {
 
     /// Whether it is for a failsafe port: the receiver's, with the peer that the port is kept open for. A configuration
     /// that is not valid closes none of Calico's own.
-    pub(super) fn is_failsafe(
+    fn is_failsafe(
         &self,
         crossing: &Crossing<'_>,
         (destination, packet): (IpAddr, Packet),

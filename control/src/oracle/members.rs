@@ -159,6 +159,10 @@ impl Member {
 pub(super) struct Members {
     pub(super) list: Vec<Member>,
     by_address: HashMap<IpAddr, Vec<usize>>,
+    /// Those that have nets.
+    sets: Vec<usize>,
+    /// The numbers that a port's name stands for at somebody's.
+    pub(super) port_names: BTreeMap<String, BTreeSet<u16>>,
     /// Network sets that are not valid but whose labels are known: they may contain any address.
     pub(super) doubtful: Vec<Member>,
     /// Whether there is a network set of which not even the labels are known.
@@ -209,6 +213,12 @@ impl Members {
             for address in &member.addresses {
                 members.by_address.entry(*address).or_default().push(index);
             }
+            if !member.nets.is_empty() {
+                members.sets.push(index);
+            }
+            for (name, _, port) in &member.named_ports {
+                members.port_names.entry(name.clone()).or_default().insert(*port);
+            }
         }
         members
     }
@@ -216,9 +226,9 @@ impl Members {
     /// Everybody who has this address.
     pub(super) fn holders(&self, address: IpAddr) -> Vec<usize> {
         let mut holders = self.by_address.get(&address).cloned().unwrap_or_default();
-        for (index, member) in self.list.iter().enumerate() {
-            if member.nets.iter().any(|net| in_net(*net, address)) {
-                holders.push(index);
+        for index in &self.sets {
+            if self.list[*index].nets.iter().any(|net| in_net(*net, address)) {
+                holders.push(*index);
             }
         }
         holders

@@ -115,7 +115,7 @@ impl Flow<'_> {
     }
 
     /// The end that is not the endpoint's.
-    fn peer(&self) -> &Seen {
+    pub(super) fn peer(&self) -> &Seen {
         match self.direction {
             Direction::Ingress => &self.source,
             Direction::Egress => &self.destination,

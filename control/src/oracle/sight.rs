@@ -10,10 +10,9 @@ use ipnet::IpNet;
 
 use super::Oracle;
 use super::ends::{End, Place};
-use super::members::Member;
 use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Rule, Seen, Terms};
 use super::services::ServiceMembers;
-use crate::manifest::object::calico::{self, EntityRule, Failsafe};
+use crate::manifest::object::calico::{self, EntityRule};
 use crate::manifest::object::cluster::ClusterProtocol;
 use crate::manifest::object::{self, PortNumber};
 
@@ -32,12 +31,12 @@ pub struct Key {
     place: Place,
     direction: Direction,
     exists: bool,
+    unreadable: bool,
     asked: Vec<usize>,
     broken: Vec<usize>,
     /// Of a host endpoint.
     profiles: Vec<String>,
-    /// Of a host endpoint: its node, which has failsafe ports.
-    node: Option<String>,
+    failsafe: Vec<(u8, u16, Option<IpNet>)>,
     own: Sight,
 }
 
@@ -71,9 +70,9 @@ impl Oracle {
     }
 
     /// The nets that the rules of an end name, and the addresses of the services that they do.
-    pub fn nets(&self, end: &End) -> BTreeSet<IpNet> {
+    pub fn nets(&self, end: &End<'_>) -> BTreeSet<IpNet> {
         let mut nets = BTreeSet::new();
-        for rule in self.rules(end) {
+        for rule in &end.rules {
             match &rule.terms {
                 Terms::Everything | Terms::Nothing => {}
                 Terms::Kubernetes { peers, .. } => {
@@ -104,71 +103,63 @@ impl Oracle {
                 }
             }
         }
-        nets.extend(self.failsafe(end).into_iter().filter_map(|safe| safe.net));
+        nets.extend(end.failsafe.iter().filter_map(|safe| safe.net));
         nets
     }
 
     /// Where packets change for an end.
-    pub fn limits(&self, end: &End) -> Limits {
+    pub fn limits(&self, end: &End<'_>) -> Limits {
         let mut limits = Limits::default();
         let mut names = [BTreeSet::new(), BTreeSet::new()];
-        for rule in self.rules(end) {
+        for rule in &end.rules {
             limits.of_rule(rule, &mut names);
         }
-        for safe in self.failsafe(end) {
+        for safe in &end.failsafe {
             limits.destinations.insert((safe.port, safe.port));
         }
         for (names, ports) in names.iter().zip([&mut limits.sources, &mut limits.destinations]) {
-            if !names.is_empty() {
-                let named = self.members.list.iter().flat_map(Member::ports);
-                let named = named.filter(|(name, ..)| names.contains(name.as_str()));
-                ports.extend(named.map(|(_, _, port)| (*port, *port)));
-            }
+            let numbers = names.iter().filter_map(|name| self.members.port_names.get(*name));
+            ports.extend(numbers.flatten().map(|port| (*port, *port)));
         }
         limits
     }
 
     /// What is looked at of an end that uses one of its addresses.
-    pub fn key(&self, end: &End, local: IpAddr) -> Key {
+    pub fn key(&self, end: &End<'_>, local: IpAddr) -> Key {
         let mut own = Sight::default();
         own.terms.push(self.unknown(end, local, local).is_some());
         let seen = self.seen_by(end, local);
         let mut look = Look { oracle: self, end, seen: &seen, is_peer: false, sight: &mut own };
-        self.rules(end).into_iter().for_each(|rule| look.rule(rule));
+        end.rules.iter().for_each(|rule| look.rule(rule));
         let host = end.member.filter(|_| end.place == Place::Host);
         let host = host.map(|member| &self.members.list[member]);
         Key {
             place: end.place,
             direction: end.direction,
             exists: end.member.is_some(),
+            unreadable: end.unreadable,
             asked: end.asked.clone(),
             broken: end.broken.clone(),
             profiles: host.map(|host| host.profiles.clone()).unwrap_or_default(),
-            node: end
-                .member
-                .filter(|_| end.place.has_failsafe())
-                .and_then(|member| self.members.list[member].node.clone()),
+            failsafe: end
+                .failsafe
+                .iter()
+                .map(|safe| (safe.protocol, safe.port, safe.net))
+                .collect(),
             own,
         }
     }
 
     /// What an end looks at of a peer.
-    pub fn sight(&self, end: &End, peer: IpAddr) -> Sight {
+    pub fn sight(&self, end: &End<'_>, peer: IpAddr) -> Sight {
         let mut sight = Sight::default();
         sight.terms.push(self.members.invalid_addresses.contains(&peer));
-        let failsafe = self.failsafe(end);
         let within = |net: IpNet| super::matching::in_net(net, peer);
-        sight.terms.extend(failsafe.iter().map(|safe| safe.net.is_none_or(within)));
+        sight.terms.extend(end.failsafe.iter().map(|safe| safe.net.is_none_or(within)));
         let seen = self.seen(peer, None);
         let mut look = Look { oracle: self, end, seen: &seen, is_peer: true, sight: &mut sight };
-        self.rules(end).into_iter().for_each(|rule| look.rule(rule));
+        end.rules.iter().for_each(|rule| look.rule(rule));
         sight
-    }
-
-    fn failsafe(&self, end: &End) -> Vec<Failsafe> {
-        let host = end.member.filter(|_| end.place.has_failsafe());
-        let node = host.and_then(|member| self.members.list[member].node.as_deref());
-        node.map(|node| self.hosts.failsafe(node, end.direction)).unwrap_or_default()
     }
 }
 
@@ -237,7 +228,7 @@ impl Limits {
 /// One end of packets, looked at by rule after rule.
 struct Look<'a> {
     oracle: &'a Oracle,
-    end: &'a End,
+    end: &'a End<'a>,
     seen: &'a Seen,
     is_peer: bool,
     sight: &'a mut Sight,

@@ -27,18 +27,18 @@ impl<'a> ByObjects<'a> {
 }
 
 /// An end as both call it.
-pub(super) struct End {
+pub(super) struct End<'a> {
     stage: Stage,
     direction: Direction,
-    seen: oracle::End,
+    seen: oracle::End<'a>,
 }
 
-impl Judge for ByObjects<'_> {
-    type End = End;
+impl<'a> Judge for ByObjects<'a> {
+    type End = End<'a>;
     type Key = oracle::Key;
     type Sight = oracle::Sight;
 
-    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End {
+    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'a> {
         let place = match stage {
             Stage::Pod => Place::Pod,
             Stage::Host => Place::Host,
@@ -52,7 +52,7 @@ impl Judge for ByObjects<'_> {
     }
 
     /// Of what a host forwards either end may be anybody.
-    fn addresses(&self, end: &End, peers: &Peers) -> BTreeSet<IpAddr> {
+    fn addresses(&self, end: &Self::End, peers: &Peers) -> BTreeSet<IpAddr> {
         if end.stage == Stage::Forward {
             peers.iter().collect()
         } else {
@@ -60,7 +60,7 @@ impl Judge for ByObjects<'_> {
         }
     }
 
-    fn atoms(&self, ends: &[&End]) -> Atoms {
+    fn atoms(&self, ends: &[&Self::End]) -> Atoms {
         let mut atoms = Atoms::default();
         for (net, number) in &self.occupants {
             atoms.member(*net, *number);
@@ -71,7 +71,7 @@ impl Judge for ByObjects<'_> {
         atoms
     }
 
-    fn bounds(&self, end: &End) -> Bounds {
+    fn bounds(&self, end: &Self::End) -> Bounds {
         let limits = self.oracle.limits(&end.seen);
         let mut bounds = Bounds::default();
         limits.protocols.into_iter().for_each(|number| bounds.protocol(number));
@@ -81,17 +81,17 @@ impl Judge for ByObjects<'_> {
         bounds
     }
 
-    fn key(&self, end: &End, local: IpAddr) -> oracle::Key {
+    fn key(&self, end: &Self::End, local: IpAddr) -> oracle::Key {
         self.oracle.key(&end.seen, local)
     }
 
-    fn sight(&self, end: &End, peer: IpAddr) -> oracle::Sight {
+    fn sight(&self, end: &Self::End, peer: IpAddr) -> oracle::Sight {
         self.oracle.sight(&end.seen, peer)
     }
 
     fn judge(
         &self,
-        end: &End,
+        end: &Self::End,
         local: IpAddr,
         peer: IpAddr,
         transports: &[Transport],
@@ -103,14 +103,14 @@ impl Judge for ByObjects<'_> {
 }
 
 impl ByObjects<'_> {
-    fn expected(&self, end: &End, verdict: oracle::Verdict) -> Expected {
+    fn expected(&self, end: &End<'_>, verdict: oracle::Verdict) -> Expected {
         let reasons = self.reasons(end, verdict.why);
         let through = verdict.through.iter().filter(|rule| rule.policy.kind != Kind::Profile);
         Expected::Enforced { reasons, through: through.filter_map(rule_name).collect() }
     }
 
     /// The explanation in the model's words; none for what tables know nothing of.
-    fn reasons(&self, end: &End, why: Explanation) -> Vec<Reason> {
+    fn reasons(&self, end: &End<'_>, why: Explanation) -> Vec<Reason> {
         let direction = end.direction;
         let one = match why {
             Explanation::DefaultProfile(_) if end.stage == Stage::Pod => {

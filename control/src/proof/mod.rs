@@ -10,6 +10,7 @@
 //! by the tables in the same row.
 
 mod judge;
+pub mod node;
 #[cfg(test)]
 mod tests;
 

@@ -1,16 +1,14 @@
 //! `manx policy explain`.
 
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::ask::{Wanted, in_one_family, parties};
-use super::assume;
+use super::{assume, tell_invalid};
 use crate::cli::Error;
 use crate::cli::output::{self, Output};
-use crate::manifest::problem::{Problem, Severity};
 use crate::oracle::explain::Story;
 use crate::oracle::{Oracle, Packet};
 use crate::store::{Contents, Store};
@@ -53,19 +51,7 @@ struct Explanation {
 /// Prints what decides. The connection passes: exit code 0; it does not: 1; nobody can tell: 2.
 pub fn run(explain: &Explain) -> Result<(), Error> {
     let mut contents = Store::load(&explain.directory);
-    let errors = contents.problems.iter().filter(|problem| problem.severity == Severity::Error);
-    for problem in errors {
-        // Whoever does not listen on standard error is not told.
-        let _ = writeln!(io::stderr(), "{problem}");
-    }
-    if !contents.in_sync {
-        let problems: Vec<String> = contents.problems.iter().map(Problem::summary).collect();
-        return Err(Error::Invalid(format!(
-            "not everything in {} can be read, so nobody knows what is in force: {}",
-            explain.directory.display(),
-            problems.join("; ")
-        )));
-    }
+    tell_invalid(&contents)?;
     let explanation = tell(explain, &mut contents).map_err(Error::Invalid)?;
     match explain.output {
         Output::Text => output::print(&render(&explanation))?,

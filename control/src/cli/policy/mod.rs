@@ -4,10 +4,15 @@ mod ask;
 mod assume;
 pub mod check;
 pub mod explain;
+pub mod prove;
+
+use std::io::{self, Write as _};
 
 use clap::{Args, Subcommand};
 
 use super::Error;
+use crate::manifest::problem::{Problem, Severity};
+use crate::store::Contents;
 
 /// `manx policy ...`.
 #[derive(Debug, Args)]
@@ -24,6 +29,8 @@ pub enum Command {
     Check(check::Check),
     /// Tell whether a connection passes, and what decided, tier by tier and rule by rule
     Explain(explain::Explain),
+    /// Prove the tables of every node: each cell says what the objects say, or here is a packet
+    Prove(prove::Prove),
 }
 
 /// Runs the command.
@@ -31,5 +38,23 @@ pub fn run(policy: &Policy) -> Result<(), Error> {
     match &policy.command {
         Command::Check(check) => check::run(check),
         Command::Explain(explain) => explain::run(explain),
+        Command::Prove(prove) => prove::run(prove),
     }
+}
+
+/// Tells what is not valid, which fails closed; where not even all objects are known, nothing can be said of them.
+fn tell_invalid(contents: &Contents) -> Result<(), Error> {
+    let errors = contents.problems.iter().filter(|problem| problem.severity == Severity::Error);
+    for problem in errors {
+        // Whoever does not listen on standard error is not told.
+        let _ = writeln!(io::stderr(), "{problem}");
+    }
+    if contents.in_sync {
+        return Ok(());
+    }
+    let problems: Vec<String> = contents.problems.iter().map(Problem::summary).collect();
+    Err(Error::Invalid(format!(
+        "not everything can be read, so nobody knows what is in force: {}",
+        problems.join("; ")
+    )))
 }
