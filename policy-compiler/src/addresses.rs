@@ -1,46 +1,24 @@
-//! The addresses of a cluster, each with its identity.
+//! The addresses of a cluster, each with those who have it and with its identity.
+//!
+//! Who has an address are the kinds of members that have a prefix which contains it; its *atom* is the longest CIDR prefix
+//! *in use* that contains it: the prefixes in use are the nets of all policies that are compiled, and the two that hold a
+//! whole family each.
+//!
+//! **Why the truth of every predicate is constant for kinds and an atom.** Selectors, port names and services look at
+//! members only. A list of nets is true of an address if one of them contains it; each of those is a prefix in use, hence it
+//! either contains the atom and so every address here, or it does not contain it. In the second case it contains no address
+//! here: two prefixes nest or are disjoint, and had a prefix inside the atom contained the address, it and not the atom
+//! would be the longest.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::identity::{Holders, Interner, Key};
+use crate::classes::{Classifying, KindId};
 use crate::image::Identity;
-use crate::members::{MemberId, Members, Position};
+use crate::members::Members;
 use crate::model::Model;
-use crate::predicates::{AtomTruths, Truth};
-
-/// The addresses of the cluster and their identities.
-pub(crate) struct Addresses {
-    /// Every prefix with an identity of its own, ascending; hosts' addresses are prefixes of full length. Together they
-    /// hold every address.
-    pub(crate) entries: Vec<(IpNet, Identity)>,
-    /// The distinct identities in order of first appearance, each with the positions of those who have its addresses.
-    pub(crate) keys: Vec<(Identity, Key, Held)>,
-}
-
-/// The positions of those who have an address, ascending. Nearly always one.
-#[derive(Debug, Clone)]
-pub(crate) enum Held {
-    One(Position),
-    Several(Box<[Position]>),
-}
-
-impl Held {
-    fn of(positions: &[Position]) -> Self {
-        match positions {
-            [one] => Self::One(*one),
-            several => Self::Several(several.into()),
-        }
-    }
-
-    pub(crate) fn positions(&self) -> &[Position] {
-        match self {
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Several(several) => several,
-        }
-    }
-}
+use crate::predicates::AtomTruths;
 
 /// A prefix as numbers that sort as prefixes do: address, then length.
 trait Prefix: Copy + Ord {
@@ -50,7 +28,9 @@ trait Prefix: Copy + Ord {
 }
 
 /// The address in the upper 32 bits of 40, the length in the lower 8.
-impl Prefix for u64 {
+type V4 = u64;
+
+impl Prefix for V4 {
     fn net(self) -> IpNet {
         let address = Ipv4Addr::from_bits((self >> 8) as u32);
         ipnet::Ipv4Net::new(address, self as u8).unwrap_or_default().into()
@@ -66,7 +46,9 @@ impl Prefix for u64 {
     }
 }
 
-impl Prefix for (u128, u8) {
+type V6 = (u128, u8);
+
+impl Prefix for V6 {
     fn net(self) -> IpNet {
         let address = Ipv6Addr::from_bits(self.0);
         ipnet::Ipv6Net::new(address, self.1).unwrap_or_default().into()
@@ -83,7 +65,11 @@ impl Prefix for (u128, u8) {
     }
 }
 
-/// What stands at a prefix, as a number that sorts: an atom, members by position, an address that is unknown.
+fn v4(net: ipnet::Ipv4Net) -> V4 {
+    u64::from(net.addr().to_bits()) << 8 | u64::from(net.prefix_len())
+}
+
+/// What stands at a prefix, as a number that sorts: an atom, members by their kind, an address that is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Item(u32);
 
@@ -91,106 +77,144 @@ impl Item {
     const ATOM: Self = Self(0);
     const UNKNOWN: Self = Self(u32::MAX);
 
-    fn member(position: Position) -> Self {
-        Self(position as u32 + 1)
-    }
-
-    fn position(self) -> Option<Position> {
-        (self != Self::ATOM && self != Self::UNKNOWN).then(|| self.0 as usize - 1)
+    fn kind(self) -> Option<KindId> {
+        (self != Self::ATOM && self != Self::UNKNOWN).then(|| self.0 - 1)
     }
 }
 
+impl From<KindId> for Item {
+    /// The last numbers are unknown: what cannot be told apart any more is denied.
+    fn from(kind: KindId) -> Self {
+        kind.checked_add(1).map_or(Self::UNKNOWN, Self)
+    }
+}
+
+/// Who has an address.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Holders {
+    /// Distinct and ascending.
+    pub(crate) kinds: Vec<KindId>,
+    pub(crate) atom: Option<IpNet>,
+    /// Nobody knows enough about it.
+    pub(crate) unknown: bool,
+}
+
+/// What stands at each prefix at which something does, ascending.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    v4: Vec<(V4, Item)>,
+    v6: Vec<(V6, Item)>,
+}
+
 impl Addresses {
-    pub(crate) fn assign(
-        interner: &mut Interner,
+    pub(crate) fn of(
         model: &Model,
-        members: &Members,
-        truths: &[Truth],
+        members: &Members<'_>,
+        kinds: &[Option<KindId>],
         atoms: &AtomTruths,
     ) -> Self {
-        let mut v4: Vec<(u64, Item)> = Vec::with_capacity(members.all.len());
-        let mut v6: Vec<((u128, u8), Item)> = Vec::new();
-        let mut add = |net: IpNet, item: Item| match net {
-            IpNet::V4(net) => {
-                v4.push((u64::from(net.addr().to_bits()) << 8 | u64::from(net.prefix_len()), item));
-            }
-            IpNet::V6(net) => v6.push(((net.addr().to_bits(), net.prefix_len()), item)),
-        };
+        let mut addresses = Self::default();
+        addresses.v4.reserve(kinds.iter().flatten().count());
         for net in atoms.prefixes() {
-            add(net, Item::ATOM);
+            addresses.add(net, Item::ATOM);
         }
-        for (position, member) in members.all.iter().enumerate() {
-            // Those who are no endpoints and whom no policy here can tell from nobody have no part.
-            if member.is_endpoint() || !truths[position].is_empty() {
-                member.for_each_net(|net| add(net, Item::member(position)));
+        for (member, kind) in members.all.iter().zip(kinds) {
+            if let Some(kind) = kind {
+                member.for_each_net(|net| addresses.add(net, Item::from(*kind)));
             }
         }
         for address in &model.unknown {
-            add(IpNet::from(*address), Item::UNKNOWN);
+            addresses.add(IpNet::from(*address), Item::UNKNOWN);
         }
-        let mut addresses =
-            Self { entries: Vec::with_capacity(v4.len() + v6.len()), keys: Vec::new() };
-        let mut seen = Vec::new();
-        addresses.assign_family(interner, members, &mut seen, v4);
-        addresses.assign_family(interner, members, &mut seen, v6);
+        addresses.v4.sort_unstable();
+        addresses.v4.dedup();
+        addresses.v6.sort_unstable();
+        addresses.v6.dedup();
         addresses
     }
 
-    fn assign_family<P: Prefix>(
-        &mut self,
-        interner: &mut Interner,
-        members: &Members,
-        seen: &mut Vec<bool>,
-        mut items: Vec<(P, Item)>,
-    ) {
-        items.sort_unstable();
-        items.dedup();
-        interner.expect(items.len());
-        // The prefixes around, innermost last: whoever has them and the atom.
-        let mut around: Vec<(P, Vec<Position>, Option<IpNet>)> = Vec::new();
-        let (mut held, mut ids): (Vec<Position>, Vec<MemberId>) = (Vec::new(), Vec::new());
-        for same in items.chunk_by(|a, b| a.0 == b.0) {
-            let [(prefix, first), ..] = same else { continue };
-            while around.last().is_some_and(|(outer, _, _)| !outer.contains(*prefix)) {
-                around.pop();
-            }
-            if same.last().is_some_and(|(_, item)| *item == Item::UNKNOWN) {
-                self.entries.push((prefix.net(), Identity::UNKNOWN));
-                continue;
-            }
-            held.clear();
-            let mut atom = None;
-            if let Some((_, outer, outer_atom)) = around.last() {
-                held.extend_from_slice(outer);
-                atom = *outer_atom;
-            }
-            held.extend(same.iter().filter_map(|(_, item)| item.position()));
-            if *first == Item::ATOM {
-                atom = Some(prefix.net());
-            }
-            held.sort_unstable();
-            held.dedup();
-            ids.clear();
-            ids.extend(held.iter().map(|position| members.all[*position].id));
-            ids.sort_unstable();
-            let key = Key { holders: Holders::of(&ids), atom };
-            let identity = interner.identity(&key);
-            self.entries.push((prefix.net(), identity));
-            let at = identity.0.wrapping_sub(interner.first) as usize;
-            if seen.len() <= at {
-                seen.resize(at + 1, false);
-            }
-            if !std::mem::replace(&mut seen[at], true) {
-                self.keys.push((identity, key, Held::of(&held)));
-            }
-            if !prefix.is_host() {
-                around.push((*prefix, held.clone(), atom));
-            }
+    fn add(&mut self, net: IpNet, item: Item) {
+        match net {
+            IpNet::V4(net) => self.v4.push((v4(net), item)),
+            IpNet::V6(net) => self.v6.push(((net.addr().to_bits(), net.prefix_len()), item)),
         }
     }
 
-    /// Whoever has an address of an identity.
-    pub(crate) fn by_identity(&self) -> ahash::AHashMap<Identity, usize> {
-        self.keys.iter().enumerate().map(|(at, (identity, ..))| (*identity, at)).collect()
+    /// Every prefix with an identity of its own, ascending; hosts' addresses are prefixes of full length. Together they
+    /// hold every address.
+    pub(crate) fn identities(&self, classifying: &mut Classifying<'_>) -> Vec<(IpNet, Identity)> {
+        let mut entries = Vec::with_capacity(self.v4.len() + self.v6.len());
+        identities(&self.v4, classifying, &mut entries);
+        identities(&self.v6, classifying, &mut entries);
+        entries
     }
+
+    /// Who has an address.
+    pub(crate) fn holders(&self, address: IpAddr) -> Holders {
+        match address {
+            IpAddr::V4(address) => holders(&self.v4, |len| {
+                ipnet::Ipv4Net::new(address, len).ok().map(|net| v4(net.trunc()))
+            }),
+            IpAddr::V6(address) => holders(&self.v6, |len| {
+                let net = ipnet::Ipv6Net::new(address, len).ok()?.trunc();
+                Some((net.addr().to_bits(), len))
+            }),
+        }
+    }
+}
+
+fn identities<P: Prefix>(
+    items: &[(P, Item)],
+    classifying: &mut Classifying<'_>,
+    entries: &mut Vec<(IpNet, Identity)>,
+) {
+    // The prefixes around, innermost last: whoever has them and the atom.
+    let mut around: Vec<(P, Vec<KindId>, Option<IpNet>)> = Vec::new();
+    let mut held: Vec<KindId> = Vec::new();
+    for same in items.chunk_by(|a, b| a.0 == b.0) {
+        let [(prefix, first), ..] = same else { continue };
+        while around.last().is_some_and(|(outer, _, _)| !outer.contains(*prefix)) {
+            around.pop();
+        }
+        if same.last().is_some_and(|(_, item)| *item == Item::UNKNOWN) {
+            entries.push((prefix.net(), Identity::UNKNOWN));
+            continue;
+        }
+        held.clear();
+        let mut atom = None;
+        if let Some((_, outer, outer_atom)) = around.last() {
+            held.extend_from_slice(outer);
+            atom = *outer_atom;
+        }
+        held.extend(same.iter().filter_map(|(_, item)| item.kind()));
+        if *first == Item::ATOM {
+            atom = Some(prefix.net());
+        }
+        if held.len() > 1 {
+            held.sort_unstable();
+            held.dedup();
+        }
+        entries.push((prefix.net(), classifying.identity(&held, atom)));
+        if !prefix.is_host() {
+            around.push((*prefix, held.clone(), atom));
+        }
+    }
+}
+
+/// `prefix` cuts the address to a length, from 0 as long as there are any.
+fn holders<P: Prefix>(items: &[(P, Item)], prefix: impl Fn(u8) -> Option<P>) -> Holders {
+    let mut holders = Holders::default();
+    for prefix in (0..=u8::MAX).map_while(prefix) {
+        let first = items.partition_point(|(other, _)| *other < prefix);
+        for (_, item) in items[first..].iter().take_while(|(other, _)| *other == prefix) {
+            match *item {
+                Item::ATOM => holders.atom = Some(prefix.net()),
+                Item::UNKNOWN => holders.unknown = true,
+                item => holders.kinds.extend(item.kind()),
+            }
+        }
+    }
+    holders.kinds.sort_unstable();
+    holders.kinds.dedup();
+    holders
 }

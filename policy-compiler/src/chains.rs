@@ -6,19 +6,20 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use ahash::AHashMap;
 
 use crate::addresses::Addresses;
-use crate::classes::local_truth;
+use crate::classes::Kinds;
 use crate::image::{ChainId, Identity, Local, LocalFacts};
 use crate::members::Members;
 use crate::model::{Family, Model};
-use crate::predicates::{AtomTruths, Predicates, Truth};
+use crate::predicates::{AtomTruths, Predicates, Truth, Truths};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
 
 /// What is true of local endpoints themselves.
 pub(crate) struct LocalEnds<'a> {
     pub(crate) model: &'a Model,
-    pub(crate) members: &'a Members,
-    pub(crate) truths: &'a [Truth],
+    pub(crate) members: &'a Members<'a>,
+    pub(crate) truths: &'a Truths,
+    pub(crate) kinds: &'a Kinds,
     pub(crate) atoms: &'a AtomTruths,
     pub(crate) addresses: &'a Addresses,
     pub(crate) prefixes: &'a PrefixMap,
@@ -28,25 +29,20 @@ pub(crate) struct LocalEnds<'a> {
 type PodTruths = Vec<(Family, Identity, Truth)>;
 
 impl LocalEnds<'_> {
-    /// The truths of a pod's addresses. `None` for a host endpoint: its end of a packet may be any address; and for a pod of
-    /// whose address nobody knows enough.
-    fn truths_of(&self, name: &LocalName, keys: &AHashMap<Identity, usize>) -> Option<PodTruths> {
+    /// The truths of a pod's addresses, but for those of whom nobody knows enough. `None` for a host endpoint: its end of a
+    /// packet may be any address.
+    fn truths_of(&self, name: &LocalName) -> Option<PodTruths> {
         let pod = self.model.endpoints.get(name)?;
-        let own = self.members.endpoint(name)?;
+        let own = self.truths.of_member(self.members.endpoint(name)?);
         let mut truths = Vec::with_capacity(pod.addresses.len());
         for address in &pod.addresses {
             let identity = Identity(self.prefixes.lookup(*address));
-            let Some(at) = keys.get(&identity) else { continue };
-            let (_, key, holders) = self.addresses.keys.get(*at)?;
-            let is_endpoint = |position: usize| self.members.all[position].is_endpoint();
-            let truth = local_truth(
-                own,
-                holders.positions(),
-                key.atom,
-                is_endpoint,
-                self.truths,
-                self.atoms,
-            );
+            if identity == Identity::UNKNOWN {
+                continue;
+            }
+            let holders = self.addresses.holders(*address);
+            let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
+            let truth = self.kinds.local_truth(own, &holders.kinds, &atom);
             truths.push((Family::of(*address), identity, truth));
         }
         Some(truths)
@@ -72,7 +68,6 @@ pub(crate) struct Chains {
 
 impl Chains {
     pub(crate) fn of(resolved: &Resolved, predicates: &Predicates, ends: &LocalEnds<'_>) -> Self {
-        let mut keys: Option<AHashMap<Identity, usize>> = None;
         let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
         let mut known: AHashMap<Made, ChainId> = AHashMap::new();
         for (name, lists) in &resolved.endpoints {
@@ -85,17 +80,11 @@ impl Chains {
                 let mut made = Made { list: *index, local: None, each: Vec::new() };
                 if asked.is_empty() {
                     made.local = Some(LocalFacts::default());
-                } else {
-                    let truths = truths.get_or_insert_with(|| {
-                        let keys = keys.get_or_insert_with(|| ends.addresses.by_identity());
-                        ends.truths_of(name, keys)
-                    });
-                    if let Some(truths) = truths {
-                        made.local = constant(truths, &asked);
-                        if made.local.is_none() {
-                            let each = truths.iter();
-                            made.each = each.map(|(_, id, truth)| (*id, truth.clone())).collect();
-                        }
+                } else if let Some(truths) = truths.get_or_insert_with(|| ends.truths_of(name)) {
+                    made.local = constant(truths, &asked);
+                    if made.local.is_none() {
+                        let each = truths.iter();
+                        made.each = each.map(|(_, id, truth)| (*id, truth.clone())).collect();
                     }
                 }
                 list.revision.hash(&mut hasher);

@@ -1,37 +1,71 @@
 //! Which identities the policies in use can tell apart.
+//!
+//! A *kind* is all that matters of a member: whether it is an endpoint, and what is true of it. An address is held by some
+//! kinds, in some atom; their truths together are the address's, and equal truths are one class.
 
 use std::hash::Hash;
 
 use ahash::AHashMap;
 use ipnet::IpNet;
 
-use crate::addresses::Addresses;
-use crate::identity::Interner;
+use crate::identity::{Interner, Key, Said};
 use crate::image::{Identity, NO_CLASS};
-use crate::members::Position;
-use crate::predicates::{AtomTruths, Truth, union};
+use crate::members::Members;
+use crate::predicates::{AtomTruths, Truth, Truths, union};
 use crate::resolve::PredicateId;
 
-/// The distinct values of something, numbered.
-#[derive(Debug)]
-struct Distinct<T> {
-    known: AHashMap<T, u32>,
-    values: Vec<T>,
+/// Index of a kind.
+pub(crate) type KindId = u32;
+
+/// The kinds of members.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds {
+    known: [AHashMap<Truth, KindId>; 2],
+    /// Whether its members are endpoints, and what is true of them.
+    all: Vec<(bool, Truth)>,
 }
 
-impl<T: Clone + Eq + Hash> Distinct<T> {
-    fn new() -> Self {
-        Self { known: AHashMap::new(), values: Vec::new() }
+impl Kinds {
+    /// The kind of a member; `None` for those whom no policy here can tell from nobody.
+    pub(crate) fn of(&mut self, is_endpoint: bool, truth: &[PredicateId]) -> Option<KindId> {
+        if truth.is_empty() {
+            return None;
+        }
+        let known = &mut self.known[usize::from(is_endpoint)];
+        if let Some(kind) = known.get(truth) {
+            return Some(*kind);
+        }
+        let kind = self.all.len() as KindId;
+        known.insert(truth.into(), kind);
+        self.all.push((is_endpoint, truth.into()));
+        Some(kind)
     }
 
-    fn number(&mut self, value: &T) -> u32 {
-        if let Some(known) = self.known.get(value) {
-            return *known;
-        }
-        let next = self.values.len() as u32;
-        self.values.push(value.clone());
-        self.known.insert(value.clone(), next);
-        next
+    /// The kind of every member, by position.
+    pub(crate) fn of_members(
+        members: &Members<'_>,
+        truths: &Truths,
+    ) -> (Self, Vec<Option<KindId>>) {
+        let mut kinds = Self::default();
+        let all = members.all.iter().enumerate();
+        let of = all.map(|(at, it)| kinds.of(it.is_endpoint(), truths.of_member(at))).collect();
+        (kinds, of)
+    }
+
+    /// What is true of an address that some kinds hold in an atom, and what would be without endpoints.
+    fn truth(&self, held: &[KindId], atom: &Truth) -> [Truth; 2] {
+        let held = held.iter().filter_map(|kind| self.all.get(*kind as usize));
+        let all = held.clone().flat_map(|(_, truth)| truth.iter());
+        let around =
+            held.filter(|(is_endpoint, _)| !is_endpoint).flat_map(|(_, truth)| truth.iter());
+        [union(all.chain(atom.iter())), union(around.chain(atom.iter()))]
+    }
+
+    /// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are
+    /// no endpoints make true.
+    pub(crate) fn local_truth(&self, own: &[PredicateId], held: &[KindId], atom: &Truth) -> Truth {
+        let [_, around] = self.truth(held, atom);
+        union(own.iter().chain(around.iter()))
     }
 }
 
@@ -39,64 +73,120 @@ impl<T: Clone + Eq + Hash> Distinct<T> {
 pub(crate) struct Classes {
     /// What is true of each class.
     pub(crate) truths: Vec<Truth>,
-    /// The first identity of the interner.
+    /// The identity that stands first in `of_identity`.
     pub(crate) first: u32,
-    /// By identity, from the first one on.
+    /// Class of each identity; [`NO_CLASS`] for those not in use.
     pub(crate) of_identity: Vec<u32>,
+    /// How many identities are in use.
+    pub(crate) identities: usize,
+}
+
+/// Gives addresses their identities and identities their classes.
+pub(crate) struct Classifying<'a> {
+    interner: &'a mut Interner,
+    kinds: &'a Kinds,
+    atoms: &'a AtomTruths,
+    /// By predicate what it says.
+    said: &'a [Said],
+    of_atom: AHashMap<Option<IpNet>, (u32, Truth)>,
+    of_one: AHashMap<(KindId, u32), Identity>,
+    of_several: AHashMap<(Box<[KindId]>, u32), Identity>,
+    known: AHashMap<Truth, u32>,
+    classes: Classes,
+}
+
+impl<'a> Classifying<'a> {
+    pub(crate) fn new(
+        interner: &'a mut Interner,
+        kinds: &'a Kinds,
+        atoms: &'a AtomTruths,
+        said: &'a [Said],
+    ) -> Self {
+        let classes = Classes {
+            truths: Vec::new(),
+            first: interner.first,
+            of_identity: Vec::new(),
+            identities: 0,
+        };
+        Self {
+            interner,
+            kinds,
+            atoms,
+            said,
+            of_atom: AHashMap::new(),
+            of_one: AHashMap::new(),
+            of_several: AHashMap::new(),
+            known: AHashMap::new(),
+            classes,
+        }
+    }
+
+    /// The identity of an address that these kinds hold (ascending, distinct) in an atom.
+    pub(crate) fn identity(&mut self, held: &[KindId], atom: Option<IpNet>) -> Identity {
+        let next = self.of_atom.len() as u32;
+        let atoms = self.atoms;
+        let (number, truth) = self
+            .of_atom
+            .entry(atom)
+            .or_insert_with(|| (next, atom.map(|atom| atoms.of(atom)).unwrap_or_default()));
+        let number = *number;
+        let known = match held {
+            [one] => self.of_one.get(&(*one, number)).copied(),
+            several => self.of_several.get(&(Box::from(several), number)).copied(),
+        };
+        if let Some(known) = known {
+            return known;
+        }
+        let [truth, around] = self.kinds.truth(held, truth);
+        let said = |truth: &Truth| -> Box<[Said]> {
+            let mut said: Vec<Said> = truth.iter().map(|it| self.said[*it as usize]).collect();
+            said.sort_unstable();
+            said.into()
+        };
+        let identity = self.interner.identity(Key { truth: said(&truth), around: said(&around) });
+        match held {
+            [one] => self.of_one.insert((*one, number), identity),
+            several => self.of_several.insert((several.into(), number), identity),
+        };
+        if identity != Identity::UNKNOWN {
+            self.class(identity, truth);
+        }
+        identity
+    }
+
+    fn class(&mut self, identity: Identity, truth: Truth) {
+        let Classes { truths, first, of_identity, identities } = &mut self.classes;
+        let class = number_of(&mut self.known, truths, truth);
+        let at = identity.0.wrapping_sub(*first) as usize;
+        if of_identity.len() <= at {
+            of_identity.resize(at + 1, NO_CLASS);
+        }
+        if std::mem::replace(&mut of_identity[at], class) == NO_CLASS {
+            *identities += 1;
+        }
+    }
+
+    pub(crate) fn classes(self) -> Classes {
+        self.classes
+    }
+}
+
+/// The number of a value among the distinct ones.
+fn number_of<T: Clone + Eq + Hash>(
+    known: &mut AHashMap<T, u32>,
+    values: &mut Vec<T>,
+    value: T,
+) -> u32 {
+    if let Some(known) = known.get(&value) {
+        return *known;
+    }
+    let next = values.len() as u32;
+    values.push(value.clone());
+    known.insert(value, next);
+    next
 }
 
 impl Classes {
-    pub(crate) fn build(
-        interner: &Interner,
-        addresses: &Addresses,
-        truths: &[Truth],
-        atoms: &AtomTruths,
-    ) -> Self {
-        // Kinds: the distinct truths of members and of atoms. Most members have one of few.
-        let mut kinds: Distinct<Truth> = Distinct::new();
-        let nothing = kinds.number(&Truth::default());
-        let kind_of: Vec<u32> = truths
-            .iter()
-            .map(|truth| if truth.is_empty() { nothing } else { kinds.number(truth) })
-            .collect();
-        let mut of_atom: AHashMap<Option<IpNet>, u32> = AHashMap::new();
-        let mut classes: Distinct<Truth> = Distinct::new();
-        let mut of_one: AHashMap<(u32, u32), u32> = AHashMap::new();
-        let mut of_several: AHashMap<(Vec<u32>, u32), u32> = AHashMap::new();
-        let mut of_identity = vec![NO_CLASS; interner.span()];
-        let mut held = Vec::new();
-        for (identity, key, holders) in &addresses.keys {
-            let atom = *of_atom.entry(key.atom).or_insert_with(|| {
-                kinds.number(&key.atom.map(|atom| atoms.of(atom)).unwrap_or_default())
-            });
-            held.clear();
-            held.extend(holders.positions().iter().map(|position| kind_of[*position]));
-            held.sort_unstable();
-            held.dedup();
-            held.retain(|kind| *kind != nothing);
-            let known = match held.as_slice() {
-                [] => of_one.get(&(nothing, atom)),
-                [one] => of_one.get(&(*one, atom)),
-                _ => of_several.get(&(held.clone(), atom)),
-            };
-            let class = known.copied().unwrap_or_else(|| {
-                let all = held.iter().chain([&atom]).map(|kind| &kinds.values[*kind as usize]);
-                let class = classes.number(&union(all.flat_map(|truth| truth.iter())));
-                match held.as_slice() {
-                    [] => of_one.insert((nothing, atom), class),
-                    [one] => of_one.insert((*one, atom), class),
-                    _ => of_several.insert((held.clone(), atom), class),
-                };
-                class
-            });
-            let at = identity.0.wrapping_sub(interner.first) as usize;
-            if let Some(slot) = of_identity.get_mut(at) {
-                *slot = class;
-            }
-        }
-        Self { truths: classes.values, first: interner.first, of_identity }
-    }
-
     /// For each predicate the classes of which it is true, ascending.
     pub(crate) fn columns(&self, predicates: usize) -> Vec<Vec<u32>> {
         let mut columns = vec![Vec::new(); predicates];
@@ -107,25 +197,4 @@ impl Classes {
         }
         columns
     }
-
-    pub(crate) fn of(&self, identity: Identity) -> u32 {
-        let at = identity.0.wrapping_sub(self.first) as usize;
-        self.of_identity.get(at).copied().unwrap_or(NO_CLASS)
-    }
-}
-
-/// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are no
-/// endpoints make true.
-pub(crate) fn local_truth(
-    own: Position,
-    holders: &[Position],
-    atom: Option<IpNet>,
-    is_endpoint: impl Fn(Position) -> bool,
-    truths: &[Truth],
-    atoms: &AtomTruths,
-) -> Truth {
-    let others = holders.iter().filter(|position| !is_endpoint(**position));
-    let known = others.chain([&own]).flat_map(|position| truths[*position].iter());
-    let atom = atom.map(|atom| atoms.of(atom)).unwrap_or_default();
-    union(known.chain(&atom).copied().collect::<Vec<PredicateId>>().iter())
 }

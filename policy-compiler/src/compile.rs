@@ -11,19 +11,18 @@
 //! [`Counts::linear`](crate::image::Counts) says how many there are.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
-use crate::classes::Classes;
+use crate::classes::{Classifying, Kinds};
 use crate::identity::Interner;
 use crate::image::{BY_SOURCE, Chain, Identity, Image, PathId, Row, Span};
 use crate::members::Members;
 use crate::model::Model;
 use crate::predicates::{AtomTruths, evaluate};
 use crate::prefix_map::PrefixMap;
-use crate::resolve::{LocalName, Resolved, resolve};
+use crate::resolve::{LocalName, resolve};
 use crate::row::{Cell, RowContent};
 use crate::rows::Tables;
 use crate::slots::Slots;
@@ -35,7 +34,6 @@ pub const DEFAULT_BUDGET: usize = 64 << 20;
 #[derive(Debug)]
 pub struct Compiler {
     interner: Interner,
-    members: Members,
     slots: Slots,
     /// How many identities the last image used.
     used: u32,
@@ -56,8 +54,7 @@ impl Compiler {
 
     /// A compiler whose images hold at most about this many bytes of rows and cells.
     pub fn with_budget(budget: usize) -> Self {
-        let (interner, members) = (Interner::default(), Members::default());
-        Self { interner, members, slots: Slots::default(), used: 0, budget }
+        Self { interner: Interner::default(), slots: Slots::default(), used: 0, budget }
     }
 
     /// Forgets the decisions that have these slots and gives the slots to others. It is for the caller to know that nobody
@@ -71,20 +68,24 @@ impl Compiler {
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         self.interner.forget_if_sparse(self.used);
         let resolved = resolve(model, local);
-        self.members = Members::of(model, std::mem::take(&mut self.members));
-        let members = &self.members;
-        let (predicates, truths) = evaluate(&resolved, members);
+        let members = Members::of(model);
+        let (predicates, truths) = evaluate(&resolved, &members, local);
         let atoms = AtomTruths::new(&predicates.all);
-        let addresses = Addresses::assign(&mut self.interner, model, members, &truths, &atoms);
-        let classes = Classes::build(&self.interner, &addresses, &truths, &atoms);
+        let (kinds, of_members) = Kinds::of_members(&members, &truths);
+        let addresses = Addresses::of(model, &members, &of_members, &atoms);
+        let said = self.interner.said(&predicates.all);
+        let mut classifying = Classifying::new(&mut self.interner, &kinds, &atoms, &said);
+        let entries = addresses.identities(&mut classifying);
+        let classes = classifying.classes();
         let prefixes = PrefixMap::build(
             Identity::UNKNOWN.0,
-            addresses.entries.iter().map(|(net, identity)| (*net, identity.0)),
+            entries.iter().map(|(net, identity)| (*net, identity.0)),
         );
         let ends = LocalEnds {
             model,
-            members,
+            members: &members,
             truths: &truths,
+            kinds: &kinds,
             atoms: &atoms,
             addresses: &addresses,
             prefixes: &prefixes,
@@ -92,14 +93,12 @@ impl Compiler {
         let chains = Chains::of(&resolved, &predicates, &ends);
         let tables =
             Tables::build(&mut self.slots, self.budget, &resolved, &predicates, &classes, &chains);
-        let canonical_hash = canonical_hash(&resolved, &addresses, &classes, &chains, &tables);
         let intervals = flatten(&tables.rows);
-        self.used = addresses.keys.len() as u32;
+        self.used = classes.identities as u32;
         let Tables { cells, paths, linear, .. } = tables;
         let slots = self.slots.end();
         Image {
             prefixes,
-            entries: addresses.entries.into(),
             endpoints: chains.endpoints,
             first_identity: classes.first,
             classes: classes.of_identity.into(),
@@ -122,8 +121,7 @@ impl Compiler {
             by_source: intervals.by_source,
             paths: paths.into(),
             slots,
-            identity_count: addresses.keys.len(),
-            canonical_hash,
+            identity_count: classes.identities,
             ..Image::default()
         }
     }
@@ -169,36 +167,4 @@ fn flatten(contents: &[Rc<RowContent>]) -> Intervals {
         paths: paths.into(),
         by_source: by_source.into(),
     }
-}
-
-/// Classes, rows and paths are numbered in an order that the model gives, so their numbers are part of the meaning;
-/// identities are replaced by their classes, counter slots left out.
-fn canonical_hash(
-    resolved: &Resolved,
-    addresses: &Addresses,
-    classes: &Classes,
-    chains: &Chains,
-    tables: &Tables<'_>,
-) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for (net, identity) in &addresses.entries {
-        (net, classes.of(*identity)).hash(&mut hasher);
-    }
-    for (name, local) in &chains.endpoints {
-        name.hash(&mut hasher);
-        for ((stage, direction), chain) in &local.chains {
-            (stage, direction, chain).hash(&mut hasher);
-        }
-    }
-    for made in &chains.all {
-        let each = made.each.iter().map(|(_, truth)| truth);
-        (&made.local, each.collect::<Vec<_>>()).hash(&mut hasher);
-        resolved.lists[made.list].revision.hash(&mut hasher);
-    }
-    tables.cells.hash(&mut hasher);
-    tables.rows.hash(&mut hasher);
-    for path in &tables.paths {
-        (&path.reason, &path.noted).hash(&mut hasher);
-    }
-    hasher.finish()
 }

@@ -1,64 +1,43 @@
 //! Addresses to identities: numbers that stand for everything that policy can ask of a peer.
 //!
-//! The key of an identity is the set of *members* that have the address (see the members module; the set is empty where
-//! nobody is) and the longest CIDR prefix *in use* that contains the address, its *atom* (the prefixes in use are the nets
-//! of all policies that are compiled, and the two that hold a whole family each).
+//! The key of an identity is a *truth*: of all predicates in use on this node those that are true of the address, as what
+//! they say, not as numbers of one image. Beside it stands the part of the truth that is there without the endpoints that
+//! have the address: where several have it, what is true of one of them alone follows from that.
 //!
-//! **Why the truth of every predicate is constant for a key.** Selectors, port names and services look at members only. A
-//! list of nets is true of an address if one of them contains it; each of those is a prefix in use, hence it either
-//! contains the atom and so every address of this key, or it does not contain it. In the second case it contains no
-//! address of this key: two prefixes nest or are disjoint, and had a prefix inside the atom contained the address, it and
-//! not the atom would be the longest. When a new prefix comes into use, the addresses inside it get another key and so
-//! another identity; the key of the others and its meaning stay.
+//! **Why a verdict stands while both identities and the endpoint's revision do.** The rules of an endpoint ask nothing but
+//! predicates in use. With the revision the same, they were in use when the flow was judged and are now; with the identity
+//! the same, the same of them are true. What came into use or went out of it meanwhile, these rules do not ask.
 //!
 //! Numbers are never used again for another key. They are handed out in ascending order; when most of those handed out
 //! are of no more use, all keys are forgotten and start over *behind* the highest number, so that tables indexed by
 //! identity stay small. That costs each live flow one new judgement.
 
 use ahash::AHashMap;
-use ipnet::IpNet;
 
 use crate::image::Identity;
-use crate::members::MemberId;
 use crate::prefix_map::MAX_VALUE;
+use crate::resolve::Predicate;
 
-/// Identities without use are kept up to this number and three times those in use.
+/// Identities without use are kept up to this number and three times those in use; so are predicates.
 const SPARE: u32 = 65_536;
 
-/// The members that have an address.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Holders {
-    /// Nobody.
-    Nobody,
-    /// One.
-    One(MemberId),
-    /// Several, ascending.
-    Many(Box<[MemberId]>),
-}
-
-impl Holders {
-    /// The set of `members`, which are ascending and distinct.
-    pub(crate) fn of(members: &[MemberId]) -> Self {
-        match members {
-            [] => Self::Nobody,
-            [one] => Self::One(*one),
-            many => Self::Many(many.into()),
-        }
-    }
-}
+/// What a predicate says, as a number that is never given to another.
+pub(crate) type Said = u64;
 
 /// The key of an identity; see the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// Whose address it is.
-    pub(crate) holders: Holders,
-    /// The longest prefix in use that contains it, if any does.
-    pub(crate) atom: Option<IpNet>,
+    /// What is true, ascending.
+    pub(crate) truth: Box<[Said]>,
+    /// What would be without the endpoints that have the address.
+    pub(crate) around: Box<[Said]>,
 }
 
 /// The numbers of identities, for the life of a compiler.
 #[derive(Debug)]
 pub(crate) struct Interner {
+    said: AHashMap<Predicate, Said>,
+    next_said: Said,
     identities: AHashMap<Key, Identity>,
     /// The lowest identity that is not forgotten.
     pub(crate) first: u32,
@@ -67,14 +46,30 @@ pub(crate) struct Interner {
 
 impl Default for Interner {
     fn default() -> Self {
-        Self { identities: AHashMap::new(), first: 1, next: 1 }
+        Self { said: AHashMap::new(), next_said: 0, identities: AHashMap::new(), first: 1, next: 1 }
     }
 }
 
 impl Interner {
+    /// The numbers of predicates, in their order.
+    pub(crate) fn said(&mut self, predicates: &[Predicate]) -> Vec<Said> {
+        if self.said.len() > predicates.len() * 4 + SPARE as usize {
+            self.said.clear();
+        }
+        let number = |predicate: &Predicate| {
+            if let Some(known) = self.said.get(predicate) {
+                return *known;
+            }
+            self.next_said += 1;
+            self.said.insert(predicate.clone(), self.next_said - 1);
+            self.next_said - 1
+        };
+        predicates.iter().map(number).collect()
+    }
+
     /// The identity of a key. When all 2^31 numbers have been used, [`Identity::UNKNOWN`], which is always denied.
-    pub(crate) fn identity(&mut self, key: &Key) -> Identity {
-        if let Some(known) = self.identities.get(key) {
+    pub(crate) fn identity(&mut self, key: Key) -> Identity {
+        if let Some(known) = self.identities.get(&key) {
             return *known;
         }
         if self.next > MAX_VALUE {
@@ -82,26 +77,15 @@ impl Interner {
         }
         self.next += 1;
         let identity = Identity(self.next - 1);
-        self.identities.insert(key.clone(), identity);
+        self.identities.insert(key, identity);
         identity
-    }
-
-    /// About this many keys are going to be asked for.
-    pub(crate) fn expect(&mut self, keys: usize) {
-        let known = self.identities.len();
-        self.identities.reserve(keys.saturating_sub(known));
-    }
-
-    /// How many numbers lie between the first that is not forgotten and the next new one.
-    pub(crate) fn span(&self) -> usize {
-        (self.next - self.first) as usize
     }
 
     /// Forgets every key if far more numbers are taken than the `used` that the last image needed.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
         if self.next - self.first > used.saturating_mul(4).saturating_add(SPARE) {
-            let next = self.next;
-            *self = Self { first: next, next, ..Self::default() };
+            self.identities = AHashMap::new();
+            self.first = self.next;
         }
     }
 }
@@ -110,28 +94,37 @@ impl Interner {
 mod tests {
     use super::*;
 
-    fn key(prefix: u32) -> Key {
-        let address = std::net::Ipv4Addr::from(prefix);
-        Key { holders: Holders::Nobody, atom: Some(IpNet::from(std::net::IpAddr::V4(address))) }
+    fn key(said: Said) -> Key {
+        Key { truth: Box::new([said]), around: Box::default() }
     }
 
     #[test]
     fn a_forgotten_number_is_never_used_again() {
         let mut interner = Interner::default();
-        let last = (0..=SPARE + 4).map(|i| interner.identity(&key(i))).last().unwrap();
+        let last = (0..=SPARE + 4).map(|i| interner.identity(key(i.into()))).last().unwrap();
         interner.forget_if_sparse(2);
         assert_eq!(interner.first, 1, "two in use leave room for more");
         interner.forget_if_sparse(1);
-        assert_eq!(interner.span(), 0);
-        assert_eq!(interner.identity(&key(0)), Identity(last.0 + 1));
         assert_eq!(interner.first, last.0 + 1);
+        assert_eq!(interner.identity(key(0)), Identity(last.0 + 1));
+    }
+
+    #[test]
+    fn a_forgotten_predicate_comes_back_as_another() {
+        let named =
+            |index: u32| Predicate::Service(crate::model::ObjectName::new("", index.to_string()));
+        let mut interner = Interner::default();
+        let many: Vec<Predicate> = (0..SPARE + 5).map(named).collect();
+        let before = interner.said(&many);
+        let after = interner.said(&many[..1]);
+        assert!(before.iter().all(|said| *said != after[0]));
     }
 
     #[test]
     fn when_the_numbers_run_out_an_identity_is_unknown() {
         let mut interner = Interner { next: MAX_VALUE, first: MAX_VALUE, ..Interner::default() };
-        assert_eq!(interner.identity(&key(1)), Identity(MAX_VALUE));
-        assert_eq!(interner.identity(&key(2)), Identity::UNKNOWN);
-        assert_eq!(interner.identity(&key(1)), Identity(MAX_VALUE));
+        assert_eq!(interner.identity(key(1)), Identity(MAX_VALUE));
+        assert_eq!(interner.identity(key(2)), Identity::UNKNOWN);
+        assert_eq!(interner.identity(key(1)), Identity(MAX_VALUE));
     }
 }

@@ -14,8 +14,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use crate::claim::{OTHERS, icmp_key, matches, table_of};
 use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Shown, Transport, Verdict};
 use crate::predicates::{Answers, Known, Truth};
@@ -147,8 +145,6 @@ pub(crate) struct Local {
 #[derive(Debug)]
 pub struct Image {
     pub(crate) prefixes: PrefixMap,
-    /// What `prefixes` was built from, ascending.
-    pub(crate) entries: Box<[(IpNet, Identity)]>,
     pub(crate) endpoints: BTreeMap<LocalName, Local>,
     /// The identity that stands first in `classes`; at least 1.
     pub(crate) first_identity: u32,
@@ -176,7 +172,6 @@ pub struct Image {
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
     pub(crate) identity_count: usize,
-    pub(crate) canonical_hash: u64,
 }
 
 /// The class of an identity that an image does not use.
@@ -347,12 +342,6 @@ impl Image {
         self.chains.get(chain.0 as usize)
     }
 
-    /// A hash of what the tables say, independent of the numbers that identities and counters happen to have: the same
-    /// objects give the same hash, in any order and after any history.
-    pub fn canonical_hash(&self) -> u64 {
-        self.canonical_hash
-    }
-
     /// How many of each thing it holds.
     pub fn counts(&self) -> Counts {
         Counts {
@@ -367,10 +356,9 @@ impl Image {
         }
     }
 
-    /// Bytes of memory of the tables that lookups read and of the address list; names and descriptions not counted.
+    /// Bytes of memory of the tables that lookups read; names and descriptions not counted.
     pub fn bytes(&self) -> usize {
         self.prefixes.bytes()
-            + size_of_val(&*self.entries)
             + size_of_val(&*self.classes)
             + size_of_val(&*self.cells)
             + size_of_val(&*self.rows)
@@ -380,9 +368,9 @@ impl Image {
             + size_of_val(&*self.paths)
     }
 
-    /// Every prefix at which identities change.
-    pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNet> + '_ {
-        self.entries.iter().map(|(net, _)| *net)
+    /// The addresses in runs of one identity: first and last of each, ascending.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (IpAddr, IpAddr, Identity)> {
+        self.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
     }
 
     /// The number of the row of a chain and a class, or [`LINEAR`].
@@ -414,7 +402,6 @@ impl Default for Image {
     fn default() -> Self {
         Self {
             prefixes: PrefixMap::new(Identity::UNKNOWN.0),
-            entries: Box::default(),
             endpoints: BTreeMap::new(),
             first_identity: 1,
             classes: Box::default(),
@@ -432,7 +419,6 @@ impl Default for Image {
             no_path: Path::unknown(Direction::Ingress),
             slots: 2,
             identity_count: 0,
-            canonical_hash: 0,
         }
     }
 }

@@ -6,10 +6,10 @@
 //!    values; resolves nothing.
 //! 2. [`resolve`]: model + local endpoints → the list of policies of each endpoint, stage and direction, and all that they
 //!    ask of an address: predicates. Refuses to look at any address.
-//! 3. `members`: who stands behind which addresses, and what selectors see of them.
+//! 3. `members`, `index`: who stands behind which addresses, and which of them selectors match.
 //! 4. `predicates`: what is true of each member and each CIDR. Refuses to look at any rule.
-//! 5. `identity`, `addresses`: addresses → identities, numbers whose meaning never changes.
-//! 6. `classes`: identities → classes, those that no predicate tells apart.
+//! 5. `addresses`: who has each address, by all that matters of them.
+//! 6. `classes`, `identity`: truths → identities, numbers whose meaning never changes, and classes of them in one image.
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
 //!    know who the ends are.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
@@ -31,12 +31,14 @@
 //! packet is that pod, whoever else still has its address.
 
 mod addresses;
+mod canonical;
 mod chains;
 mod claim;
 mod classes;
 pub mod compile;
 mod identity;
 pub mod image;
+mod index;
 mod members;
 pub mod model;
 mod predicates;

@@ -1,14 +1,19 @@
 //! What is true of whom: predicates and questions, evaluated once for each member and each atom.
+//!
+//! What only the rules' local ends ask is not evaluated for pods of other nodes: nobody asks it of them.
 
 use std::collections::BTreeSet;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 use ipnet::IpNet;
 
 use crate::claim::Facts;
-use crate::members::{Index, Members, Position, What};
+use crate::index::Index;
+use crate::members::{Members, Position, What};
 use crate::model::{Family, ObjectName, Protocol};
-use crate::resolve::{Predicate, PredicateId, Question, QuestionId, Resolved};
+use crate::resolve::{
+    LocalName, Ports, Predicate, PredicateId, Question, QuestionId, Resolved, ResolvedEnd, Stage,
+};
 
 /// The predicates that are true of something, ascending.
 pub(crate) type Truth = Box<[PredicateId]>;
@@ -25,31 +30,147 @@ pub(crate) struct Predicates {
     pub(crate) answers: Vec<Answers>,
 }
 
-/// The predicates and, by position, what is true of each member.
-pub(crate) fn evaluate(resolved: &Resolved, members: &Members) -> (Predicates, Vec<Truth>) {
+/// What is true of each member: slices of one run of predicates.
+#[derive(Debug, Default)]
+pub(crate) struct Truths {
+    ends: Vec<u32>,
+    all: Vec<PredicateId>,
+}
+
+impl Truths {
+    /// Sorts pairs, for each member's position ascending by predicate as a rule, by position.
+    fn of(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
+        let mut ends = vec![0u32; members + 1];
+        for (position, _) in pairs {
+            ends[*position as usize + 1] += 1;
+        }
+        let mut sum = 0;
+        for end in &mut ends {
+            sum += *end;
+            *end = sum;
+        }
+        // Each now is where its member's run starts, and is moved to where it ends.
+        let mut all = vec![0; pairs.len()];
+        for (position, predicate) in pairs {
+            let at = &mut ends[*position as usize];
+            all[*at as usize] = *predicate;
+            *at += 1;
+        }
+        ends.pop();
+        let mut start = 0;
+        for end in &ends {
+            let run = &mut all[start as usize..*end as usize];
+            if !run.is_sorted() {
+                run.sort_unstable();
+            }
+            start = *end;
+        }
+        Self { ends, all }
+    }
+
+    /// What is true of a member, ascending.
+    pub(crate) fn of_member(&self, position: Position) -> &[PredicateId] {
+        let start = position.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        &self.all[start..self.ends[position] as usize]
+    }
+}
+
+/// What is asked of those who are not local endpoints, too.
+#[derive(Debug, Default)]
+pub(crate) struct AskedOfPeers {
+    pub(crate) predicates: Vec<bool>,
+    pub(crate) questions: Vec<bool>,
+}
+
+impl AskedOfPeers {
+    pub(crate) fn by(resolved: &Resolved) -> Self {
+        let mut asked = Self {
+            predicates: vec![false; resolved.predicates.len()],
+            questions: vec![false; resolved.questions.len()],
+        };
+        for list in &resolved.lists {
+            for step in &list.steps.steps {
+                asked.end(&step.rule.peer);
+                // The local end of a host endpoint's packets may be any address.
+                if list.list.stage != Stage::Pod {
+                    asked.end(&step.rule.local);
+                }
+            }
+        }
+        asked
+    }
+
+    fn end(&mut self, end: &ResolvedEnd) {
+        let Self { predicates, questions } = self;
+        let mut ports = |ports: &[Ports]| {
+            for port in ports {
+                if let Ports::Answer(question) = port {
+                    questions[*question as usize] = true;
+                }
+            }
+        };
+        ports(&end.not_ports);
+        for entity in &end.entities {
+            ports(entity.ports.as_deref().unwrap_or_default());
+            for predicate in entity.wanted.iter().chain(&entity.unwanted) {
+                predicates[*predicate as usize] = true;
+            }
+        }
+    }
+}
+
+/// The predicates and what is true of each member.
+pub(crate) fn evaluate<'m>(
+    resolved: &Resolved,
+    members: &'m Members<'m>,
+    local: &BTreeSet<LocalName>,
+) -> (Predicates, Truths) {
+    let asked = AskedOfPeers::by(resolved);
+    let local: AHashSet<Position> = local.iter().filter_map(|it| members.endpoint(it)).collect();
     let mut evaluation = Evaluation {
         predicates: Predicates { all: resolved.predicates.clone(), answers: Vec::new() },
-        truths: vec![Vec::new(); members.all.len()],
+        pairs: Vec::with_capacity(members.all.len()),
         members,
+        local,
+        services: AHashMap::new(),
         index: Index::new(members),
     };
-    let mut services: AHashMap<&ObjectName, Vec<Position>> = AHashMap::new();
-    for (position, member) in members.all.iter().enumerate() {
-        if let What::Service(_) = member.what {
-            services.entry(&member.name).or_default().push(position);
+    for (position, member) in members.all.iter().enumerate().skip(members.services) {
+        if let What::Service(name, _) = member.what {
+            evaluation.services.entry(name).or_default().push(position);
         }
     }
     for (id, predicate) in (0..).zip(&resolved.predicates) {
+        evaluation.predicate(id, predicate, asked.predicates[id as usize]);
+    }
+    for (question, asked) in resolved.questions.iter().zip(asked.questions) {
+        evaluation.question(question, asked);
+    }
+    let truths = Truths::of(members.all.len(), &evaluation.pairs);
+    (evaluation.predicates, truths)
+}
+
+struct Evaluation<'m> {
+    predicates: Predicates,
+    pairs: Vec<(u32, PredicateId)>,
+    members: &'m Members<'m>,
+    local: AHashSet<Position>,
+    services: AHashMap<&'m ObjectName, Vec<Position>>,
+    index: Index<'m>,
+}
+
+impl Evaluation<'_> {
+    fn predicate(&mut self, id: PredicateId, predicate: &Predicate, of_peers: bool) {
+        let Self { pairs, index, members, local, services, .. } = self;
         match predicate {
-            Predicate::Members(selector) => {
-                for position in evaluation.index.matching(selector) {
-                    evaluation.truths[position].push(id);
+            Predicate::Members(selector) => index.matching(selector, |position| {
+                if of_peers || is_near(members, local, position) {
+                    pairs.push((position as u32, id));
                 }
-            }
+            }),
             Predicate::Service(service) => {
-                for position in services.get(service).into_iter().flatten() {
-                    evaluation.truths[*position].push(id);
-                }
+                let positions = services.get(service).into_iter().flatten();
+                pairs.extend(positions.map(|position| (*position as u32, id)));
             }
             Predicate::Family(_)
             | Predicate::Nets(_)
@@ -57,42 +178,31 @@ pub(crate) fn evaluate(resolved: &Resolved, members: &Members) -> (Predicates, V
             | Predicate::ServicePort { .. } => {}
         }
     }
-    for question in &resolved.questions {
-        evaluation.question(question, &services);
-    }
-    let sorted = |mut truth: Vec<PredicateId>| {
-        truth.sort_unstable();
-        truth.dedup();
-        Truth::from(truth)
-    };
-    (evaluation.predicates, evaluation.truths.into_iter().map(sorted).collect())
-}
 
-struct Evaluation<'m> {
-    predicates: Predicates,
-    truths: Vec<Vec<PredicateId>>,
-    members: &'m Members,
-    index: Index<'m>,
-}
-
-impl Evaluation<'_> {
-    fn question(&mut self, question: &Question, services: &AHashMap<&ObjectName, Vec<Position>>) {
+    fn question(&mut self, question: &Question, of_peers: bool) {
+        let Self { index, members, local, services, .. } = self;
         let mut true_of: Vec<(Position, (Protocol, Option<u16>))> = Vec::new();
         match question {
             Question::Named { selector, name } => {
-                let meant = match selector {
-                    Some(selector) => self.index.matching(selector),
-                    None => (0..self.members.all.len()).collect(),
-                };
-                for position in meant {
-                    let named = self.members.all[position].named_ports();
+                let mut ask = |position: Position| {
+                    let named = members.all[position].named_ports();
                     let named = named.filter(|port| port.name == *name);
                     true_of.extend(named.map(|port| (position, (port.protocol, Some(port.port)))));
+                };
+                match selector {
+                    Some(selector) => index.matching(selector, |position| {
+                        if of_peers || is_near(members, local, position) {
+                            ask(position);
+                        }
+                    }),
+                    None if of_peers => (0..members.all.len()).for_each(ask),
+                    // Only endpoints name ports.
+                    None => local.iter().copied().for_each(ask),
                 }
             }
             Question::Service(wanted) => {
                 for position in services.get(wanted).into_iter().flatten() {
-                    if let What::Service(some) = &self.members.all[*position].what {
+                    if let What::Service(_, some) = members.all[*position].what {
                         true_of.extend(some.ports.iter().map(|port| (*position, *port)));
                     }
                 }
@@ -120,11 +230,16 @@ impl Evaluation<'_> {
         for (position, (protocol, port)) in true_of {
             let answer = answers.iter().find(|answer| (answer.0, answer.1) == (protocol, port));
             if let Some((_, _, id)) = answer {
-                self.truths[position].push(*id);
+                self.pairs.push((position as u32, *id));
             }
         }
         self.predicates.answers.push(answers.into());
     }
+}
+
+/// Whether a member is a local endpoint or none at all.
+fn is_near(members: &Members<'_>, local: &AHashSet<Position>, position: Position) -> bool {
+    local.contains(&position) || !members.all[position].is_endpoint()
 }
 
 /// What is true of every address of an atom, families and nets; for the other nets they contain none of it (see the

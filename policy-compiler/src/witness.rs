@@ -39,8 +39,10 @@ impl Peers {
             IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
         ];
-        for net in atoms.0.keys().copied().chain(image.prefixes()) {
-            for end in [net.network(), net.broadcast()] {
+        let of_model = atoms.0.keys().map(|net| (net.network(), net.broadcast()));
+        let of_image = image.runs().map(|(first, last, _)| (first, last));
+        for (first, last) in of_model.chain(of_image) {
+            for end in [first, last] {
                 witnesses
                     .extend([Some(end), neighbour(end, -1), neighbour(end, 1)].iter().flatten());
             }

@@ -135,8 +135,9 @@ pub struct View<'m> {
     pub inherited: &'m Labels,
 }
 
-impl LabelSource for View<'_> {
-    fn label(&self, key: &str) -> Option<&str> {
+impl<'m> View<'m> {
+    /// The value of a label; `None` where it is absent.
+    pub(crate) fn value(&self, key: &str) -> Option<&'m str> {
         if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {
             let (name, labels) = self.namespace?;
             return if key == NAME { Some(name) } else { labels.get(key).map(String::as_str) };
@@ -151,5 +152,11 @@ impl LabelSource for View<'_> {
             SERVICE_ACCOUNT => self.service_account.map(|(name, _)| name),
             _ => self.own.get(key).or_else(|| self.inherited.get(key)).map(String::as_str),
         }
+    }
+}
+
+impl LabelSource for View<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.value(key)
     }
 }

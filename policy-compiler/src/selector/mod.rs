@@ -42,8 +42,9 @@ impl LabelSource for BTreeMap<String, String> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector(Arc<Node>);
 
+/// A selector's expression.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Node {
+pub(crate) enum Node {
     All,
     Has(String),
     Compare { key: String, how: Comparison, value: String },
@@ -55,7 +56,7 @@ enum Node {
 
 /// A comparison with one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Comparison {
+pub(crate) enum Comparison {
     Equal,
     NotEqual,
     Contains,
@@ -75,7 +76,7 @@ impl Comparison {
     }
 
     /// With the label absent `!=` is true, every other comparison false.
-    fn holds(self, found: Option<&str>, value: &str) -> bool {
+    pub(crate) fn holds(self, found: Option<&str>, value: &str) -> bool {
         match self {
             Self::Equal => found == Some(value),
             Self::NotEqual => found != Some(value),
@@ -188,6 +189,10 @@ impl Selector {
             Node::Or(all) => Node::Or(each(all)),
         }
         .into()
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.0
     }
 
     /// Whether labels match. Nothing is allocated.

@@ -1,0 +1,225 @@
+//! Which members selectors match.
+//!
+//! A selector is evaluated over a *domain* at once, a namespace where it asks for one and everybody where it does not: for
+//! each label that it names the members of the domain are sorted by their values, once, and the selector becomes the same
+//! expression over sets of members. So a member's labels are looked up once for each key and not for each selector.
+
+use std::ops::Range;
+
+use ahash::AHashMap;
+
+use crate::members::{Members, Position, Run};
+use crate::model::{NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, View};
+use crate::selector::{Comparison, Node, Selector};
+
+/// A set of the members of a domain, by their places in it.
+type Bits = Vec<u64>;
+
+fn set(bits: &mut Bits, Range { start, end }: Range<usize>) {
+    let (first, last) = (start / 64, end.div_ceil(64));
+    let below = |bit: usize| if bit >= 64 { u64::MAX } else { (1 << bit) - 1 };
+    for (word, at) in bits[first..last].iter_mut().zip(first..) {
+        *word |= below(end - at * 64) & !below(start.saturating_sub(at * 64));
+    }
+}
+
+/// The members of a domain by the value of a label.
+#[derive(Default)]
+struct Values<'m> {
+    by_value: AHashMap<&'m str, Vec<Range<usize>>>,
+}
+
+impl<'m> Values<'m> {
+    fn add(&mut self, value: &'m str, places: Range<usize>) {
+        let runs = self.by_value.entry(value).or_default();
+        match runs.last_mut() {
+            Some(last) if last.end == places.start => last.end = places.end,
+            _ => runs.push(places),
+        }
+    }
+}
+
+struct Domain<'m> {
+    runs: Vec<Run>,
+    len: usize,
+    labels: AHashMap<String, Values<'m>>,
+}
+
+impl<'m> Domain<'m> {
+    fn of(runs: Vec<Run>) -> Self {
+        let len = runs.iter().map(ExactSizeIterator::len).sum();
+        Self { runs, len, labels: AHashMap::new() }
+    }
+
+    fn nobody(&self) -> Bits {
+        vec![0; self.len.div_ceil(64)]
+    }
+
+    fn everybody(&self) -> Bits {
+        let mut all = self.nobody();
+        set(&mut all, 0..self.len);
+        all
+    }
+
+    fn complement(&self, mut bits: Bits) -> Bits {
+        let all = self.everybody();
+        bits.iter_mut().zip(all).for_each(|(word, all)| *word = !*word & all);
+        bits
+    }
+
+    fn matching(&mut self, members: &'m Members<'_>, selector: &Selector) -> Bits {
+        match selector.node() {
+            Node::All => self.everybody(),
+            Node::Has(key) => self.having(members, key, |_| true),
+            Node::Compare { key, how, value } => {
+                if *how == Comparison::Equal {
+                    return self.equal(members, key, value);
+                }
+                let mut bits = self.having(members, key, |found| how.holds(Some(found), value));
+                if how.holds(None, value) {
+                    let absent = self.having(members, key, |_| true);
+                    let absent = self.complement(absent);
+                    bits.iter_mut().zip(absent).for_each(|(word, other)| *word |= other);
+                }
+                bits
+            }
+            Node::Among { key, values, negated } => {
+                let among = self.having(members, key, |found| values.contains(found));
+                if *negated { self.complement(among) } else { among }
+            }
+            Node::Not(one) => {
+                let bits = self.matching(members, one);
+                self.complement(bits)
+            }
+            Node::And(all) => {
+                let mut bits = self.everybody();
+                for one in all {
+                    let other = self.matching(members, one);
+                    bits.iter_mut().zip(other).for_each(|(word, other)| *word &= other);
+                }
+                bits
+            }
+            Node::Or(all) => {
+                let mut bits = self.nobody();
+                for one in all {
+                    let other = self.matching(members, one);
+                    bits.iter_mut().zip(other).for_each(|(word, other)| *word |= other);
+                }
+                bits
+            }
+        }
+    }
+
+    fn equal(&mut self, members: &'m Members<'_>, key: &str, value: &str) -> Bits {
+        let mut bits = self.nobody();
+        let values = self.values(members, key);
+        let places = values.by_value.get(value).into_iter().flatten();
+        places.for_each(|places| set(&mut bits, places.clone()));
+        bits
+    }
+
+    fn having(
+        &mut self,
+        members: &'m Members<'_>,
+        key: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Bits {
+        let mut bits = self.nobody();
+        for (value, places) in &self.values(members, key).by_value {
+            if wanted(value) {
+                for places in places {
+                    set(&mut bits, places.clone());
+                }
+            }
+        }
+        bits
+    }
+
+    fn values(&mut self, members: &'m Members<'_>, key: &str) -> &Values<'m> {
+        if !self.labels.contains_key(key) {
+            let values = values(&self.runs, members, key);
+            self.labels.insert(key.to_owned(), values);
+        }
+        &self.labels[key]
+    }
+}
+
+fn values<'m>(runs: &[Run], members: &'m Members<'_>, key: &str) -> Values<'m> {
+    // All of a run have the same of these.
+    let of_run = matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX);
+    let mut values = Values::default();
+    let mut place = 0;
+    for run in runs {
+        let in_run = members.all.get(run.clone()).unwrap_or_default();
+        let value = |view: Option<View<'m>>| view.and_then(|view| view.value(key));
+        if of_run {
+            if let Some(value) = in_run.first().and_then(|member| value(member.view())) {
+                values.add(value, place..place + in_run.len());
+            }
+        } else {
+            for (at, member) in in_run.iter().enumerate() {
+                if let Some(value) = value(member.view()) {
+                    values.add(value, place + at..place + at + 1);
+                }
+            }
+        }
+        place += in_run.len();
+    }
+    values
+}
+
+/// The members, by what selectors look for.
+pub(crate) struct Index<'m> {
+    members: &'m Members<'m>,
+    everywhere: Domain<'m>,
+    namespaces: AHashMap<String, Domain<'m>>,
+}
+
+impl<'m> Index<'m> {
+    pub(crate) fn new(members: &'m Members<'m>) -> Self {
+        let everywhere = Domain::of(members.runs.clone());
+        Self { members, everywhere, namespaces: AHashMap::new() }
+    }
+
+    /// Hands over the members that match a selector.
+    pub(crate) fn matching(&mut self, selector: &Selector, mut hand: impl FnMut(Position)) {
+        let members = self.members;
+        let Some(namespaces) = selector.required_values(NAMESPACE) else {
+            return in_domain(&mut self.everywhere, members, selector, &mut hand);
+        };
+        for namespace in namespaces {
+            if !self.namespaces.contains_key(namespace) {
+                let runs = members.runs_in(namespace).cloned().collect();
+                self.namespaces.insert(namespace.to_owned(), Domain::of(runs));
+            }
+            if let Some(domain) = self.namespaces.get_mut(namespace) {
+                in_domain(domain, members, selector, &mut hand);
+            }
+        }
+    }
+}
+
+fn in_domain<'m>(
+    domain: &mut Domain<'m>,
+    members: &'m Members<'m>,
+    selector: &Selector,
+    hand: &mut impl FnMut(Position),
+) {
+    let bits = domain.matching(members, selector);
+    let (mut run, mut first) = (0, 0);
+    for (word, at) in bits.into_iter().zip(0..) {
+        let mut rest = word;
+        while rest != 0 {
+            let place = at * 64 + rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            while let Some(here) = domain.runs.get(run) {
+                if place < first + here.len() {
+                    hand(here.start + place - first);
+                    break;
+                }
+                first += here.len();
+                run += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+use super::*;
+use ipnet::{Ipv4Net, Ipv6Net};
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Few distinct addresses and every length, so that prefixes nest, touch and repeat.
+fn net() -> impl Strategy<Value = IpNet> {
+    let v4 = (
+        prop_oneof![Just(0x0a00_0000u32), Just(0xffff_ff00), Just(0)],
+        0u32..1024,
+        prop_oneof![0u8..=32, 20u8..=32, Just(32)],
+    )
+        .prop_map(|(base, low, len)| {
+            IpNet::V4(Ipv4Net::new(Ipv4Addr::from(base | low), len).unwrap().trunc())
+        });
+    let v6 = (
+        prop_oneof![Just(0u128), Just(0xfd00 << 112), Just(u128::MAX - 0x3ff)],
+        0u128..1024,
+        prop_oneof![0u8..=128, 116u8..=128, Just(128)],
+    )
+        .prop_map(|(base, low, len)| {
+            IpNet::V6(Ipv6Net::new(Ipv6Addr::from(base | low), len).unwrap().trunc())
+        });
+    prop_oneof![v4, v6]
+}
+
+fn naive(default: u32, entries: &[(IpNet, u32)], address: IpAddr) -> u32 {
+    let best = entries.iter().filter(|(net, _)| net.contains(&address));
+    best.max_by_key(|(net, value)| (net.prefix_len(), *value)).map_or(default, |e| e.1)
+}
+
+fn step(address: IpAddr, up: bool) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(a) => {
+            let bits = a.to_bits();
+            let next = if up { bits.checked_add(1) } else { bits.checked_sub(1) };
+            next.map(|bits| Ipv4Addr::from(bits).into())
+        }
+        IpAddr::V6(a) => {
+            let bits = a.to_bits();
+            let next = if up { bits.checked_add(1) } else { bits.checked_sub(1) };
+            next.map(|bits| Ipv6Addr::from(bits).into())
+        }
+    }
+}
+
+/// Both ends of every prefix and their neighbours.
+fn witnesses(entries: &[(IpNet, u32)]) -> Vec<IpAddr> {
+    let ends = entries.iter().flat_map(|(net, _)| [net.network(), net.broadcast()]);
+    ends.flat_map(|end| [Some(end), step(end, true), step(end, false)]).flatten().collect()
+}
+
+proptest! {
+    #[test]
+    fn lookup_is_the_longest_prefix(
+        entries in prop::collection::vec((net(), 1u32..50), 0..40),
+        default in 0u32..3,
+    ) {
+        let map = PrefixMap::build(default, entries.iter().copied());
+        for address in witnesses(&entries) {
+            prop_assert_eq!(map.lookup(address), naive(default, &entries, address), "{}", address);
+        }
+    }
+
+    #[test]
+    fn the_order_of_entries_does_not_matter(
+        entries in prop::collection::vec((net(), 1u32..50), 0..20),
+    ) {
+        let forward = PrefixMap::build(0, entries.iter().copied());
+        let backward = PrefixMap::build(0, entries.iter().rev().copied());
+        for address in witnesses(&entries) {
+            prop_assert_eq!(forward.lookup(address), backward.lookup(address));
+        }
+    }
+}
+
+#[test]
+fn a_value_that_does_not_fit_is_stored_as_the_default() {
+    let map = PrefixMap::build(3, [("10.0.0.0/8".parse().unwrap(), MAX_VALUE + 1)]);
+    assert_eq!(map.lookup("10.1.2.3".parse().unwrap()), 3);
+}
+
+#[test]
+fn memory_is_the_root_and_a_line_for_few_hosts_of_a_block() {
+    let empty = PrefixMap::new(0).bytes();
+    let hosts = |blocks: u32, hosts: u32| {
+        let all =
+            (0..blocks).flat_map(move |block| (0..hosts).map(move |low| (block << 8) | (low * 3)));
+        let all =
+            all.map(|low| (IpNet::from(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | low))), low + 1));
+        PrefixMap::build(0, all).bytes() - empty
+    };
+    assert!((256 * 1024..340 * 1024).contains(&empty), "{empty}");
+    // With a page for the /16, and an eighth to spare.
+    assert!((16 * 1024..22 * 1024).contains(&hosts(256, 6)), "{}", hosts(256, 6));
+    assert!((32 * 1024..40 * 1024).contains(&hosts(256, 12)), "{}", hosts(256, 12));
+    assert!((256 * 1024..300 * 1024).contains(&hosts(256, 60)), "{}", hosts(256, 60));
+}
+
+proptest! {
+    #[test]
+    fn a_host_that_is_set_has_its_value_and_nobody_else_another(
+        entries in prop::collection::vec((net(), 1u32..50), 0..40),
+        stores in prop::collection::vec((0u32..1024, 1u32..50), 0..60),
+    ) {
+        let map = PrefixMap::build(0, entries.iter().copied());
+        let mut after = entries.clone();
+        for (low, value) in stores {
+            let host = Ipv4Addr::from(0x0a00_0000 | low);
+            prop_assert!(map.set_v4(host.to_bits(), value));
+            let host = IpNet::from(IpAddr::V4(host));
+            after.retain(|(net, _)| *net != host);
+            after.push((host, value));
+        }
+        for address in witnesses(&after) {
+            prop_assert_eq!(map.lookup(address), naive(0, &after, address), "{}", address);
+        }
+    }
+
+    #[test]
+    fn runs_are_all_addresses_with_their_values(
+        entries in prop::collection::vec((net(), 1u32..4), 0..30),
+    ) {
+        let map = PrefixMap::build(0, entries.iter().copied());
+        let runs = map.runs();
+        for family in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+            let mut next = Some(family);
+            for (first, last, value) in runs.iter().filter(|run| run.0.is_ipv4() == family.is_ipv4()) {
+                prop_assert_eq!(next, Some(*first));
+                prop_assert_eq!(map.lookup(*first), *value);
+                prop_assert_eq!(map.lookup(*last), *value);
+                next = step(*last, true);
+            }
+            prop_assert_eq!(next, None);
+        }
+        for address in witnesses(&entries) {
+            let run = runs.iter().find(|(first, last, _)| (*first..=*last).contains(&address));
+            prop_assert_eq!(run.unwrap().2, map.lookup(address));
+        }
+    }
+}
+
+#[test]
+fn a_map_without_room_says_so_and_stays_as_it_is() {
+    let map = PrefixMap::new(0);
+    let blocks = 0x0a00_0000u32..;
+    let full = blocks.step_by(1 << 16).find(|address| !map.set_v4(*address, 7)).unwrap();
+    assert_eq!(map.lookup_v4(full), 0);
+    assert_eq!(map.lookup_v4(0x0a00_0000), 7);
+    assert!(!map.set_v4(0x0a00_0000, MAX_VALUE + 1), "no value");
+}

@@ -1,0 +1,341 @@
+//! The IPv4 half: a trie with strides of 16, 8 and 8 bits.
+//!
+//! A *cell* is a value or names the block that refines it. Blocks are made of cache lines of 16 words: a page holds 256
+//! cells; a short block, for a /24 in which few values follow each other, holds where runs of one value start and their
+//! values, in one line up to 13 runs, in two up to 25. So a /24 with up to six hosts costs a lookup one line.
+//!
+//! **Writing while others read.** A cell is stored whole. A block that others may read is never changed but in cells of a
+//! page; instead a new one is written into a spare line and its name stored into the cell above (release, and readers
+//! acquire). Lines that nobody names any more stay unused for the life of the map: that is what the spare ones are for.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::MAX_VALUE;
+
+/// Tells names of blocks from values.
+const BLOCK: u32 = 1 << 31;
+const KIND: u32 = 3 << 29;
+const LINE: u32 = (1 << 29) - 1;
+const PAGE: u32 = 0;
+const ONE: u32 = 1 << 29;
+const TWO: u32 = 2 << 29;
+
+const ROOT: usize = 1 << 16;
+const WORDS: usize = 16;
+const PAGE_LINES: usize = 256 / WORDS;
+/// Spare lines are at least this many, and an eighth of those in use.
+const SPARE: usize = 1024;
+
+/// Words of starts, then words of values, of a short block.
+const SHORT: [(u32, usize, usize); 2] = [(ONE, 3, 13), (TWO, 6, 25)];
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([AtomicU32; WORDS]);
+
+impl From<[u32; WORDS]> for Line {
+    fn from(words: [u32; WORDS]) -> Self {
+        Self(words.map(AtomicU32::new))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Trie {
+    default: u32,
+    root: Box<[AtomicU32]>,
+    lines: Box<[Line]>,
+    /// The first line that nothing was ever written to.
+    next: AtomicU32,
+}
+
+impl Trie {
+    /// `entries` are cut to their lengths, at most 32, their values at most [`MAX_VALUE`]. Of two values for one prefix the
+    /// larger stands.
+    pub(super) fn build(default: u32, mut entries: Vec<(u32, u8, u32)>) -> Self {
+        if !entries.is_sorted() {
+            entries.sort_unstable();
+        }
+        let mut root = vec![default; ROOT];
+        let mut by_length: [Vec<(u32, u32)>; 25] = std::array::from_fn(|_| Vec::new());
+        let mut long = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match by_length.get_mut(entry.1 as usize) {
+                Some(short) => short.push((entry.0, entry.2)),
+                None => long.push(entry),
+            }
+        }
+        let mut pages: Vec<[u32; 256]> = Vec::new();
+        for (length, entries) in by_length.iter().enumerate() {
+            for (address, value) in entries {
+                let at = (address >> 16) as usize;
+                if length <= 16 {
+                    root[at..][..1 << (16 - length)].fill(*value);
+                    continue;
+                }
+                let page = second(&mut root[at], &mut pages);
+                page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
+            }
+        }
+        let mut blocks = Blocks::default();
+        for block in long.chunk_by(|a, b| a.0 >> 8 == b.0 >> 8) {
+            let Some((address, ..)) = block.first() else { continue };
+            let page = second(&mut root[(address >> 16) as usize], &mut pages);
+            let cell = &mut page[(address >> 8 & 0xff) as usize];
+            let mut cells = [*cell; 256];
+            for length in 25..=32u8 {
+                for (address, _, value) in block.iter().filter(|entry| entry.1 == length) {
+                    cells[(address & 0xff) as usize..][..1 << (32 - length)].fill(*value);
+                }
+            }
+            *cell = blocks.add(&cells);
+        }
+        let Blocks { mut lines } = blocks;
+        // The pages of the second level come last; until here the root names them by their number.
+        let first = lines.len();
+        for page in &pages {
+            push(&mut lines, page);
+        }
+        for cell in root.iter_mut().filter(|cell| **cell & BLOCK != 0) {
+            *cell = BLOCK | PAGE | (first + (*cell & LINE) as usize * PAGE_LINES) as u32;
+        }
+        let next = lines.len();
+        lines.resize_with(next + SPARE.max(next / 8), Line::default);
+        Self {
+            default,
+            root: root.into_iter().map(AtomicU32::new).collect(),
+            lines: lines.into(),
+            next: AtomicU32::new(next as u32),
+        }
+    }
+
+    #[inline]
+    pub(super) fn lookup(&self, address: u32) -> u32 {
+        let cell = load(self.root.get((address >> 16) as usize), self.default);
+        if cell & BLOCK == 0 {
+            return cell;
+        }
+        let cell = self.in_page(cell, address >> 8);
+        if cell & BLOCK == 0 {
+            return cell;
+        }
+        match cell & KIND {
+            PAGE => self.in_page(cell, address),
+            ONE => self.in_one(cell, address as u8),
+            _ => self.in_two(cell, address as u8),
+        }
+    }
+
+    #[inline]
+    fn page_cell(&self, block: u32, index: u32) -> Option<&AtomicU32> {
+        let line = (block & LINE) as usize + (index as usize >> 4 & 0xf);
+        self.lines.get(line)?.0.get(index as usize & 0xf)
+    }
+
+    #[inline]
+    fn in_page(&self, block: u32, index: u32) -> u32 {
+        load(self.page_cell(block, index), self.default)
+    }
+
+    #[inline]
+    fn in_one(&self, block: u32, key: u8) -> u32 {
+        let Some(line) = self.lines.get((block & LINE) as usize) else { return self.default };
+        let mut before = 0;
+        for word in &line.0[..3] {
+            before += starts_up_to(word.load(Ordering::Relaxed), key);
+        }
+        line.0.get(3 + before).map_or(self.default, |value| value.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn in_two(&self, block: u32, key: u8) -> u32 {
+        let at = (block & LINE) as usize;
+        let Some([one, two]) = self.lines.get(at..at + 2) else { return self.default };
+        let mut before = 0;
+        for word in &one.0[..6] {
+            before += starts_up_to(word.load(Ordering::Relaxed), key);
+        }
+        let value = one.0.get(6 + before).or_else(|| two.0.get(before - 10));
+        value.map_or(self.default, |value| value.load(Ordering::Relaxed))
+    }
+
+    /// Stores a host's value; `false`, and nothing is changed, where no line is left or that is no value. One at a time may
+    /// call this; others may look up.
+    pub(super) fn set(&self, address: u32, value: u32) -> bool {
+        if value > MAX_VALUE {
+            return false;
+        }
+        if self.lookup(address) == value {
+            return true;
+        }
+        let Some(root) = self.root.get((address >> 16) as usize) else { return false };
+        let cell = root.load(Ordering::Relaxed);
+        if cell & BLOCK == 0 {
+            let mut second = [cell; 256];
+            let mut third = [cell; 256];
+            third[(address & 0xff) as usize] = value;
+            let Some(block) = self.write(&third) else { return false };
+            second[(address >> 8 & 0xff) as usize] = block;
+            let Some(block) = self.write_page(&second) else { return false };
+            root.store(block, Ordering::Release);
+            return true;
+        }
+        let Some(second) = self.page_cell(cell, address >> 8) else { return false };
+        let cell = second.load(Ordering::Relaxed);
+        if cell & BLOCK != 0 && cell & KIND == PAGE {
+            let Some(cell) = self.page_cell(cell, address) else { return false };
+            cell.store(value, Ordering::Release);
+            return true;
+        }
+        let mut third = self.cells(address);
+        third[(address & 0xff) as usize] = value;
+        let Some(block) = self.write(&third) else { return false };
+        second.store(block, Ordering::Release);
+        true
+    }
+
+    /// The values of the /24 of an address.
+    fn cells(&self, address: u32) -> [u32; 256] {
+        let mut cells = [0; 256];
+        for (cell, low) in cells.iter_mut().zip(0..) {
+            *cell = self.lookup(address & !0xff | low);
+        }
+        cells
+    }
+
+    fn write(&self, cells: &[u32; 256]) -> Option<u32> {
+        match short(cells) {
+            Some((kind, lines)) => Some(BLOCK | kind | self.write_lines(used(kind, &lines))?),
+            None => self.write_page(cells),
+        }
+    }
+
+    fn write_page(&self, cells: &[u32; 256]) -> Option<u32> {
+        let (lines, _) = cells.as_chunks::<WORDS>();
+        Some(BLOCK | PAGE | self.write_lines(lines)?)
+    }
+
+    fn write_lines(&self, words: &[[u32; WORDS]]) -> Option<u32> {
+        let next = self.next.load(Ordering::Relaxed);
+        let lines = self.lines.get(next as usize..next as usize + words.len())?;
+        for (line, words) in lines.iter().zip(words) {
+            for (word, value) in line.0.iter().zip(words) {
+                word.store(*value, Ordering::Relaxed);
+            }
+        }
+        self.next.store(next + words.len() as u32, Ordering::Relaxed);
+        Some(next)
+    }
+
+    /// Every address, in runs of one value.
+    pub(super) fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
+        let mut starts: Vec<(u32, u32)> = Vec::new();
+        let mut add = |first: u32, value: u32| {
+            if starts.last().is_none_or(|(_, last)| *last != value) {
+                starts.push((first, value));
+            }
+        };
+        for (cell, high) in self.root.iter().zip(0u32..) {
+            let cell = cell.load(Ordering::Acquire);
+            if cell & BLOCK == 0 {
+                add(high << 16, cell);
+                continue;
+            }
+            for middle in 0..256 {
+                let first = high << 16 | middle << 8;
+                let cell = self.in_page(cell, middle);
+                if cell & BLOCK == 0 {
+                    add(first, cell);
+                } else {
+                    let cells = self.cells(first);
+                    let all = cells.iter().zip(first..=first | 0xff);
+                    all.for_each(|(value, first)| add(first, *value));
+                }
+            }
+        }
+        let ends = starts.iter().skip(1).map(|(first, _)| first - 1).chain([u32::MAX]);
+        let address = |bits| IpAddr::V4(Ipv4Addr::from_bits(bits));
+        starts
+            .iter()
+            .zip(ends)
+            .map(|((first, value), last)| (address(*first), address(last), *value))
+            .collect()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.root) + size_of_val(&*self.lines)
+    }
+}
+
+#[inline]
+fn load(cell: Option<&AtomicU32>, default: u32) -> u32 {
+    cell.map_or(default, |cell| cell.load(Ordering::Acquire))
+}
+
+/// How many of the four starts in a word are at most `key`.
+#[inline]
+fn starts_up_to(word: u32, key: u8) -> usize {
+    word.to_le_bytes().iter().map(|start| usize::from(*start <= key)).sum()
+}
+
+/// The page of a cell of the root, with the cell's value if there was none; while building the root holds its number.
+fn second<'p>(cell: &mut u32, pages: &'p mut Vec<[u32; 256]>) -> &'p mut [u32; 256] {
+    if *cell & BLOCK == 0 {
+        pages.push([*cell; 256]);
+        *cell = BLOCK | (pages.len() as u32 - 1);
+    }
+    &mut pages[(*cell & LINE) as usize]
+}
+
+#[derive(Default)]
+struct Blocks {
+    lines: Vec<Line>,
+}
+
+impl Blocks {
+    fn add(&mut self, cells: &[u32; 256]) -> u32 {
+        let first = self.lines.len() as u32;
+        let Some((kind, lines)) = short(cells) else {
+            push(&mut self.lines, cells);
+            return BLOCK | PAGE | first;
+        };
+        self.lines.extend(used(kind, &lines).iter().map(|words| Line::from(*words)));
+        BLOCK | kind | first
+    }
+}
+
+fn push(lines: &mut Vec<Line>, cells: &[u32; 256]) {
+    let (words, _) = cells.as_chunks::<WORDS>();
+    lines.extend(words.iter().map(|words| Line::from(*words)));
+}
+
+/// The lines of a short block.
+fn used(kind: u32, lines: &[[u32; WORDS]; 2]) -> &[[u32; WORDS]] {
+    if kind == ONE { &lines[..1] } else { lines }
+}
+
+/// The short block of these cells, if there is one.
+fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
+    let mut runs: [(u8, u32); 25] = [(0, 0); 25];
+    let mut count = 0;
+    for (value, start) in cells.iter().zip(0u8..=255) {
+        if count == 0 || runs[count - 1].1 != *value {
+            *runs.get_mut(count)? = (start, *value);
+            count += 1;
+        }
+    }
+    let (kind, starts, values) = *SHORT.iter().find(|(_, _, values)| count <= *values)?;
+    let mut words = [[0; WORDS]; 2];
+    // Behind the last run: starts that only the last key reaches, with the last value.
+    let last = runs[count - 1].1;
+    for (index, run) in runs.iter().enumerate().take(values) {
+        let (start, value) = if index < count { *run } else { (u8::MAX, last) };
+        if let Some(start_at) = index.checked_sub(1) {
+            words[0][start_at / 4] |= u32::from(start) << (start_at % 4 * 8);
+        }
+        let at = starts + index;
+        words[at / WORDS][at % WORDS] = value;
+    }
+    Some((kind, words))
+}
