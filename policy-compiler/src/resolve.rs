@@ -197,7 +197,7 @@ pub enum Outcome {
     Pass(Noted),
     /// Goes on with the next rule.
     Log(Noted),
-    /// Goes on with the next rule; of one staged policy only the first that matches is noted, besides those that log.
+    /// Goes on with the next rule; of one staged policy only the first that matches is noted, besides those before it that log.
     Staged(Noted),
 }
 
@@ -246,8 +246,10 @@ impl Steps {
                     note(noted);
                     tier += 1;
                 }
+                // Behind the rule that matches a staged policy says no more.
+                Outcome::Log(noted) | Outcome::Staged(noted)
+                    if staged == Some(&noted.rule.policy) => {}
                 Outcome::Log(noted) => note(noted),
-                Outcome::Staged(noted) if staged == Some(&noted.rule.policy) => {}
                 Outcome::Staged(noted) => {
                     staged = Some(&noted.rule.policy);
                     note(noted);

@@ -267,6 +267,17 @@ fn a_log_of_a_staged_policy_is_noted_and_the_next_rule_asked() {
 }
 
 #[test]
+fn behind_the_rule_that_matches_a_staged_policy_logs_nothing() {
+    let cluster = pods().policy(staged("a").ingress([allow().tcp("80"), log()]));
+    cluster.says(
+        "shop/db < 10.0.0.1 tcp 80 = allow: no policy selects it for ingress; \
+         Allow StagedGlobalNetworkPolicy a ingress[0]
+         shop/db < 10.0.0.1 tcp 81 = allow: no policy selects it for ingress; \
+         Log StagedGlobalNetworkPolicy a ingress[1]",
+    );
+}
+
+#[test]
 fn staged_policies_never_make_a_tier_count_as_present() {
     let cluster = pods()
         .tier("first", 1.0, DefaultAction::Deny)
