@@ -8,7 +8,7 @@ use manx::import;
 use manx::store::{Contents, Store};
 
 /// Every rig, by its folder.
-const RIGS: [&str; 12] = [
+const RIGS: [&str; 13] = [
     "admin-baseline",
     "cross-subnet",
     "default-deny",
@@ -17,6 +17,7 @@ const RIGS: [&str; 12] = [
     "namespaces",
     "network-sets",
     "no-overlay",
+    "services",
     "staged",
     "ten-nodes",
     "three-tier",

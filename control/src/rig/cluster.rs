@@ -16,11 +16,12 @@ use super::matrix::{self, Addresses};
 use super::party::{HOST_PORTS, Party, Process};
 use super::plan::{self, NodeSpec, Plan, PlanError, PodSpec, Port};
 use super::setup::{NodeState, PodState, Setup, State};
+use super::slices;
 use super::underlay::{self, Names};
 use super::workdir::{Workdir, WorkdirError};
 use crate::api::{Attached, PodName, Status};
 use crate::manifest;
-use crate::manifest::object::{self, Object, Phase};
+use crate::manifest::object::{self, Kind, Object, Phase};
 use crate::netlink;
 use crate::store::{Contents, Store};
 
@@ -53,7 +54,7 @@ pub enum ClusterError {
     NotInSync(String),
     /// What `manx rig apply` cannot do.
     #[error(
-        "{0} is new: a running rig takes policies, namespaces, and changes to pods that it has"
+        "{0} is new: a running rig takes no new nodes, pods or pools, only changes to those that it has; build it again with `manx rig run`"
     )]
     NewObject(String),
 }
@@ -213,6 +214,7 @@ impl Cluster {
             }
             self.attached.insert(name.clone(), attached);
         }
+        self.fill_slices()?;
         progress("attach", total, total);
         let pods: BTreeMap<PodName, Vec<IpAddr>> =
             self.attached.iter().map(|(pod, a)| (pod.clone(), a.addresses.clone())).collect();
@@ -280,20 +282,37 @@ impl Cluster {
     /// Takes changed objects in and waits until the agents enforce them.
     pub async fn apply(&mut self, changed: Objects) -> Result<(), ClusterError> {
         for (id, object) in changed.0 {
-            let (kind, namespace, name) = &id;
             let known = self.objects.0.contains_key(&id);
-            if !known && !matches!(kind.as_str(), "NetworkPolicy" | "Namespace") {
-                return Err(ClusterError::NewObject(format!("{kind} {name}")));
+            if !known && matches!(id.kind, Kind::Node | Kind::Pod | Kind::IpPool) {
+                return Err(ClusterError::NewObject(id.to_string()));
             }
-            let pod = PodName { namespace: namespace.clone(), name: name.clone() };
+            let pod = PodName { namespace: id.namespace.clone(), name: id.name.clone() };
             self.objects.0.insert(id.clone(), object);
-            if let Some(planned) = self.plan.pods.get(&pod).filter(|_| kind == "Pod") {
+            if let Some(planned) = self.plan.pods.get(&pod).filter(|_| id.kind == Kind::Pod) {
                 let addresses = self.attached.get(&pod).map(|a| a.addresses.as_slice());
                 self.objects.place(&pod, &planned.node, addresses.unwrap_or_default());
             }
             live::write(&self.workdir.manifests(), &id, &self.objects.0[&id])?;
         }
+        self.fill_slices()?;
         self.wait_in_sync().await
+    }
+
+    /// As the endpoint slice controller does: the services' endpoints are the pods that they select, as those are now.
+    fn fill_slices(&mut self) -> Result<(), ClusterError> {
+        let folder = self.workdir.manifests();
+        let (slices, stale) = slices::of(&self.objects);
+        for id in stale {
+            self.objects.0.remove(&id);
+            live::remove(&folder, &id)?;
+        }
+        for (id, slice) in slices.0 {
+            if self.objects.0.get(&id) != Some(&slice) {
+                live::write(&folder, &id, &slice)?;
+                self.objects.0.insert(id, slice);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rig's live manifests: every object of the input as a JSON file of its own, which the agents watch.
 //!
-//! The rig does to them what a scheduler and a kubelet do: it writes `spec.nodeName` and, once a pod is attached,
-//! `status.podIPs`. An object that is applied again takes the place of its former self, as with `kubectl apply`.
+//! The rig does to them what a scheduler, a kubelet and a controller do: it writes `spec.nodeName` and, once a pod is attached,
+//! `status.podIPs` and the `EndpointSlices` of the services that select it ([`super::slices`]). An object that is applied again takes the place of its former self, as with `kubectl apply`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
+use super::policy_word::{PolicyWord, PolicyWordError};
 use super::settings::{self, Settings, SettingsError};
 use crate::api::PodName;
 use crate::import;
+use crate::manifest::object::{Kind, ObjectKey};
 use crate::manifest::problem::Severity;
 use crate::manifest::tree::{Node, Value};
 use crate::manifest::yaml;
@@ -55,12 +57,9 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> InputError {
     move |source| InputError::File { path: path.to_owned(), source }
 }
 
-/// What tells an object from every other: kind, namespace (empty where there is none), name.
-pub type Id = (String, String, String);
-
 /// Objects by what tells them apart, each as JSON.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Objects(pub BTreeMap<Id, Json>);
+pub struct Objects(pub BTreeMap<ObjectKey, Json>);
 
 /// A rig's directory, read and found valid.
 #[derive(Debug, Clone)]
@@ -148,7 +147,7 @@ impl Objects {
         all
     }
 
-    /// Takes an object, or all items of a list.
+    /// Takes an object, or all items of a list; what is of no kind that Manx reads is passed over.
     fn collect(&mut self, object: &Json, default: Option<(&str, &str)>) {
         let text = |key: &str| object[key].as_str();
         let kind = text("kind").or(default.map(|(kind, _)| kind));
@@ -165,19 +164,21 @@ impl Objects {
         object["kind"] = kind.into();
         object["apiVersion"] = version.into();
         let metadata = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
-        let namespaced = matches!(kind, "Pod" | "NetworkPolicy");
+        let known = |of: &Kind| of.name() == kind && of.api_versions().contains(&version);
+        let Some(kind) = Kind::ALL.into_iter().find(known) else { return };
         let namespace = match metadata("namespace") {
-            _ if !namespaced => String::new(),
+            _ if !kind.namespaced() => String::new(),
             empty if empty.is_empty() => "default".to_owned(),
             named => named,
         };
-        self.0.insert((kind.to_owned(), namespace, metadata("name")), object);
+        self.0.insert(ObjectKey { kind, namespace, name: metadata("name") }, object);
     }
 
-    /// Takes a policy out and returns it; `None` if there is none of that name.
-    pub fn withhold(&mut self, policy: &PodName) -> Option<(Id, Json)> {
-        let PodName { namespace, name } = policy.clone();
-        self.0.remove_entry(&("NetworkPolicy".to_owned(), namespace, name))
+    /// Takes an enforced policy out and returns it.
+    pub fn withhold(&mut self, policy: &PolicyWord) -> Result<(ObjectKey, Json), PolicyWordError> {
+        let key = policy.find(self.0.keys())?;
+        let object = self.0.remove(&key).unwrap_or_default();
+        Ok((key, object))
     }
 
     /// Writes each object into a file of its own, in one step each.
@@ -201,8 +202,9 @@ impl Objects {
     }
 
     /// Writes what scheduler and kubelet know of a pod.
-    pub fn place(&mut self, pod: &PodName, node: &str, addresses: &[IpAddr]) -> Option<Id> {
-        let id = ("Pod".to_owned(), pod.namespace.clone(), pod.name.clone());
+    pub fn place(&mut self, pod: &PodName, node: &str, addresses: &[IpAddr]) -> Option<ObjectKey> {
+        let PodName { namespace, name } = pod.clone();
+        let id = ObjectKey { kind: Kind::Pod, namespace, name };
         let object = self.0.get_mut(&id)?;
         object["spec"]["nodeName"] = node.into();
         if let Some(first) = addresses.first() {
@@ -214,12 +216,23 @@ impl Objects {
 }
 
 /// Writes one object's file; whoever reads sees the old one or the new one.
-pub fn write(folder: &Path, id: &Id, object: &Json) -> Result<(), InputError> {
-    let (kind, namespace, name) = id;
-    let path = folder.join(format!("{}.{namespace}.{name}.json", kind.to_lowercase()));
-    let draft = folder.join(format!(".{}.{namespace}.{name}.draft", kind.to_lowercase()));
+pub fn write(folder: &Path, id: &ObjectKey, object: &Json) -> Result<(), InputError> {
+    let path = folder.join(file(id));
+    let draft = folder.join(format!(".{}.draft", file(id)));
     fs::write(&draft, format!("{object:#}\n")).map_err(at(&draft))?;
     fs::rename(&draft, &path).map_err(at(&path))
+}
+
+/// Removes one object's file.
+pub fn remove(folder: &Path, id: &ObjectKey) -> Result<(), InputError> {
+    let path = folder.join(file(id));
+    fs::remove_file(&path).map_err(at(&path))
+}
+
+/// The name of an object's file. Calico's NetworkPolicy has the name of Kubernetes', so the kind's own word is taken.
+fn file(id: &ObjectKey) -> String {
+    let ObjectKey { kind, namespace, name } = id;
+    format!("{}.{namespace}.{name}.json", format!("{kind:?}").to_lowercase())
 }
 
 fn json_of(node: &Node) -> Json {
@@ -304,8 +317,12 @@ spec: {podSelector: {}}
     #[test]
     fn a_withheld_policy_is_gone_from_the_rest() {
         let (_folder, mut input) = input();
-        assert!(input.objects.withhold(&pod("shop", "closed")).is_some());
-        assert!(input.objects.withhold(&pod("shop", "closed")).is_none());
+        let closed = "shop/closed".parse().unwrap();
+        assert_eq!(
+            input.objects.withhold(&closed).unwrap().0.to_string(),
+            "NetworkPolicy shop/closed"
+        );
+        assert!(input.objects.withhold(&closed).is_err());
         assert_eq!(input.objects.0.len(), 2);
     }
 

@@ -53,6 +53,74 @@ fn a_policy_that_the_agents_do_not_see_is_found_out_by_name() {
     bench.assert_nothing_left();
 }
 
+/// Beside the template's policy: nothing reaches web, but the endpoints of a service.
+const ONLY_THE_SERVICE: &str = "
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: web}
+spec:
+  order: 1
+  selector: app == 'web'
+  ingress:
+  - {action: Allow, source: {services: {name: friends, namespace: demo}}}
+  - {action: Deny}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: friends, namespace: demo}
+spec: {selector: {app: stranger}, ports: [{port: 80}]}
+";
+
+#[test]
+fn policies_of_every_kind_are_hidden_by_a_name_that_is_theirs_alone_and_taken_in_by_a_living_rig() {
+    let Some(bench) = Bench::new() else { return };
+    let global = bench.rig().join("global.yaml");
+    fs::write(&global, ONLY_THE_SERVICE).unwrap();
+    for word in ["web", "nobody"] {
+        let output = bench.run(&["--sabotage", word]);
+        assert_eq!(output.status.code(), Some(2), "{word}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        for policy in ["GlobalNetworkPolicy/web", "NetworkPolicy.networking.k8s.io/demo/web"] {
+            assert!(said.contains(policy), "{policy}: {said}");
+        }
+    }
+    let output = bench.run(&["--output", "json", "--sabotage", "GlobalNetworkPolicy/web"]);
+    assert_eq!(output.status.code(), Some(1));
+    let deviations = deviations(&json(&output));
+    assert!(!deviations.is_empty());
+    assert!(deviations.iter().all(|it| it.contains("-> \"demo/web\"")), "{deviations:#?}");
+    fs::remove_file(global).unwrap();
+
+    assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
+    let file = bench.folder.path().join("change.yaml");
+    // The service's endpoints follow its selector.
+    for selected in ["stranger", "client"] {
+        fs::write(
+            &file,
+            ONLY_THE_SERVICE.replace("{app: stranger}", &format!("{{app: {selected}}}")),
+        )
+        .unwrap();
+        let applied = bench.manx(&["rig", "apply", file.to_str().unwrap(), "--output", "json"]);
+        let report = json(&applied);
+        assert_eq!(applied.status.code(), Some(0), "{:?}", crate::bench::deviations(&report));
+        let reach = |probe: &&Value| {
+            probe["destination"] == "demo/web" && probe["observed"]["clear"] == "allowed"
+        };
+        let mut from: Vec<&str> = report["probes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(reach)
+            .map(|it| it["source"].as_str().unwrap())
+            .collect();
+        from.dedup();
+        assert!(from.contains(&format!("demo/{selected}").as_str()), "{selected}: {from:?}");
+        assert_eq!(from.len(), 2, "and its node: {from:?}");
+    }
+    assert_eq!(bench.manx(&["rig", "down"]).status.code(), Some(0));
+    bench.assert_nothing_left();
+}
+
 #[test]
 fn a_rig_left_running_takes_commands_and_changes() {
     let Some(bench) = Bench::new() else { return };

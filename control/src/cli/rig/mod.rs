@@ -14,11 +14,11 @@ pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode};
 use super::output::Output;
-use crate::api::PodName;
 use crate::rig::caller::{self, CallError};
 use crate::rig::event::Fault;
 use crate::rig::live::InputError;
 use crate::rig::plan::PlanError;
+use crate::rig::policy_word::PolicyWord;
 use crate::rig::setup::State;
 use crate::rig::template;
 use crate::rig::workdir::{self, Workdir, WorkdirError};
@@ -71,9 +71,10 @@ pub struct Run {
     /// How long building and probing may take
     #[arg(long, default_value = "15m", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Hide a NetworkPolicy (NAMESPACE/NAME) from the agents, not from the oracle: the rig must then fail
-    #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
-    pub sabotage: Vec<PodName>,
+    /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, not from the oracle: the rig must
+    /// then fail
+    #[arg(long, value_name = "POLICY")]
+    pub sabotage: Vec<PolicyWord>,
     /// How pods are attached
     #[arg(long, value_enum, default_value_t = PodDevice::Auto)]
     pub pod_device: PodDevice,
@@ -134,15 +135,6 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)) {
         Some(total @ 1..) => Ok(Duration::from_secs(total)),
         Some(0) | None => Err("expected a whole number of s, m or h, e.g. 30m".to_owned()),
-    }
-}
-
-fn parse_policy(text: &str) -> Result<PodName, String> {
-    match text.split_once('/') {
-        Some((namespace, name)) => {
-            Ok(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
-        }
-        None => Err("expected NAMESPACE/NAME".to_owned()),
     }
 }
 

@@ -101,9 +101,10 @@ fn rig_name(settings: &Run) -> Result<String, Error> {
 /// Fills the rig's folder, and makes the plan once here, so that input of which no rig can be made is refused at once.
 fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Error> {
     for policy in &settings.sabotage {
-        let Some((id, object)) = input.objects.withhold(policy) else {
-            return Err(Error::Invalid(format!("--sabotage: there is no NetworkPolicy {policy}")));
-        };
+        let (id, object) = input
+            .objects
+            .withhold(policy)
+            .map_err(|error| Error::Invalid(format!("--sabotage {policy}: {error}")))?;
         live::write(&workdir.withheld(), &id, &object)?;
     }
     input.objects.write(&workdir.manifests())?;
