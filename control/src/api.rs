@@ -8,6 +8,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::inquiry::{Explanation, Inquiry};
+use crate::proof::Refutation;
+
 /// Spoken by this version; a request with another is refused with an [`ErrorKind::Version`].
 pub const VERSION: u32 = 1;
 /// Flows in a status.
@@ -63,6 +66,8 @@ pub enum Call {
     Detach(PodName),
     /// Everything `manx status` shows.
     Status,
+    /// Whether a connection passes by the objects that the agent has loaded, and what decides.
+    Explain(Inquiry),
     /// The last denied flows, oldest first (a bounded buffer).
     Denials,
     /// Stream a port's packets: after the answer the connection carries a pcapng file until either side closes it.
@@ -115,6 +120,8 @@ pub enum Reply {
     Detached,
     /// To [`Call::Status`].
     Status(Box<Status>),
+    /// To [`Call::Explain`].
+    Explained(Box<Explanation>),
     /// To [`Call::Denials`].
     Denials(Vec<Denial>),
     /// To [`Call::Capture`]: the pcapng file follows.
@@ -201,6 +208,64 @@ pub struct Status {
     pub flows: Vec<FlowStatus>,
     /// Packets by the rule (or reason) that decided, allowed and denied.
     pub rules: Vec<RuleCount>,
+    /// Packets by the rules that were met on the way: Pass, Log, and what staged policies would have done.
+    pub noted: Vec<NotedCount>,
+    /// How large the policy tables are.
+    pub policy: PolicyStatus,
+    /// Whether the last tables were proved before they were published.
+    pub verification: Verification,
+}
+
+/// The size of the policy tables.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// Chains of policies.
+    pub chains: usize,
+    /// Those of them that are judged rule by rule, which is slower; they do not count what they meet on the way.
+    pub linear: usize,
+    /// Classes of peers.
+    pub classes: usize,
+    /// Distinct rows.
+    pub rows: usize,
+    /// Bytes of memory of what lookups read.
+    pub bytes: usize,
+}
+
+/// What came of the proof of the last tables (`manx node --verify-tables`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verification {
+    /// They are not proved.
+    #[default]
+    Off,
+    /// They are, and published.
+    Proved(Verified),
+    /// They are wrong about a packet, and not published.
+    Refuted(Box<Refutation>),
+}
+
+/// How much was compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verified {
+    /// Cells of the tables.
+    pub cells: u64,
+    /// The distinct questions among them.
+    pub questions: u64,
+    /// How long it took.
+    pub milliseconds: u64,
+}
+
+/// Packets that met one rule on the way to what decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotedCount {
+    /// The rule.
+    pub rule: String,
+    /// What it did, or, staged, would have done: `allow`, `deny`, `pass` or `log`.
+    pub action: String,
+    /// Whether its policy is staged.
+    pub staged: bool,
+    /// Packets, super-packets counted in segments.
+    pub packets: u64,
 }
 
 /// One endpoint of this node.

@@ -15,7 +15,7 @@ use manx_dataplane::tables::{
 };
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
-use manx_policy_compiler::model::{Direction, ObjectName, Reason, Verdict};
+use manx_policy_compiler::model::{Direction, Noted, ObjectName, Reason, Verdict};
 use manx_policy_compiler::prefix_map::PrefixMap;
 use manx_policy_compiler::resolve::Stage;
 
@@ -102,6 +102,7 @@ struct Revision {
 /// A slot and what it counts.
 struct Counted {
     reason: Reason,
+    noted: Vec<Noted>,
     /// The version of the last tables that name it.
     last: u64,
     /// What it had counted for others before.
@@ -295,6 +296,7 @@ impl Calculation {
             let bases = &mut self.bases;
             let counted = self.counted.entry(path.slot).or_insert_with(|| Counted {
                 reason: path.reason.clone(),
+                noted: path.noted.clone(),
                 last: 0,
                 base: bases.remove(&path.slot).unwrap_or_default(),
             });
@@ -340,6 +342,16 @@ impl Calculation {
         self.counted
             .iter()
             .map(move |(slot, counted)| (&counted.reason, read(*slot).wrapping_sub(counted.base)))
+    }
+
+    /// The packets that met each rule on the way to what decided, of the slots that are not folded.
+    pub fn noted(&self, read: impl Fn(u32) -> u64) -> BTreeMap<&Noted, u64> {
+        let mut noted = BTreeMap::new();
+        for (slot, counted) in &self.counted {
+            let packets = read(*slot).wrapping_sub(counted.base);
+            counted.noted.iter().for_each(|met| *noted.entry(met).or_default() += packets);
+        }
+        noted
     }
 
     /// What rules have counted whose slots are folded.

@@ -9,6 +9,7 @@ use crate::api::{
     self, Attach, Attached, Call, Capture, Denial, ErrorKind, Failure, PodName, Reply, Request,
     Response, Status,
 };
+use crate::inquiry::{Explanation, Inquiry};
 
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -134,6 +135,14 @@ impl Client {
         }
     }
 
+    /// [`Call::Explain`].
+    pub fn explain(&mut self, inquiry: Inquiry) -> Result<Explanation, Error> {
+        match self.call(Call::Explain(inquiry))? {
+            Reply::Explained(explanation) => Ok(*explanation),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// [`Call::Denials`].
     pub fn denials(&mut self) -> Result<Vec<Denial>, Error> {
         match self.call(Call::Denials)? {
@@ -172,6 +181,7 @@ impl Client {
             Reply::Attached(_) => "attached",
             Reply::Detached => "detached",
             Reply::Status(_) => "status",
+            Reply::Explained(_) => "explained",
             Reply::Denials(_) => "denials",
             Reply::Capturing => "capturing",
         };

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod client;
 pub mod doctor;
 pub mod import;
+pub mod inquiry;
 pub mod interfaces;
 pub mod ipam;
 pub mod manifest;

@@ -10,6 +10,7 @@ mod port_ids;
 pub mod server;
 mod status;
 mod uplink;
+mod verify;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,6 +28,7 @@ use self::device::AgentNamespace;
 use self::host_device::HostDevice;
 use self::node::{Agent, Parts};
 use self::server::{Question, Server};
+use self::verify::Verifier;
 use crate::api::ErrorKind;
 use crate::doctor::{self, Lack};
 use crate::import::import_for;
@@ -60,6 +62,8 @@ pub struct Settings {
     pub core: Option<usize>,
     /// How connections are followed.
     pub connections: Connections,
+    /// Whether tables are proved before they are published.
+    pub verify_tables: bool,
 }
 
 /// Why an agent cannot start or go on.
@@ -233,8 +237,9 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         host: host.pop().ok_or(Error::NoQueue)?,
         host_mtu: uplink.mtu,
         connections: settings.connections,
+        verifier: settings.verify_tables.then(Verifier::default),
     })?;
-    agent.learn(cluster, contents.fingerprint);
+    agent.learn(cluster, contents);
 
     let (peers, wanted) = watch::channel(agent.peers());
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
@@ -282,7 +287,7 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
                 if sources.store.refresh() {
                     let contents = sources.store.contents();
                     let cluster = import_for(&contents, &agent.name);
-                    agent.learn(cluster, contents.fingerprint);
+                    agent.learn(cluster, contents);
                     sources.peers.send_replace(agent.peers());
                 }
                 if sources.store.is_doubtful() {

@@ -22,12 +22,17 @@ use super::pod_device::{self, Attachment, PodDevice};
 use super::port_ids::PortIds;
 use super::server::Answer;
 use super::uplink::NextHops;
+use super::verify::Verifier;
 use super::{Error, status};
-use crate::api::{Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply};
+use crate::api::{
+    Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply, Response,
+};
 use crate::calc::{Calculation, Inputs, Local, Underlay};
 use crate::import::Cluster;
+use crate::inquiry::Inquiry;
 use crate::interfaces::Interfaces;
 use crate::ipam;
+use crate::store::Contents;
 use crate::topology::{self, Topology};
 
 /// A port and what it is called.
@@ -47,7 +52,8 @@ pub(super) struct Agent {
     pub(super) name: String,
     pub(super) started: Instant,
     pub(super) cluster: Cluster,
-    pub(super) fingerprint: u64,
+    /// The objects that `cluster` is made of.
+    pub(super) contents: Contents,
     pub(super) topology: Topology,
     pub(super) worker: Handle,
     pub(super) ports: BTreeMap<PortId, Port>,
@@ -68,6 +74,8 @@ pub(super) struct Agent {
     connections: Connections,
     port_ids: PortIds,
     uplink: String,
+    /// Whoever proves tables before they are published, if somebody does.
+    pub(super) verifier: Option<Verifier>,
 }
 
 /// What an agent starts from.
@@ -86,6 +94,7 @@ pub(super) struct Parts {
     pub(super) host_mtu: u32,
     pub(super) connections: Connections,
     pub(super) uplink: String,
+    pub(super) verifier: Option<Verifier>,
 }
 
 impl Agent {
@@ -95,7 +104,7 @@ impl Agent {
             name: parts.name,
             started: Instant::now(),
             cluster: Cluster::default(),
-            fingerprint: 0,
+            contents: Contents::default(),
             topology: Topology::default(),
             worker: parts.worker,
             ports: BTreeMap::new(),
@@ -120,6 +129,7 @@ impl Agent {
             connections: parts.connections,
             port_ids: PortIds::default(),
             uplink: parts.uplink,
+            verifier: parts.verifier,
         };
         agent.host.port = agent.plug("host".to_owned(), parts.host)?;
         agent.underlay.raw = agent.plug("uplink-raw".to_owned(), parts.raw)?;
@@ -150,12 +160,20 @@ impl Agent {
                 Answer::Reply(Ok(Reply::Detached))
             }
             Call::Status => Answer::Reply(Ok(Reply::Status(Box::new(status::status(self))))),
+            Call::Explain(inquiry) => Answer::Reply(self.explain(&inquiry)),
             Call::Denials => {
                 self.read_reports();
                 Answer::Reply(Ok(Reply::Denials(self.denials.all())))
             }
             Call::Capture(what) => self.capture(&what),
         }
+    }
+
+    /// By the objects that the agent has loaded.
+    fn explain(&self, inquiry: &Inquiry) -> Response {
+        let answer = inquiry.answer(&self.contents, &BTreeMap::new());
+        let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
+        answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
     }
 
     fn attach(&mut self, attach: &Attach) -> Result<Attached, Failure> {
@@ -260,14 +278,14 @@ impl Agent {
     }
 
     /// Takes in what the datastore says now. What cannot be used leaves the last topology in force.
-    pub(super) fn learn(&mut self, cluster: Cluster, fingerprint: u64) {
+    pub(super) fn learn(&mut self, cluster: Cluster, contents: Contents) {
         for problem in
             cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
         {
             tracing::warn!(problem = problem.summary(), "datastore");
         }
         self.cluster = cluster;
-        self.fingerprint = fingerprint;
+        self.contents = contents;
         match topology::topology(&self.cluster, &self.name) {
             Ok(topology) => {
                 let known: BTreeSet<String> = self.topology.problems().collect();
@@ -304,7 +322,8 @@ impl Agent {
         self.topology.peers()
     }
 
-    /// Calculates and publishes, once the datastore has been read whole; until then nothing passes.
+    /// Calculates and publishes, once the datastore has been read whole; until then nothing passes. Tables that are refuted
+    /// are not published: those before stay.
     fn publish(&mut self) {
         if !self.cluster.in_sync {
             return;
@@ -324,6 +343,12 @@ impl Agent {
             connections: self.connections,
             interfaces,
         });
+        let proved = self.verifier.as_mut().is_none_or(|verifier| {
+            verifier.admits(&self.contents, self.locals.keys().cloned(), &tables.image)
+        });
+        if !proved {
+            return;
+        }
         self.tables = Arc::new(tables);
         self.worker.commands().tell(Command::Publish(Arc::clone(&self.tables)));
     }

@@ -8,12 +8,13 @@ use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::Via;
 use manx_dataplane::worker::Command;
-use manx_policy_compiler::model::{self, Direction, ObjectName, Verdict};
+use manx_policy_compiler::image::Counts;
+use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
 use super::node::Agent;
 use crate::api::{
-    EndpointStatus, FlowStatus, MAX_FLOWS, PodName, PortStatus, RouteStatus, RuleCount, Status,
-    WorkerStatus,
+    EndpointStatus, FlowStatus, MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus,
+    RouteStatus, RuleCount, Status, WorkerStatus,
 };
 use crate::manifest::problem::Problem;
 
@@ -27,7 +28,7 @@ pub(super) fn status(agent: &Agent) -> Status {
         node: agent.name.clone(),
         uptime_s: agent.started.elapsed().as_secs(),
         in_sync: agent.cluster.in_sync,
-        datastore: format!("{:016x}", agent.fingerprint),
+        datastore: format!("{:016x}", agent.contents.fingerprint),
         tables: agent.tables.version,
         invalid: invalid(agent),
         known_endpoints: agent.cluster.model.endpoints.len(),
@@ -38,7 +39,32 @@ pub(super) fn status(agent: &Agent) -> Status {
         workers: vec![worker(agent)],
         flows: flows(agent),
         rules: rules(agent),
+        noted: noted(agent),
+        policy: policy(agent),
+        verification: agent
+            .verifier
+            .as_ref()
+            .map(|verifier| verifier.verification().clone())
+            .unwrap_or_default(),
     }
+}
+
+fn policy(agent: &Agent) -> PolicyStatus {
+    let Counts { chains, linear, classes, rows, .. } = agent.tables.image.counts();
+    PolicyStatus { chains, linear, classes, rows, bytes: agent.tables.image.bytes() }
+}
+
+/// Rules that were met on the way to what decided, and how often.
+fn noted(agent: &Agent) -> Vec<NotedCount> {
+    let counters = &agent.worker.counters().rules;
+    let noted = agent.calculation.noted(|slot| counters.read(slot)).into_iter();
+    let one = |(met, packets): (&Noted, u64)| NotedCount {
+        rule: met.rule.to_string(),
+        action: format!("{:?}", met.action).to_lowercase(),
+        staged: met.rule.policy.kind.staged(),
+        packets,
+    };
+    noted.filter(|(_, packets)| *packets > 0).map(one).collect()
 }
 
 fn invalid(agent: &Agent) -> Vec<String> {

@@ -1,5 +1,7 @@
 use std::collections::VecDeque;
 
+use manx_policy_compiler::model::Transport;
+
 use super::*;
 use crate::import::import;
 use crate::interfaces::Interfaces;
@@ -101,6 +103,45 @@ fn churn_of_policies_is_bounded_and_no_packet_is_counted_for_another_rule() {
     let of_stays =
         calculation.counts(read).filter(|(r, _)| r.to_string().contains("default/stays"));
     assert_eq!(of_stays.map(|(_, count)| count).sum::<u64>(), stays);
+}
+
+#[test]
+fn what_rules_do_on_the_way_is_counted_by_rule() {
+    let policies = "---
+apiVersion: projectcalico.org/v3
+kind: StagedGlobalNetworkPolicy
+metadata: {name: strict}
+spec: {order: 1, selector: all(), ingress: [{action: Deny, protocol: UDP}]}
+---
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: noisy}
+spec: {selector: all(), ingress: [{action: Log}, {action: Allow, protocol: TCP}, {action: Pass}]}
+";
+    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: node, containers: [{name: c}]}\n\
+               status: {podIP: 10.244.0.2}\n";
+    let text = format!("{NODE}{pod}{policies}");
+    let cluster = import(&Contents::of_texts([("all.yaml", text.as_str())]));
+    let mut calculation = Calculation::default();
+    let locals = BTreeMap::from([(ObjectName::new("default", "a"), local(2))]);
+    let image = tables(&mut calculation, &cluster, &locals).image;
+    let chain = image.chain(&ObjectName::new("default", "a"), Direction::Ingress).unwrap();
+    let [own, peer] = ["10.244.0.2", "192.0.2.1"].map(|ip| image.identity(ip.parse().unwrap()));
+    let mut counters: BTreeMap<u32, u64> = BTreeMap::new();
+    for (protocol, packets) in [(6, 5), (17, 3), (47, 1)] {
+        let path = image.classify(chain, own, peer, Transport::bare(protocol));
+        *counters.entry(image.path(path).slot).or_default() += packets;
+    }
+    let noted = calculation.noted(|slot| counters.get(&slot).copied().unwrap_or(0));
+    let told = noted
+        .iter()
+        .filter(|(_, packets)| **packets > 0)
+        .map(|(met, packets)| format!("{:?} {} {packets}", met.action, met.rule));
+    insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r"
+    Log GlobalNetworkPolicy noisy ingress[0] 9
+    Pass GlobalNetworkPolicy noisy ingress[2] 4
+    Deny StagedGlobalNetworkPolicy strict ingress[0] 3
+    ");
 }
 
 #[test]

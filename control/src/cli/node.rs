@@ -49,6 +49,11 @@ pub struct Node {
     /// What becomes of an established connection that policy has stopped allowing
     #[arg(long, env = "MANX_ESTABLISHED", value_enum, default_value_t = Established::Judge)]
     pub established: Established,
+    /// Prove new policy tables equal to the objects before they are published
+    ///
+    /// Tables that are wrong about a packet are not published: those before stay, and `manx status` tells the packet.
+    #[arg(long, env = "MANX_VERIFY_TABLES")]
+    pub verify_tables: bool,
     /// Form of the log
     #[arg(long, env = "MANX_LOG", value_enum, default_value_t = LogFormat::Text)]
     pub log: LogFormat,
@@ -135,6 +140,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
                 Established::Keep => tables::Established::Keep,
             },
         },
+        verify_tables: node.verify_tables,
     })
     .map_err(Error::from)
 }

@@ -49,6 +49,9 @@ fn render(status: &api::Status) -> String {
         workers,
         flows,
         rules,
+        noted,
+        policy,
+        verification,
     } = status;
     let mut text = String::new();
     let sync = if *in_sync { "in sync" } else { "NOT IN SYNC" };
@@ -59,6 +62,10 @@ fn render(status: &api::Status) -> String {
         text,
         "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times"
     );
+    let _ = writeln!(text, "{}", tables_line(policy, verification));
+    if let api::Verification::Refuted(refutation) = verification {
+        let _ = write!(text, "TABLES NOT PUBLISHED, they are wrong about a packet: {refutation}");
+    }
     for object in invalid {
         let _ = writeln!(text, "INVALID {object}");
     }
@@ -69,7 +76,22 @@ fn render(status: &api::Status) -> String {
     section(&mut text, "workers", &worker_table(workers));
     section(&mut text, "flows", &flow_table(flows));
     section(&mut text, "rules", &rule_table(rules));
+    section(&mut text, "met on the way", &noted_table(noted));
     text
+}
+
+fn tables_line(policy: &api::PolicyStatus, verification: &api::Verification) -> String {
+    let api::PolicyStatus { chains, linear, classes, rows, bytes } = policy;
+    let proved = match verification {
+        api::Verification::Off | api::Verification::Refuted(_) => String::new(),
+        api::Verification::Proved(api::Verified { cells, questions, milliseconds }) => {
+            format!("; proved: {cells} cells by {questions} questions in {milliseconds} ms")
+        }
+    };
+    let kilobytes = bytes.div_ceil(1000);
+    format!(
+        "policy tables: {chains} chains ({linear} judged rule by rule), {classes} classes, {rows} rows, {kilobytes} kB{proved}"
+    )
 }
 
 /// A section; an empty one is left out (an empty table has only its header).
@@ -190,6 +212,15 @@ fn rule_table(rules: &[api::RuleCount]) -> String {
     table(["verdict", "packets", "rule"], &[1], rows.collect())
 }
 
+fn noted_table(noted: &[api::NotedCount]) -> String {
+    let rows = noted.iter().map(|met| {
+        let staged = if met.staged { "staged: would " } else { "" };
+        let action = format!("{staged}{}", met.action);
+        [Cell::new(action), Cell::new(met.packets), Cell::new(&met.rule)]
+    });
+    table(["action", "packets", "rule"], &[1], rows.collect())
+}
+
 fn list(items: &[impl Display]) -> String {
     if items.is_empty() {
         return "-".to_owned();
@@ -293,6 +324,12 @@ mod tests {
                 api::RuleCount { rule: "default/web-from-front ingress rule 0".to_owned(), verdict: "allow".to_owned(), packets: 2092 },
                 api::RuleCount { rule: "default/deny (no rule matched)".to_owned(), verdict: "deny".to_owned(), packets: 7 },
             ],
+            noted: vec![
+                api::NotedCount { rule: "GlobalNetworkPolicy first ingress[0]".to_owned(), action: "pass".to_owned(), staged: false, packets: 12 },
+                api::NotedCount { rule: "StagedNetworkPolicy default/strict ingress[0]".to_owned(), action: "deny".to_owned(), staged: true, packets: 3 },
+            ],
+            policy: api::PolicyStatus { chains: 4, linear: 0, classes: 9, rows: 17, bytes: 81_234 },
+            verification: api::Verification::Proved(api::Verified { cells: 5200, questions: 340, milliseconds: 7 }),
         }
     }
 
@@ -301,6 +338,7 @@ mod tests {
         insta::assert_snapshot!(render(&status()), @r"
         node node-1, manx 0.1.0, up 1h 2m
         datastore in sync at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times
+        policy tables: 4 chains (0 judged rule by rule), 9 classes, 17 rows, 82 kB; proved: 5200 cells by 340 questions in 7 ms
         INVALID policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0
 
         ENDPOINTS
@@ -335,6 +373,11 @@ mod tests {
         VERDICT  PACKETS  RULE
         allow       2092  default/web-from-front ingress rule 0
         deny           7  default/deny (no rule matched)
+
+        MET ON THE WAY
+        ACTION              PACKETS  RULE
+        pass                     12  GlobalNetworkPolicy first ingress[0]
+        staged: would deny        3  StagedNetworkPolicy default/strict ingress[0]
         ");
     }
 
@@ -349,11 +392,15 @@ mod tests {
             workers: vec![],
             flows: vec![],
             rules: vec![],
+            noted: vec![],
+            policy: api::PolicyStatus::default(),
+            verification: api::Verification::Off,
             ..status()
         };
         insta::assert_snapshot!(render(&nothing), @r"
         node node-1, manx 0.1.0, up 1h 2m
         datastore NOT IN SYNC at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times
+        policy tables: 0 chains (0 judged rule by rule), 0 classes, 0 rows, 0 kB
         ");
     }
 }

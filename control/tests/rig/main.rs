@@ -7,6 +7,7 @@ mod change;
 mod forged;
 mod lost;
 mod mtu;
+mod proved;
 mod stopped;
 mod traffic;
 mod whole;

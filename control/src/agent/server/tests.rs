@@ -32,6 +32,7 @@ fn answer(call: Call) -> Option<Answer> {
             }))))
         }
         Call::Detach(_) => Some(Answer::Reply(Ok(Reply::Detached))),
+        Call::Explain(inquiry) => Some(failed(ErrorKind::Invalid, &inquiry.from)),
         Call::Denials => Some(Answer::Reply(Ok(Reply::Denials(vec![])))),
         Call::Capture(capture) if capture.port == "nothing" => {
             Some(failed(ErrorKind::Invalid, "there is no port nothing"))
@@ -193,7 +194,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     }
     insta::assert_snapshot!(told.join("\n"), @r"
     Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 1: use the manx that the agent was started from
-    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `detach`, `status`, `denials`, `capture` at line 1 column 25
+    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `detach`, `status`, `explain`, `denials`, `capture` at line 1 column 25
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");

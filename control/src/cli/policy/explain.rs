@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Serialize;
 
-use super::ask::{Wanted, in_one_family, parties};
 use super::{assume, tell_invalid};
 use crate::cli::Error;
 use crate::cli::output::{self, Output};
-use crate::oracle::explain::Story;
-use crate::oracle::{Oracle, Packet};
+use crate::cli::socket::Socket;
+use crate::inquiry::{Explanation, Inquiry, Wanted};
+use crate::oracle::Packet;
 use crate::store::{Contents, Store};
 
 /// The settings of `manx policy explain`.
@@ -34,27 +33,38 @@ pub struct Explain {
     /// Form of the explanation
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
-    /// Directory of manifests
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub socket: Socket,
+    /// Directory of manifests [default: what the running agent has loaded]
     #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
+    pub directory: Option<PathBuf>,
 }
 
-/// What is printed.
-#[derive(Debug, Serialize)]
-struct Explanation {
-    #[serde(flatten)]
-    story: Story,
-    /// The parties whose address is assumed, because the manifests give them none.
-    assumed: Vec<String>,
+impl Explain {
+    fn inquiry(&self) -> Inquiry {
+        Inquiry {
+            from: self.from.clone(),
+            to: self.to.clone(),
+            packet: self.port,
+            source_port: self.source_port,
+            ipv6: self.ipv6,
+        }
+    }
 }
 
 /// Prints what decides. The connection passes: exit code 0; it does not: 1; nobody can tell: 2.
 pub fn run(explain: &Explain) -> Result<(), Error> {
-    let mut contents = Store::load(&explain.directory);
-    tell_invalid(&contents)?;
-    let explanation = tell(explain, &mut contents).map_err(Error::Invalid)?;
+    let explanation = match &explain.directory {
+        Some(directory) => {
+            let mut contents = Store::load(directory);
+            tell_invalid(&contents)?;
+            tell(explain, &mut contents).map_err(Error::Invalid)?
+        }
+        None => explain.socket.connect()?.explain(explain.inquiry())?,
+    };
     match explain.output {
-        Output::Text => output::print(&render(&explanation))?,
+        Output::Text => output::print(&explanation.to_string())?,
         Output::Json => output::print_json(&explanation)?,
     }
     if explanation.story.allowed { Ok(()) } else { Err(Error::Deviation) }
@@ -62,37 +72,7 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
 
 fn tell(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
     let assumed = assume::addresses(contents);
-    let oracle = Oracle::new(&contents.objects);
-    let from = parties(&explain.from, contents, &oracle)?;
-    let to = parties(&explain.to, contents, &oracle)?;
-    let Some((from, to)) = in_one_family(&from, &to, explain.ipv6) else {
-        return Err(format!(
-            "{} and {} have no addresses of {} family",
-            explain.from,
-            explain.to,
-            if explain.ipv6 { "the IPv6" } else { "one" }
-        ));
-    };
-    let packet = explain.port.packet(to.address().is_ipv4(), explain.source_port);
-    let given: Vec<_> = assumed.values().flatten().copied().collect();
-    let mut unsure: Vec<String> = [&from, &to]
-        .into_iter()
-        .filter(|party| given.contains(&party.address()))
-        .map(ToString::to_string)
-        .collect();
-    unsure.dedup();
-    Ok(Explanation { story: oracle.explain(&from, &to, packet), assumed: unsure })
-}
-
-fn render(explanation: &Explanation) -> String {
-    let mut text = explanation.story.to_string();
-    if !explanation.assumed.is_empty() {
-        let parties = explanation.assumed.join(", ");
-        text.push_str("\nno address in the manifests, assumed: ");
-        text.push_str(&parties);
-        text.push('\n');
-    }
-    text
+    explain.inquiry().answer(contents, &assumed)
 }
 
 #[cfg(test)]
@@ -128,7 +108,8 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             source_port: Packet::EPHEMERAL,
             ipv6: false,
             output: Output::Text,
-            directory: PathBuf::new(),
+            socket: Socket::default(),
+            directory: None,
         }
     }
 
@@ -138,7 +119,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
     fn says(from: &str, to: &str, port: &str) -> String {
         match told(&asked(from, to, port)) {
-            Ok(explanation) => render(&explanation),
+            Ok(explanation) => explanation.to_string(),
             Err(error) => error,
         }
     }

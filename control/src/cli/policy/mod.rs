@@ -1,6 +1,5 @@
-//! `manx policy`: what policies do, without a cluster.
+//! `manx policy`: what policies do, without a cluster, or as a running agent has them.
 
-mod ask;
 mod assume;
 pub mod check;
 pub mod explain;

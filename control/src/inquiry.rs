@@ -1,14 +1,85 @@
-//! What is asked: who, and with what packet.
+//! Whether a connection passes: who asks whom, with what packet, and the answer, by the objects alone.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
 
 use crate::manifest::State;
 use crate::manifest::object::{Kind, Object, ObjectKey};
+use crate::oracle::explain::Story;
 use crate::oracle::{Oracle, Packet, Party, Shown};
 use crate::store::Contents;
 
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inquiry {
+    /// Who asks: `NAMESPACE/POD`, `POD`, `node/NAME` or an address.
+    pub from: String,
+    /// Who is asked.
+    pub to: String,
+    /// With what.
+    pub packet: Wanted,
+    /// From which port.
+    pub source_port: u16,
+    /// By the IPv6 addresses of parties that have both.
+    pub ipv6: bool,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// What decides, and how it comes to it.
+    #[serde(flatten)]
+    pub story: Story,
+    /// The parties whose address is assumed, because the manifests give them none.
+    pub assumed: Vec<String>,
+}
+
+impl Inquiry {
+    /// Asks the oracle of these objects. `assumed` are the addresses among them that the manifests do not give. `Err` says
+    /// whom or what nobody can be asked about.
+    pub fn answer(
+        &self,
+        contents: &Contents,
+        assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
+    ) -> Result<Explanation, String> {
+        let oracle = Oracle::new(&contents.objects);
+        let from = parties(&self.from, contents, &oracle)?;
+        let to = parties(&self.to, contents, &oracle)?;
+        let Some((from, to)) = in_one_family(&from, &to, self.ipv6) else {
+            return Err(format!(
+                "{} and {} have no addresses of {} family",
+                self.from,
+                self.to,
+                if self.ipv6 { "the IPv6" } else { "one" }
+            ));
+        };
+        let packet = self.packet.packet(to.address().is_ipv4(), self.source_port);
+        let given: Vec<_> = assumed.values().flatten().copied().collect();
+        let mut unsure: Vec<String> = [&from, &to]
+            .into_iter()
+            .filter(|party| given.contains(&party.address()))
+            .map(ToString::to_string)
+            .collect();
+        unsure.dedup();
+        Ok(Explanation { story: oracle.explain(&from, &to, packet), assumed: unsure })
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.story.fmt(f)?;
+        if self.assumed.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nno address in the manifests, assumed: {}", self.assumed.join(", "))
+    }
+}
+
 /// A packet whose family is not known yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
     /// This protocol by number, to this port if there is one.
     Protocol(u8, Option<u16>),
@@ -61,11 +132,7 @@ impl Wanted {
 
 /// Everybody that a text may mean: a pod or node once for each of its addresses. An address means the pod or node that has
 /// it. `Err` says why there is nobody.
-pub(super) fn parties(
-    text: &str,
-    contents: &Contents,
-    oracle: &Oracle,
-) -> Result<Vec<Party>, String> {
+fn parties(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<Party>, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         let everybody = oracle.pods().chain(nodes(contents, |_| true));
         let mut having: Vec<Party> = everybody.filter(|party| party.address() == address).collect();
@@ -140,7 +207,7 @@ fn no_pod(namespace: &str, name: &str, contents: &Contents) -> String {
 }
 
 /// The two parties in one family: that which both have, IPv4 first unless IPv6 is asked for.
-pub(super) fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party)> {
+fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party)> {
     let families = if v6 { &[false][..] } else { &[true, false] };
     families.iter().find_map(|v4| {
         let of_family = |parties: &[Party]| {
