@@ -127,9 +127,7 @@ impl Addresses {
             addresses.add(IpNet::from(*address), Item::UNKNOWN);
         }
         addresses.v4.sort_unstable();
-        addresses.v4.dedup();
         addresses.v6.sort_unstable();
-        addresses.v6.dedup();
         addresses
     }
 
@@ -149,17 +147,22 @@ impl Addresses {
         entries
     }
 
-    /// Who has an address.
-    pub(crate) fn holders(&self, address: IpAddr) -> Holders {
+    /// Who has an address; `here`, if it is given, instead of those who have it alone and not in a larger prefix.
+    pub(crate) fn holders(&self, address: IpAddr, here: Option<&[KindId]>) -> Holders {
         match address {
-            IpAddr::V4(address) => holders(&self.v4, |len| {
+            IpAddr::V4(address) => holders(&self.v4, here, |len| {
                 ipnet::Ipv4Net::new(address, len).ok().map(|net| v4(net.trunc()))
             }),
-            IpAddr::V6(address) => holders(&self.v6, |len| {
+            IpAddr::V6(address) => holders(&self.v6, here, |len| {
                 let net = ipnet::Ipv6Net::new(address, len).ok()?.trunc();
                 Some((net.addr().to_bits(), len))
             }),
         }
+    }
+
+    /// The kinds of those who have an address alone, as many as they are.
+    pub(crate) fn kinds_at(&self, address: Ipv4Addr) -> Vec<KindId> {
+        at(&self.v4, v4(ipnet::Ipv4Net::from(address))).filter_map(Item::kind).collect()
     }
 }
 
@@ -201,19 +204,30 @@ fn identities<P: Prefix>(
     }
 }
 
+/// What stands at a prefix.
+fn at<P: Prefix>(items: &[(P, Item)], prefix: P) -> impl Iterator<Item = Item> {
+    let first = items.partition_point(|(other, _)| *other < prefix);
+    items[first..].iter().take_while(move |(other, _)| *other == prefix).map(|(_, item)| *item)
+}
+
 /// `prefix` cuts the address to a length, from 0 as long as there are any.
-fn holders<P: Prefix>(items: &[(P, Item)], prefix: impl Fn(u8) -> Option<P>) -> Holders {
+fn holders<P: Prefix>(
+    items: &[(P, Item)],
+    here: Option<&[KindId]>,
+    prefix: impl Fn(u8) -> Option<P>,
+) -> Holders {
     let mut holders = Holders::default();
     for prefix in (0..=u8::MAX).map_while(prefix) {
-        let first = items.partition_point(|(other, _)| *other < prefix);
-        for (_, item) in items[first..].iter().take_while(|(other, _)| *other == prefix) {
-            match *item {
+        for item in at(items, prefix) {
+            match item {
                 Item::ATOM => holders.atom = Some(prefix.net()),
                 Item::UNKNOWN => holders.unknown = true,
-                item => holders.kinds.extend(item.kind()),
+                item if here.is_none() || !prefix.is_host() => holders.kinds.extend(item.kind()),
+                _ => {}
             }
         }
     }
+    holders.kinds.extend(here.into_iter().flatten());
     holders.kinds.sort_unstable();
     holders.kinds.dedup();
     holders

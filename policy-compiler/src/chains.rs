@@ -40,7 +40,7 @@ impl LocalEnds<'_> {
             if identity == Identity::UNKNOWN {
                 continue;
             }
-            let holders = self.addresses.holders(*address);
+            let holders = self.addresses.holders(*address, None);
             let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
             let truth = self.kinds.local_truth(own, &holders.kinds, &atom);
             truths.push((Family::of(*address), identity, truth));

@@ -53,7 +53,7 @@ impl Kinds {
     }
 
     /// What is true of an address that some kinds hold in an atom, and what would be without endpoints.
-    fn truth(&self, held: &[KindId], atom: &Truth) -> [Truth; 2] {
+    pub(crate) fn truth(&self, held: &[KindId], atom: &Truth) -> [Truth; 2] {
         let held = held.iter().filter_map(|kind| self.all.get(*kind as usize));
         let all = held.clone().flat_map(|(_, truth)| truth.iter());
         let around =
@@ -79,6 +79,8 @@ pub(crate) struct Classes {
     pub(crate) of_identity: Vec<u32>,
     /// How many identities are in use.
     pub(crate) identities: usize,
+    /// Classes by what is true of them.
+    pub(crate) known: AHashMap<Truth, u32>,
 }
 
 /// Gives addresses their identities and identities their classes.
@@ -91,7 +93,6 @@ pub(crate) struct Classifying<'a> {
     of_atom: AHashMap<Option<IpNet>, (u32, Truth)>,
     of_one: AHashMap<(KindId, u32), Identity>,
     of_several: AHashMap<(Box<[KindId]>, u32), Identity>,
-    known: AHashMap<Truth, u32>,
     classes: Classes,
 }
 
@@ -107,6 +108,7 @@ impl<'a> Classifying<'a> {
             first: interner.first,
             of_identity: Vec::new(),
             identities: 0,
+            known: AHashMap::new(),
         };
         Self {
             interner,
@@ -116,7 +118,6 @@ impl<'a> Classifying<'a> {
             of_atom: AHashMap::new(),
             of_one: AHashMap::new(),
             of_several: AHashMap::new(),
-            known: AHashMap::new(),
             classes,
         }
     }
@@ -138,12 +139,7 @@ impl<'a> Classifying<'a> {
             return known;
         }
         let [truth, around] = self.kinds.truth(held, truth);
-        let said = |truth: &Truth| -> Box<[Said]> {
-            let mut said: Vec<Said> = truth.iter().map(|it| self.said[*it as usize]).collect();
-            said.sort_unstable();
-            said.into()
-        };
-        let identity = self.interner.identity(Key { truth: said(&truth), around: said(&around) });
+        let identity = self.interner.identity(Key::of([&truth, &around], self.said));
         match held {
             [one] => self.of_one.insert((*one, number), identity),
             several => self.of_several.insert((several.into(), number), identity),
@@ -155,8 +151,8 @@ impl<'a> Classifying<'a> {
     }
 
     fn class(&mut self, identity: Identity, truth: Truth) {
-        let Classes { truths, first, of_identity, identities } = &mut self.classes;
-        let class = number_of(&mut self.known, truths, truth);
+        let Classes { truths, first, of_identity, identities, known } = &mut self.classes;
+        let class = number_of(known, truths, truth);
         let at = identity.0.wrapping_sub(*first) as usize;
         if of_identity.len() <= at {
             of_identity.resize(at + 1, NO_CLASS);

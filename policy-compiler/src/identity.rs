@@ -15,6 +15,7 @@
 use ahash::AHashMap;
 
 use crate::image::Identity;
+use crate::predicates::Truth;
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
 
@@ -31,6 +32,18 @@ pub(crate) struct Key {
     pub(crate) truth: Box<[Said]>,
     /// What would be without the endpoints that have the address.
     pub(crate) around: Box<[Said]>,
+}
+
+impl Key {
+    /// Of a truth and of what would be without endpoints, given what each predicate says.
+    pub(crate) fn of(truths: [&Truth; 2], said: &[Said]) -> Self {
+        let [truth, around] = truths.map(|truth| {
+            let mut said: Vec<Said> = truth.iter().map(|it| said[*it as usize]).collect();
+            said.sort_unstable();
+            Box::from(said)
+        });
+        Self { truth, around }
+    }
 }
 
 /// The numbers of identities, for the life of a compiler.

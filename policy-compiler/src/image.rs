@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::claim::{OTHERS, icmp_key, matches, table_of};
 use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Shown, Transport, Verdict};
@@ -148,8 +149,8 @@ pub struct Image {
     pub(crate) endpoints: BTreeMap<LocalName, Local>,
     /// The identity that stands first in `classes`; at least 1.
     pub(crate) first_identity: u32,
-    /// Class of each identity; [`NO_CLASS`] for those that this image does not use.
-    pub(crate) classes: Box<[u32]>,
+    /// Class of each identity; [`NO_CLASS`] for those that this image does not use. The last are for identities to come.
+    pub(crate) classes: Box<[AtomicU32]>,
     /// For each class the predicates that are true of it.
     pub(crate) class_truths: Box<[Truth]>,
     pub(crate) predicates: Box<[Predicate]>,
@@ -172,6 +173,8 @@ pub struct Image {
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
     pub(crate) identity_count: usize,
+    /// Which of a compiler's images it is.
+    pub(crate) serial: u64,
 }
 
 /// The class of an identity that an image does not use.
@@ -245,8 +248,16 @@ impl Image {
     pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
         // They wrap round to far beyond the end.
         let index = identity.0.wrapping_sub(self.first_identity) as usize;
-        let class = *self.classes.get(index)? as usize;
+        let class = self.classes.get(index)?.load(Ordering::Relaxed) as usize;
         (class < self.class_truths.len()).then_some(class)
+    }
+
+    /// Gives an identity its class before any address has it; `false` where there is no room. The store of the identity
+    /// that follows is a release: who sees that sees this, too.
+    pub(crate) fn admit(&self, identity: Identity, class: u32) -> bool {
+        let index = identity.0.wrapping_sub(self.first_identity) as usize;
+        let place = self.classes.get(index);
+        place.inspect(|place| place.store(class, Ordering::Relaxed)).is_some()
     }
 
     #[inline]
@@ -419,6 +430,7 @@ impl Default for Image {
             no_path: Path::unknown(Direction::Ingress),
             slots: 2,
             identity_count: 0,
+            serial: 0,
         }
     }
 }

@@ -13,6 +13,7 @@
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
 //!    know who the ends are.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
+//!    [`update`] changes one in place where a pod comes or goes and nothing else.
 //! 9. [`image`]: the tables and a safe lookup: address → identity → class; (chain, class) → row; row × packet → path.
 //!    Total: any number that anybody hands in has an answer, and the answer to an unknown one is deny.
 //! 10. [`reference`](mod@reference): the slow obvious judge, straight over the model, sharing nothing with 2 to 9.
@@ -23,7 +24,7 @@
 //!
 //! There is no I/O here, no clock, no async, no randomness that shows (hash seeds only) and no unsafe code.
 //!
-//! **Not supported**: HTTP matches and domain names (the import fails closed on them), in-place growth of an image.
+//! **Not supported**: HTTP matches and domain names (the import fails closed on them).
 //!
 //! **An address that several members have** (pods of which one is being deleted, a pod inside a network set) is in a set if
 //! any of them is. A port name counts for an address if a member that has it satisfies the selector beside the name and
@@ -51,6 +52,7 @@ mod row;
 mod rows;
 pub mod selector;
 mod slots;
+pub mod update;
 pub mod witness;
 
 #[cfg(test)]

@@ -43,7 +43,17 @@ pub(crate) enum What<'m> {
 
 static NONE: Labels = Labels::new();
 
-impl Member<'_> {
+impl<'m> Member<'m> {
+    /// A pod of a model, or one that was in it a moment ago.
+    pub(crate) fn pod(model: &'m Model, name: &'m ObjectName, pod: &'m Endpoint) -> Self {
+        let account = pod.service_account.as_deref().filter(|_| !model.service_accounts.is_empty());
+        let account = account.and_then(|account| {
+            model.service_accounts.get(&ObjectName::new(name.namespace.as_str(), account))
+        });
+        let around = Some(model.namespace_labels(&name.namespace));
+        Self { namespace: &name.namespace, name: &name.name, what: What::Pod(pod), around, account }
+    }
+
     /// What selectors see of it; nothing of a service's endpoints.
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let namespace = self.around.map(|labels| (self.namespace, labels));

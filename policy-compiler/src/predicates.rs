@@ -122,10 +122,10 @@ impl AskedOfPeers {
 /// The predicates and what is true of each member.
 pub(crate) fn evaluate<'m>(
     resolved: &Resolved,
+    asked: &AskedOfPeers,
     members: &'m Members<'m>,
     local: &BTreeSet<LocalName>,
 ) -> (Predicates, Truths) {
-    let asked = AskedOfPeers::by(resolved);
     let local: AHashSet<Position> = local.iter().filter_map(|it| members.endpoint(it)).collect();
     let mut evaluation = Evaluation {
         predicates: Predicates { all: resolved.predicates.clone(), answers: Vec::new() },
@@ -143,8 +143,8 @@ pub(crate) fn evaluate<'m>(
     for (id, predicate) in (0..).zip(&resolved.predicates) {
         evaluation.predicate(id, predicate, asked.predicates[id as usize]);
     }
-    for (question, asked) in resolved.questions.iter().zip(asked.questions) {
-        evaluation.question(question, asked);
+    for (question, asked) in resolved.questions.iter().zip(&asked.questions) {
+        evaluation.question(question, *asked);
     }
     let truths = Truths::of(members.all.len(), &evaluation.pairs);
     (evaluation.predicates, truths)
@@ -244,6 +244,7 @@ fn is_near(members: &Members<'_>, local: &AHashSet<Position>, position: Position
 
 /// What is true of every address of an atom, families and nets; for the other nets they contain none of it (see the
 /// identity module).
+#[derive(Debug)]
 pub(crate) struct AtomTruths {
     by_net: AHashMap<IpNet, Vec<PredicateId>>,
 }

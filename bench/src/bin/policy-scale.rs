@@ -20,10 +20,12 @@ use manx_policy_compiler::prove::prove;
 use manx_policy_compiler::reference::{Packet, Reference};
 use manx_policy_compiler::resolve::Stage;
 use manx_policy_compiler::selector::Selector;
+use manx_policy_compiler::update::PodChange;
 
 const COMPILES: usize = 5;
 const LOOKUPS: u32 = 2_000_000;
 const REFERENCES: usize = 50;
+const CHURN: usize = 1_000;
 
 /// A cluster's policies and the endpoints of one node.
 struct Shape {
@@ -89,6 +91,7 @@ fn measure(shape: &Shape, proves: bool) {
             reference / lookup
         );
     }
+    churn(shape);
     if proves {
         let start = Instant::now();
         match prove(model, local, &image) {
@@ -104,6 +107,41 @@ fn measure(shape: &Shape, proves: bool) {
             }
         }
     }
+}
+
+/// Takes pods of other nodes out and puts them in again, one by one, in the image that is in use.
+fn churn(shape: &Shape) {
+    let mut model = shape.model.clone();
+    let mut compiler = Compiler::new();
+    let image = compiler.compile(&model, &shape.local);
+    let elsewhere = model.endpoints.keys().filter(|name| !shape.local.contains(*name));
+    let names: Vec<ObjectName> = elsewhere.take(CHURN).cloned().collect();
+    if names.is_empty() {
+        return;
+    }
+    let (mut times, mut refused) = (Vec::new(), 0);
+    for name in &names {
+        let Some(pod) = model.endpoints.remove(name) else { continue };
+        let start = Instant::now();
+        let goes = PodChange { name, before: Some(&pod), after: None };
+        let gone = compiler.update(&image, &model, goes);
+        times.push(start.elapsed());
+        model.endpoints.insert(name.clone(), Arc::clone(&pod));
+        let start = Instant::now();
+        let comes = PodChange { name, before: None, after: Some(&pod) };
+        let come = compiler.update(&image, &model, comes);
+        times.push(start.elapsed());
+        refused += usize::from(!gone) + usize::from(!come);
+    }
+    let first = times[0];
+    times.sort_unstable();
+    println!(
+        "  a pod elsewhere comes or goes in place in {:.1} us ({:.1} at most of 99 in 100, {:.0} the first time); {refused} of {} took more",
+        milliseconds(times[times.len() / 2]) * 1e3,
+        milliseconds(times[times.len() * 99 / 100]) * 1e3,
+        milliseconds(first) * 1e3,
+        times.len()
+    );
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -224,7 +224,7 @@ fn named_ports() -> impl Strategy<Value = BTreeSet<NamedPort>> {
     btree_set(named_port, 0..4)
 }
 
-fn endpoint() -> impl Strategy<Value = Endpoint> {
+pub(super) fn endpoint() -> impl Strategy<Value = Endpoint> {
     (
         some_labels(),
         option::of(text(&["robot", "default"])),

@@ -6,3 +6,4 @@ mod generate;
 mod laws;
 mod mutations;
 mod semantics;
+mod updates;

@@ -1,0 +1,186 @@
+//! A pod that comes, goes or changes in the image that is in use.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::build::*;
+use super::generate::{endpoint, model, some_local};
+use crate::compile::Compiler;
+use crate::image::Image;
+use crate::model::*;
+use crate::prove::prove;
+use crate::resolve::LocalName;
+use crate::update::PodChange;
+
+/// A compiler with the image that it keeps up to date.
+struct Kept {
+    compiler: Compiler,
+    image: Image,
+    model: Model,
+    local: BTreeSet<LocalName>,
+}
+
+impl Kept {
+    fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
+        let mut compiler = Compiler::new();
+        let image = compiler.compile(&model, &local);
+        Self { compiler, image, model, local }
+    }
+
+    /// Puts a pod into the model, or takes it out; whether the image could follow in place.
+    fn pod(&mut self, name: &ObjectName, pod: Option<&Endpoint>) -> bool {
+        let before = self.model.endpoints.get(name).cloned();
+        match pod {
+            Some(pod) => self.model.endpoints.insert(name.clone(), Arc::new(pod.clone())),
+            None => self.model.endpoints.remove(name),
+        };
+        let change = PodChange { name, before: before.as_deref(), after: pod };
+        let in_place = self.compiler.update(&self.image, &self.model, change);
+        if !in_place {
+            self.image = self.compiler.compile(&self.model, &self.local);
+        }
+        in_place
+    }
+
+    #[track_caller]
+    fn is_as_from_nothing(&self) {
+        let fresh = Compiler::new().compile(&self.model, &self.local);
+        assert_eq!(self.image.canonical_hash(), fresh.canonical_hash(), "{:#?}", self.model);
+        for name in &self.local {
+            assert_eq!(self.image.revision(name), fresh.revision(name));
+        }
+        if let Err(counterexample) = prove(&self.model, &self.local, &self.image) {
+            panic!("{counterexample}\n{:#?}", self.model);
+        }
+    }
+}
+
+#[test]
+fn after_any_stream_of_pods_an_image_is_as_one_made_from_nothing() {
+    let change = || {
+        let name = (select(&["blue", "red"][..]), select(&["a", "b", "c", "d", "e"][..]));
+        let name = name.prop_map(|(namespace, name)| ObjectName::new(namespace, name));
+        (name, prop::option::weighted(0.7, endpoint()))
+    };
+    let (in_place, all) = (Cell::new(0), Cell::new(0));
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&(model(), vec(change(), 1..12)), |(model, changes)| {
+            let local = some_local(&model).into_iter().take(2).collect();
+            let mut kept = Kept::of(model, local);
+            for (name, mut pod) in changes {
+                // Pods with IPv6 addresses take another image.
+                if let Some(pod) = &mut pod {
+                    pod.addresses.retain(IpAddr::is_ipv4);
+                }
+                in_place.set(in_place.get() + usize::from(kept.pod(&name, pod.as_ref())));
+                all.set(all.get() + 1);
+                kept.is_as_from_nothing();
+            }
+            Ok(())
+        })
+        .unwrap();
+    let (in_place, all) = (in_place.get(), all.get());
+    assert!(in_place * 4 > all, "{in_place} of {all} in place: the law is hardly asked");
+    assert!(in_place < all, "not one took another image");
+}
+
+/// A local pod that takes web's packets, and pods elsewhere.
+fn cluster() -> Kept {
+    let cluster = Cluster::new()
+        .namespace("shop", "")
+        .pod("shop/db", "app=db", "10.0.0.1")
+        .pod("shop/web", "app=web", "10.0.1.1")
+        .pod_with("shop/cache", "app=cache", "10.0.1.2", "http=tcp/80")
+        .policy(
+            kubernetes("shop/db")
+                .selects("app == 'db'")
+                .ingress([allow().from([who("app == 'web'")])]),
+        )
+        .policy(
+            kubernetes("shop/out")
+                .selects("app == 'db'")
+                .egress([allow().tcp("http").to([who("app == 'cache'")])]),
+        );
+    Kept::of(cluster.model, BTreeSet::from([name("shop/db")]))
+}
+
+fn pod(text: &str, addresses: &str) -> Endpoint {
+    let addresses = addresses.split_whitespace().map(ip).collect();
+    Endpoint { labels: labels(text), addresses, ..Endpoint::default() }
+}
+
+#[test]
+fn a_pod_elsewhere_comes_moves_and_goes_in_place() {
+    let mut kept = cluster();
+    let it = name("shop/web2");
+    let web = kept.image.identity(ip("10.0.1.1"));
+    let nobody = kept.image.identity(ip("10.0.1.9"));
+    for (labels, addresses) in [
+        ("app=web", "10.0.1.9"),
+        ("app=web", "10.9.9.9 10.0.1.9"),
+        ("app=web", "10.9.9.9"),
+        ("app=other", "10.9.9.9"),
+        ("app=web", "10.9.9.9"),
+    ] {
+        assert!(kept.pod(&it, Some(&pod(labels, addresses))), "{labels} {addresses}");
+        kept.is_as_from_nothing();
+        for address in ["10.0.1.9", "10.9.9.9"] {
+            let is = labels == "app=web" && addresses.contains(address);
+            let expected = if is { web } else { nobody };
+            assert_eq!(
+                kept.image.identity(ip(address)),
+                expected,
+                "{labels} {addresses}: {address}"
+            );
+        }
+    }
+    assert!(kept.pod(&it, None));
+    kept.is_as_from_nothing();
+    assert_eq!(kept.image.identity(ip("10.9.9.9")), nobody);
+}
+
+#[test]
+fn of_two_alike_at_one_address_the_other_stays() {
+    let mut kept = cluster();
+    assert!(kept.pod(&name("shop/web2"), Some(&pod("app=web", "10.0.1.1"))));
+    assert!(kept.pod(&name("shop/web"), None));
+    kept.is_as_from_nothing();
+    assert!(kept.pod(&name("shop/web2"), None));
+    kept.is_as_from_nothing();
+}
+
+#[test]
+fn what_takes_another_image_is_refused() {
+    let refused = |change: &str, pod: &Endpoint| {
+        let mut kept = cluster();
+        assert!(!kept.pod(&name(change), Some(pod)), "{change}");
+        kept.is_as_from_nothing();
+    };
+    refused("shop/db", &pod("app=db", "10.0.0.2"));
+    refused("shop/new", &pod("app=web", "10.0.0.1"));
+    refused("shop/new", &pod("app=web", "fd00::1"));
+    // Of nobody else is it true that he is a cache and http is 8080.
+    let http = NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 8080 };
+    let cache = pod("app=cache", "10.0.1.3");
+    refused("shop/new", &Endpoint { named_ports: BTreeSet::from([http]), ..cache });
+    // Nor that he is a cache without http.
+    refused("shop/new", &pod("app=cache", "10.0.1.3"));
+}
+
+#[test]
+fn an_image_that_is_not_the_last_is_left_alone() {
+    let mut kept = cluster();
+    let older = std::mem::replace(&mut kept.image, kept.compiler.compile(&kept.model, &kept.local));
+    let (it, web) = (name("shop/web2"), pod("app=web", "10.0.1.9"));
+    let change = PodChange { name: &it, before: None, after: Some(&web) };
+    assert!(!kept.compiler.update(&older, &kept.model, change));
+    assert!(!kept.compiler.update(&kept.image, &kept.model, change), "until another is made");
+}

@@ -1,0 +1,202 @@
+//! One pod's coming, going or change, in the image that is in use.
+//!
+//! What the image says of an address depends on the kinds of members that have it and on its atom. So a pod of another node
+//! that comes or goes changes a few cells of the address map and nothing else, as long as what is true of its addresses then
+//! is true of a class that the image has. Workers see each store at their next lookup; flows remember identities, and are
+//! judged again when they find another one. Everything else takes a new image.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use ahash::AHashMap;
+
+use crate::addresses::Addresses;
+use crate::classes::{KindId, Kinds};
+use crate::identity::{Interner, Key, Said};
+use crate::image::{Identity, Image};
+use crate::members::Member;
+use crate::model::{Endpoint, Model, NAMESPACE, ObjectName};
+use crate::predicates::{AskedOfPeers, AtomTruths, Truth};
+use crate::resolve::{LocalName, Predicate, PredicateId, Question, QuestionId};
+
+/// A pod that comes, goes or changes.
+#[derive(Debug, Clone, Copy)]
+pub struct PodChange<'m> {
+    /// Its name.
+    pub name: &'m ObjectName,
+    /// What it was, if it was there.
+    pub before: Option<&'m Endpoint>,
+    /// What it is, if it is there.
+    pub after: Option<&'m Endpoint>,
+}
+
+/// What the last image rests on.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) serial: u64,
+    pub(crate) kinds: Kinds,
+    pub(crate) atoms: AtomTruths,
+    pub(crate) addresses: Addresses,
+    pub(crate) class_of: AHashMap<Truth, u32>,
+    /// By predicate what it says.
+    pub(crate) said: Vec<Said>,
+    pub(crate) questions: Vec<Question>,
+    pub(crate) asked: AskedOfPeers,
+    pub(crate) local: BTreeSet<LocalName>,
+    /// The local pods' addresses: what is true there of the local end is part of its chains.
+    pub(crate) own: BTreeSet<IpAddr>,
+    /// The kinds at addresses that have changed since, in the place of those in `addresses`.
+    pub(crate) moved: AHashMap<Ipv4Addr, Vec<KindId>>,
+    /// Made when first needed.
+    pub(crate) by_namespace: Option<ByNamespace>,
+}
+
+/// What may be asked of a pod, by the namespace that it must be in.
+#[derive(Debug, Default)]
+pub(crate) struct ByNamespace {
+    of: AHashMap<String, Vec<Asked>>,
+    anywhere: Vec<Asked>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Predicate(PredicateId),
+    Question(QuestionId),
+}
+
+impl ByNamespace {
+    fn of(predicates: &[Predicate], questions: &[Question], asked: &AskedOfPeers) -> Self {
+        let mut all = Self::default();
+        let of_peers = (0..).zip(predicates).zip(&asked.predicates).filter(|(_, asked)| **asked);
+        for ((id, predicate), _) in of_peers {
+            if let Predicate::Members(selector) = predicate {
+                all.add(selector.required_values(NAMESPACE), Asked::Predicate(id));
+            }
+        }
+        let of_peers = (0..).zip(questions).zip(&asked.questions).filter(|(_, asked)| **asked);
+        for ((id, question), _) in of_peers {
+            if let Question::Named { selector, .. } = question {
+                let namespaces = selector.as_ref().and_then(|it| it.required_values(NAMESPACE));
+                all.add(namespaces, Asked::Question(id));
+            }
+        }
+        all
+    }
+
+    fn add(&mut self, namespaces: Option<Vec<&str>>, asked: Asked) {
+        let Some(namespaces) = namespaces else { return self.anywhere.push(asked) };
+        for namespace in namespaces {
+            if let Some(known) = self.of.get_mut(namespace) {
+                known.push(asked);
+            } else {
+                self.of.insert(namespace.to_owned(), vec![asked]);
+            }
+        }
+    }
+}
+
+fn has(pod: Option<&Endpoint>, address: IpAddr) -> bool {
+    pod.is_some_and(|pod| pod.addresses.contains(&address))
+}
+
+/// A cell of the address map to be.
+struct Store {
+    address: Ipv4Addr,
+    identity: Identity,
+    class: u32,
+}
+
+impl Standing {
+    /// Makes the change; `None` where that takes another image, and then this one is not to be changed any more.
+    pub(crate) fn update(
+        &mut self,
+        interner: &mut Interner,
+        image: &Image,
+        model: &Model,
+        change: PodChange<'_>,
+    ) -> Option<()> {
+        let PodChange { name, before, after } = change;
+        if self.serial != image.serial || self.local.contains(name) {
+            return None;
+        }
+        let (mut was, mut is) = (None, None);
+        for (pod, kind) in [(before, &mut was), (after, &mut is)] {
+            if let Some(pod) = pod {
+                let truth = self.truth(image, &Member::pod(model, name, pod))?;
+                *kind = self.kinds.of(true, &truth);
+            }
+        }
+        let addresses = |pod: Option<&'_ Endpoint>| -> Vec<IpAddr> {
+            pod.into_iter().flat_map(|pod| pod.addresses.iter().copied()).collect()
+        };
+        let touched: BTreeSet<IpAddr> = [before, after].into_iter().flat_map(addresses).collect();
+        let mut stores = Vec::with_capacity(touched.len());
+        for address in touched {
+            let IpAddr::V4(v4) = address else { return None };
+            if self.own.contains(&address) {
+                return None;
+            }
+            let addresses = &self.addresses;
+            let here = self.moved.entry(v4).or_insert_with(|| addresses.kinds_at(v4));
+            if let Some(was) = was.filter(move |_| has(before, address)) {
+                here.swap_remove(here.iter().position(|kind| *kind == was)?);
+            }
+            here.extend(is.filter(move |_| has(after, address)));
+            let holders = self.addresses.holders(address, Some(here));
+            if holders.unknown {
+                continue;
+            }
+            let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
+            let [truth, around] = self.kinds.truth(&holders.kinds, &atom);
+            let class = *self.class_of.get(&truth)?;
+            let identity = interner.identity(Key::of([&truth, &around], &self.said));
+            stores.push(Store { address: v4, identity, class });
+        }
+        for Store { address, identity, class } in stores {
+            let stored = identity != Identity::UNKNOWN
+                && image.admit(identity, class)
+                && image.prefixes.set_v4(address.to_bits(), identity.0);
+            if !stored {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// What is true of a pod of another node; `None` if it gives an answer that the image does not know.
+    fn truth(&mut self, image: &Image, pod: &Member<'_>) -> Option<Truth> {
+        let Self { by_namespace, questions, asked, .. } = self;
+        let by_namespace = by_namespace
+            .get_or_insert_with(|| ByNamespace::of(&image.predicates, questions, asked));
+        let view = pod.view()?;
+        let here = view.value(NAMESPACE).and_then(|namespace| by_namespace.of.get(namespace));
+        let mut truth = Vec::new();
+        for asked in here.into_iter().flatten().chain(&by_namespace.anywhere) {
+            match asked {
+                Asked::Predicate(id) => {
+                    if let Predicate::Members(selector) = image.predicates.get(*id as usize)?
+                        && selector.matches(&view)
+                    {
+                        truth.push(*id);
+                    }
+                }
+                Asked::Question(id) => {
+                    let Question::Named { selector, name } = questions.get(*id as usize)? else {
+                        continue;
+                    };
+                    if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
+                        continue;
+                    }
+                    let answers = image.answers.get(*id as usize)?;
+                    for port in pod.named_ports().filter(|port| port.name == *name) {
+                        let given = (port.protocol, Some(port.port));
+                        truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);
+                    }
+                }
+            }
+        }
+        truth.sort_unstable();
+        truth.dedup();
+        Some(truth.into())
+    }
+}
