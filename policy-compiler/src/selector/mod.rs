@@ -22,6 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha224};
+
 pub use parse::SelectorError;
 
 use crate::model::{NAMESPACE, NAMESPACE_PREFIX, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX};
@@ -193,6 +197,14 @@ impl Selector {
 
     pub(crate) fn node(&self) -> &Node {
         &self.0
+    }
+
+    /// The id by which Calico knows the selector, in the names of its IP sets for one: `s:` and, in base64 for URLs without
+    /// padding (RFC 4648, section 5), the SHA-224 of `s:` and the canonical form. Source: Calico's selector parser,
+    /// `UniqueID`. Selectors with one canonical form have one id.
+    pub fn id(&self) -> String {
+        let hash = Sha224::new_with_prefix("s:").chain_update(self.to_string()).finalize();
+        format!("s:{}", URL_SAFE_NO_PAD.encode(hash))
     }
 
     /// Whether labels match. Nothing is allocated.

@@ -40,6 +40,31 @@ fn with_the_label_absent_only_the_negations_hold() {
     }
 }
 
+/// Values that Calico gives, from the tests of its parser.
+#[test]
+fn ids_are_calicos_and_belong_to_the_canonical_form() {
+    for (texts, id) in [
+        (["all()", "", " (all() )"], "s:5y5I3VdRZfDU01O--xXAPx2yxCQQqMf0M6IWug"),
+        (
+            ["!(has(b) || !has(a))", "! (has( b)||! has(a ))", "!!!(has(b)||!has(a))"],
+            "s:Iss0uCleLYv1GSv_pNm7hAO58kE9jAx1NKyG3Q",
+        ),
+        (
+            [
+                r#"!(a == "b" && !c != "d")"#,
+                r#"! (a == "b"&&! c != "d")"#,
+                "!(a == 'b' && !c != 'd')",
+            ],
+            "s:lh3haoY1ikTRkd4UZu0nWSaIBknYLPJLX16d-w",
+        ),
+    ] {
+        for text in texts {
+            assert_eq!(parsed(text).id(), id, "{text}");
+        }
+    }
+    assert_ne!(parsed("a == 'b'").id(), parsed("a in {'b'}").id());
+}
+
 #[test]
 fn comparisons_look_at_the_value() {
     let labels = labels(&[("a", "bcd")]);
