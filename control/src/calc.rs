@@ -11,10 +11,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use manx_dataplane::encapsulation::{LinkAddresses, Outer};
 use manx_dataplane::tables::{
-    Connections, Endpoint, HostPolicy, HostPort, PortId, Role, Tables, Tunnel, Via,
+    Connections, Endpoint, HostPolicy, HostPort, InterfaceChains, OwnedChains, PortId, Role,
+    Tables, Tunnel, Via,
 };
 use manx_policy_compiler::compile::Compiler;
-use manx_policy_compiler::image::Image;
+use manx_policy_compiler::image::{ChainId, Image};
 use manx_policy_compiler::model::{Direction, Noted, ObjectName, Reason, Verdict};
 use manx_policy_compiler::prefix_map::PrefixMap;
 use manx_policy_compiler::resolve::Stage;
@@ -63,8 +64,10 @@ pub struct Inputs<'a> {
     pub locals: &'a BTreeMap<ObjectName, Local>,
     /// The way to other nodes.
     pub underlay: &'a Underlay,
-    /// The way to this node and beyond.
+    /// The way to this node and, without an `uplink`, beyond.
     pub host: HostPort,
+    /// The way beyond this node, if the uplink is Manx's own.
+    pub uplink: Option<HostPort>,
     /// How connections are followed.
     pub connections: Connections,
     /// The node's own interfaces.
@@ -119,7 +122,7 @@ struct Ways {
     routes: BTreeMap<IpNet, Via>,
     endpoints: BTreeMap<u32, (PortId, u32)>,
     tunnels: Vec<Option<Tunnel>>,
-    host: (PortId, u32),
+    host: [Option<(PortId, u32)>; 2],
 }
 
 impl Calculation {
@@ -145,7 +148,7 @@ impl Calculation {
                 .map(|local| (local.index, (local.port, local.mtu)))
                 .collect(),
             tunnels: tunnels.clone(),
-            host: (inputs.host.port, inputs.host.mtu),
+            host: [Some(inputs.host), inputs.uplink].map(|it| it.map(|it| (it.port, it.mtu))),
         };
         let map = PrefixMap::build(
             Via::NoRoute.encode(),
@@ -168,6 +171,7 @@ impl Calculation {
             peers,
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
+            uplink: inputs.uplink,
             roles: roles(inputs),
             connections: inputs.connections,
             router_v4: router(inputs, |ip| match ip {
@@ -267,10 +271,9 @@ impl Calculation {
         let [native, tunnelled] = hosts.map(|host| {
             let host = host?;
             image.revision(&host).hash(&mut hasher);
-            let chain = |direction| image.chain_at(&host, Stage::Forward, direction);
-            Some([chain(Direction::Ingress)?, chain(Direction::Egress)?])
+            interface_chains(image, &host, inputs.uplink.is_some())
         });
-        (native.is_some(), tunnelled.is_some()).hash(&mut hasher);
+        (native.is_some(), tunnelled.is_some(), inputs.uplink.is_some()).hash(&mut hasher);
         let revision = self.revision(&name, hasher.finish());
         HostPolicy { native, tunnelled, drops_to_node, revision }
     }
@@ -360,6 +363,26 @@ impl Calculation {
     }
 }
 
+/// What judges packets of an interface that a host endpoint governs: those of forwarded ones, and all others if the uplink is
+/// Manx's own.
+fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> Option<InterfaceChains> {
+    let both = |stage| {
+        let chain = |direction| image.chain_at(host, stage, direction);
+        Some([chain(Direction::Ingress)?, chain(Direction::Egress)?])
+    };
+    // Without a policy it decides nothing.
+    let asked = |chain: ChainId| {
+        let described = image.describe(chain)?;
+        (!described.list.policies.is_empty()).then_some(chain)
+    };
+    let rest = OwnedChains {
+        local: both(Stage::Host)?,
+        pre_dnat: asked(image.chain_at(host, Stage::PreDnat, Direction::Ingress)?),
+        untracked: both(Stage::Untracked)?.map(asked),
+    };
+    Some(InterfaceChains { forward: both(Stage::Forward)?, owned: owned.then_some(rest) })
+}
+
 fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     let mut roles = Vec::new();
     let mut set = |port: PortId, role| {
@@ -370,6 +393,9 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
         roles[at] = role;
     };
     set(inputs.host.port, Role::Host);
+    if let Some(uplink) = inputs.uplink {
+        set(uplink.port, Role::Uplink);
+    }
     set(inputs.underlay.raw, Role::Underlay);
     if let Some((packet_socket, _)) = inputs.underlay.packet_socket {
         set(packet_socket, Role::Underlay);

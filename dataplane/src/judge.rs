@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use manx_policy_compiler::image::{ChainId, Identity};
-use manx_policy_compiler::model::{Direction, Transport, Verdict};
+use manx_policy_compiler::image::{self, ChainId, Identity};
+use manx_policy_compiler::model::{Direction, Reason, Transport, Verdict};
 
 use crate::fate::DropReason;
 use crate::flow::RuleCounters;
@@ -43,6 +43,10 @@ impl Judgement {
     pub const fn without_rules(denied: Option<DropReason>) -> Self {
         Self { denied, rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
     }
+
+    const fn refused(self, reason: DropReason) -> Self {
+        Self { denied: Some(reason), ..self }
+    }
 }
 
 /// What a verdict on `ends` would rest on now.
@@ -61,47 +65,100 @@ pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
     }
 }
 
+/// What the node's interfaces have said of a packet before connection tracking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Untracked {
+    /// It is allowed where it arrives: no other policy of that interface is asked.
+    pub arrives: bool,
+    /// Likewise where it leaves.
+    pub leaves: bool,
+    /// The slots of what allowed it.
+    pub rules: RuleCounters,
+}
+
+impl Untracked {
+    /// Nothing was said.
+    pub const NONE: Self =
+        Self { arrives: false, leaves: false, rules: Judgement::without_rules(None).rules };
+
+    /// Whether the packet goes without connection tracking.
+    pub const fn allows(&self) -> bool {
+        self.arrives || self.leaves
+    }
+}
+
+/// Asks the interfaces that a packet, of whichever direction of its flow, passes before connection tracking (`doNotTrack`).
+pub fn untracked(
+    tables: &Tables,
+    ends: &Ends,
+    grounds: &Grounds,
+    transport: Transport,
+) -> Result<Untracked, Judgement> {
+    let mut asked = Asked { tables, grounds, transport, judgement: Judgement::without_rules(None) };
+    let chain = |via, direction: Direction| {
+        tables.host_policy.interface(via)?.owned?.untracked[direction as usize]
+    };
+    let mut at = |chain: Option<ChainId>, direction, reason| match chain {
+        Some(chain) => match asked.decides(chain, direction) {
+            Some(Verdict::Deny) => Err(asked.judgement.refused(reason)),
+            decided => Ok(decided.is_some()),
+        },
+        None => Ok(false),
+    };
+    let arrives =
+        at(chain(ends.from, Direction::Ingress), Direction::Ingress, DropReason::PolicyIngress)?;
+    let leaves =
+        at(chain(ends.to, Direction::Egress), Direction::Egress, DropReason::PolicyEgress)?;
+    Ok(Untracked { arrives, leaves, rules: asked.judgement.rules })
+}
+
 /// Judges a flow in its original direction, asking everybody on its way: egress of a local source, the node's interface where
 /// it leaves, the node's interface where it arrives, ingress of a local destination.
 ///
 /// Two exceptions, both Kubernetes': a pod can always reach itself, and a node can always reach its own pods.
-pub fn judge(tables: &Tables, ends: &Ends, grounds: &Grounds, transport: Transport) -> Judgement {
+pub fn judge(
+    tables: &Tables,
+    ends: &Ends,
+    grounds: &Grounds,
+    transport: Transport,
+    untracked: Untracked,
+) -> Judgement {
     if matches!(ends.from, Via::Endpoint(_)) && ends.from == ends.to {
         return Judgement::without_rules(None);
     }
-    let mut asked = Asked { tables, grounds, transport, judgement: Judgement::without_rules(None) };
-    let pod = |via| match via {
-        Via::Endpoint(index) => Some(tables.endpoint(index)),
-        _ => None,
-    };
-    let interface = |via, direction| {
-        let chains = match via {
-            Via::Host => tables.host_policy.native,
-            Via::Tunnel(_) => tables.host_policy.tunnelled,
-            Via::Endpoint(_) | Via::Node | Via::NoRoute | Via::Unreachable => None,
+    let judgement = Judgement { denied: None, rules: untracked.rules };
+    let mut asked = Asked { tables, grounds, transport, judgement };
+    if let Via::Endpoint(source) = ends.from {
+        let Some(source) = tables.endpoint(source) else {
+            return asked.judgement.refused(DropReason::NoTables);
         };
-        chains.map(|chains: [ChainId; 2]| chains[direction as usize])
-    };
-    if let Some(source) = pod(ends.from) {
-        let Some(source) = source else { return asked.refused(DropReason::NoTables) };
-        let leaves = interface(ends.to, Direction::Egress);
-        for chain in [Some(source.egress), leaves].into_iter().flatten() {
-            if asked.denies(chain, Direction::Egress) {
-                return asked.refused(DropReason::PolicyEgress);
-            }
+        if asked.denies(source.egress, Direction::Egress) {
+            return asked.judgement.refused(DropReason::PolicyEgress);
         }
         if ends.to == Via::Node && tables.host_policy.drops_to_node {
-            return asked.refused(DropReason::EndpointToHost);
+            return asked.judgement.refused(DropReason::EndpointToHost);
         }
     }
-    if let (Some(destination), false) = (pod(ends.to), ends.from == Via::Node) {
-        let Some(destination) = destination else { return asked.refused(DropReason::NoTables) };
-        let arrives = interface(ends.from, Direction::Ingress);
-        for chain in [arrives, Some(destination.ingress)].into_iter().flatten() {
-            if asked.denies(chain, Direction::Ingress) {
-                return asked.refused(DropReason::PolicyIngress);
-            }
-        }
+    if !untracked.leaves
+        && asked.interface_denies(ends.to, Direction::Egress, ends.from == Via::Node)
+    {
+        return asked.judgement.refused(DropReason::PolicyEgress);
+    }
+    let ingress = match ends.to {
+        // A node can always reach its own pods.
+        Via::Endpoint(_) if ends.from == Via::Node => return asked.judgement,
+        Via::Endpoint(destination) => match tables.endpoint(destination) {
+            Some(destination) => Some(destination.ingress),
+            None => return asked.judgement.refused(DropReason::NoTables),
+        },
+        Via::Node => None,
+        // It has left, or is nowhere.
+        Via::Host | Via::Tunnel(_) | Via::NoRoute | Via::Unreachable => return asked.judgement,
+    };
+    let arrives = !untracked.arrives
+        && asked.interface_denies(ends.from, Direction::Ingress, ends.to == Via::Node);
+    if arrives || ingress.is_some_and(|chain| asked.denies(chain, Direction::Ingress)) {
+        return asked.judgement.refused(DropReason::PolicyIngress);
     }
     asked.judgement
 }
@@ -114,23 +171,59 @@ struct Asked<'a> {
     judgement: Judgement,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// Whether the interface behind which `via` is denies the flow in that direction. `local`: it is of the node's own
+    /// processes, which is asked about only where the node's own packets come by.
+    fn interface_denies(&mut self, via: Via, direction: Direction, local: bool) -> bool {
+        let Some(chains) = self.tables.host_policy.interface(via) else { return false };
+        let at = direction as usize;
+        let Some(owned) = &chains.owned else {
+            return !local && self.denies(chains.forward[at], direction);
+        };
+        // Without destination NAT the original destination is the destination.
+        if direction == Direction::Ingress
+            && let Some(chain) = owned.pre_dnat
+            && let Some(verdict) = self.decides(chain, direction)
+        {
+            return verdict == Verdict::Deny;
+        }
+        self.denies(if local { owned.local[at] } else { chains.forward[at] }, direction)
+    }
+
     /// Whether a chain denies the flow. What it decided by is kept; of an interface and a pod in one direction the one that
     /// was asked last.
     fn denies(&mut self, chain: ChainId, direction: Direction) -> bool {
-        let source = Identity(self.grounds.source_identity);
-        let destination = Identity(self.grounds.destination_identity);
-        let (own, peer, slot) = match direction {
-            Direction::Egress => (source, destination, &mut self.judgement.rules.egress),
-            Direction::Ingress => (destination, source, &mut self.judgement.rules.ingress),
-        };
-        let image = &self.tables.image;
-        let path = image.path(image.classify(chain, own, peer, self.transport));
-        *slot = path.slot;
+        let path = self.path(chain, direction);
+        self.keep(path.slot, direction);
         path.verdict == Verdict::Deny
     }
 
-    fn refused(self, reason: DropReason) -> Judgement {
-        Judgement { denied: Some(reason), ..self.judgement }
+    /// What a chain whose tiers do not end in a drop decides; `None`: it leaves that to those that come behind it, as it
+    /// does with failsafe ports.
+    fn decides(&mut self, chain: ChainId, direction: Direction) -> Option<Verdict> {
+        let path = self.path(chain, direction);
+        if matches!(path.reason, Reason::NoHostPolicy(_) | Reason::Failsafe(_)) {
+            return None;
+        }
+        self.keep(path.slot, direction);
+        Some(path.verdict)
+    }
+
+    fn path(&self, chain: ChainId, direction: Direction) -> &'a image::Path {
+        let source = Identity(self.grounds.source_identity);
+        let destination = Identity(self.grounds.destination_identity);
+        let (own, peer) = match direction {
+            Direction::Egress => (source, destination),
+            Direction::Ingress => (destination, source),
+        };
+        let image = &self.tables.image;
+        image.path(image.classify(chain, own, peer, self.transport))
+    }
+
+    fn keep(&mut self, slot: u32, direction: Direction) {
+        match direction {
+            Direction::Egress => self.judgement.rules.egress = slot,
+            Direction::Ingress => self.judgement.rules.ingress = slot,
+        }
     }
 }

@@ -273,7 +273,8 @@ impl Pipeline {
         };
         let back = match entrance {
             Entrance::Endpoint(index) => Via::Endpoint(index),
-            Entrance::Host => Via::Host,
+            Entrance::Host | Entrance::Uplink => Via::Host,
+            Entrance::Node => Via::Node,
             Entrance::Tunnel(index) => Via::Tunnel(index),
         };
         // What cannot be told is not told.
@@ -286,9 +287,21 @@ fn admit(tables: &Tables, packet: Packet, role: Role) -> Result<Item, (Packet, D
     match role {
         Role::Closed => Err((packet, DropReason::NoTables)),
         Role::Endpoint(index) => item(packet, Entrance::Endpoint(index)),
+        Role::Host if tables.uplink.is_some() => item(packet, Entrance::Node),
         Role::Host => item(packet, Entrance::Host),
+        Role::Uplink => uplink(tables, packet),
         Role::Underlay => unwrap(tables, packet),
     }
+}
+
+/// A packet from the world, or of a tunnel that leads here.
+fn uplink(tables: &Tables, packet: Packet) -> Result<Item, (Packet, DropReason)> {
+    let item = item(packet, Entrance::Uplink)?;
+    let here = tables.underlay_address.map(IpAddr::V4);
+    if item.parsed.protocol == protocol::IPIP && here == Some(item.parsed.destination.to_ip()) {
+        return unwrap(tables, item.packet);
+    }
+    Ok(item)
 }
 
 /// A packet from a tunnel: its peer must be known, and the tunnel lead here.

@@ -24,7 +24,7 @@ pub enum Via {
     Unreachable,
     /// This node itself: its own addresses, behind the host port.
     Node,
-    /// The world behind the host port: other networks, and remote pods that need no encapsulation.
+    /// The world, behind the host port or the uplink: other networks, and remote pods that need no encapsulation.
     Host,
     /// An endpoint of this node, an index into [`Tables::endpoints`].
     Endpoint(u32),
@@ -91,7 +91,7 @@ pub struct Tunnel {
     pub mtu: u32,
 }
 
-/// The port behind which the node itself and everything beyond it lies.
+/// The port behind which the node itself, or everything beyond it, or both lie.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPort {
     /// The port.
@@ -107,8 +107,10 @@ pub enum Role {
     Closed,
     /// Packets of one endpoint.
     Endpoint(u32),
-    /// Packets of the node and from beyond it.
+    /// Packets of the node, and, where Manx does not own the uplink, from beyond it.
     Host,
+    /// Packets from beyond the node: the uplink, where Manx owns it.
+    Uplink,
     /// Encapsulated packets of other nodes.
     Underlay,
 }
@@ -132,18 +134,59 @@ pub struct Connections {
     pub established: Established,
 }
 
-/// Policy for this node's own interfaces, as far as their packets come by here: those that are forwarded between its pods
-/// and the world (Calico documentation, "Host endpoints", `applyOnForward`), and those that pods send to the node itself.
+/// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets come by here, and of
+/// what pods send to the node itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostPolicy {
-    /// Of packets that travel as they are: the chain of each direction, if a host endpoint governs the interface.
-    pub native: Option<[ChainId; 2]>,
+    /// Of packets that travel as they are, if a host endpoint governs the interface.
+    pub native: Option<InterfaceChains>,
     /// Of packets that travel in tunnels, which is another interface.
-    pub tunnelled: Option<[ChainId; 2]>,
+    pub tunnelled: Option<InterfaceChains>,
     /// Drop what a pod sends to its node, also what its egress policy allows (`defaultEndpointToHostAction`).
     pub drops_to_node: bool,
     /// Changes when any of that does, or what the chains mean.
     pub revision: u32,
+}
+
+/// What judges the packets of an interface of the node's; by direction: what comes in by it, and what goes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterfaceChains {
+    /// Of packets that are forwarded (`applyOnForward`).
+    pub forward: [ChainId; 2],
+    /// The rest, which is asked only where Manx owns the uplink: otherwise the kernel carries the node's own packets past it.
+    pub owned: Option<OwnedChains>,
+}
+
+/// What else judges the packets of an interface that all of the node's packets pass here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnedChains {
+    /// Of what the node's own processes receive and send.
+    pub local: [ChainId; 2],
+    /// Of what comes in, before destination NAT, if there is such a policy (`preDNAT`).
+    pub pre_dnat: Option<ChainId>,
+    /// Before and without connection tracking, if there is such a policy (`doNotTrack`).
+    pub untracked: [Option<ChainId>; 2],
+}
+
+impl HostPolicy {
+    /// What judges packets of the interface behind which `via` is.
+    #[inline]
+    pub fn interface(&self, via: Via) -> Option<&InterfaceChains> {
+        match via {
+            Via::Host => self.native.as_ref(),
+            Via::Tunnel(_) => self.tunnelled.as_ref(),
+            Via::Endpoint(_) | Via::Node | Via::NoRoute | Via::Unreachable => None,
+        }
+    }
+
+    /// Whether any packet is asked about before connection tracking.
+    #[inline]
+    pub fn has_untracked(&self) -> bool {
+        let asks = |chains: &InterfaceChains| {
+            chains.owned.is_some_and(|owned| owned.untracked.iter().any(Option::is_some))
+        };
+        self.native.as_ref().is_some_and(asks) || self.tunnelled.as_ref().is_some_and(asks)
+    }
 }
 
 /// Everything a decision reads.
@@ -167,6 +210,8 @@ pub struct Tables {
     pub underlay_address: Option<Ipv4Addr>,
     /// Where the node is, if it is attached.
     pub host: Option<HostPort>,
+    /// Where the world is, if Manx owns the uplink. `None`: behind the node.
+    pub uplink: Option<HostPort>,
     /// By port number.
     pub roles: Vec<Role>,
     /// Policy for the node's own interfaces.
@@ -192,6 +237,7 @@ impl Tables {
             peers: Vec::new(),
             underlay_address: None,
             host: None,
+            uplink: None,
             roles: Vec::new(),
             host_policy: HostPolicy::default(),
             connections: Connections::default(),
@@ -236,7 +282,8 @@ impl Tables {
     pub fn link(&self, via: Via) -> Option<(PortId, u32)> {
         match via {
             Via::NoRoute | Via::Unreachable => None,
-            Via::Node | Via::Host => self.host.map(|host| (host.port, host.mtu)),
+            Via::Node => self.host.map(|host| (host.port, host.mtu)),
+            Via::Host => self.uplink.or(self.host).map(|world| (world.port, world.mtu)),
             Via::Endpoint(index) => {
                 self.endpoint(index).map(|endpoint| (endpoint.port, endpoint.mtu))
             }

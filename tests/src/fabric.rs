@@ -37,6 +37,8 @@ pub const TUNNEL_MTU: u32 = MTU - 20;
 
 pub const HOST: PortId = PortId(0);
 pub const RAW: PortId = PortId(1);
+/// The way to the world of nodes that own their uplink.
+pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
 const QUEUE: usize = 1024;
 
@@ -192,6 +194,8 @@ pub struct Fabric {
     pub nodes: [Node; 2],
     /// How both follow connections, from the next publication on.
     pub connections: Connections,
+    /// Both own their uplinks: the world is behind [`UPLINK`], and the node alone behind [`HOST`].
+    owned: bool,
     offload: fn(&ObjectName) -> Capabilities,
 }
 
@@ -203,6 +207,7 @@ impl Fabric {
             cluster: Cluster::default(),
             nodes: [Node::new(), Node::new()],
             connections: Connections::default(),
+            owned: false,
             offload: |_| Capabilities::ALL,
         }
     }
@@ -215,6 +220,16 @@ impl Fabric {
     /// The same, with pods' ports of these capabilities.
     pub fn with_offload(yaml: &str, offload: fn(&ObjectName) -> Capabilities) -> Self {
         let mut fabric = Self { offload, ..Self::closed() };
+        fabric.apply(yaml);
+        fabric
+    }
+
+    /// The same, with nodes that own their uplinks.
+    pub fn with_uplinks(yaml: &str) -> Self {
+        let mut fabric = Self { owned: true, ..Self::closed() };
+        for node in &mut fabric.nodes {
+            node.attach(UPLINK, Capabilities::ALL);
+        }
         fabric.apply(yaml);
         fabric
     }
@@ -287,6 +302,7 @@ impl Fabric {
             locals,
             underlay: &underlay,
             host,
+            uplink: self.owned.then_some(HostPort { port: UPLINK, mtu: MTU }),
             connections: self.connections,
             interfaces: Interfaces {
                 node: NODES[node],
@@ -355,9 +371,9 @@ impl Fabric {
         let (_, destination) = crate::packet::addresses(&frame.bytes);
         match port {
             RAW if destination == IpAddr::V4(UNDERLAY[other]) => Some((other, RAW)),
-            HOST if destination.is_ipv6() => {
+            HOST | UPLINK if destination.is_ipv6() && (port == UPLINK) == self.owned => {
                 let mut remote = self.nodes[other].locals.values();
-                remote.any(|local| local.addresses.contains(&destination)).then_some((other, HOST))
+                remote.any(|local| local.addresses.contains(&destination)).then_some((other, port))
             }
             _ => None,
         }

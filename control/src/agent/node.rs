@@ -340,6 +340,7 @@ impl Agent {
             locals: &self.locals,
             underlay: &self.underlay,
             host: self.host,
+            uplink: None,
             connections: self.connections,
             interfaces,
         });

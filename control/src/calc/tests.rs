@@ -56,6 +56,7 @@ fn tables(
             next_hops: BTreeMap::new(),
         },
         host: HostPort { port: PortId(0), mtu: 1500 },
+        uplink: None,
         connections: Connections::default(),
         interfaces: Interfaces { node: "node-1", uplink: None, addresses: &[] },
     })

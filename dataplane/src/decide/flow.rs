@@ -1,0 +1,240 @@
+//! Known flows and new ones: what is remembered, what is judged again, and the ICMP errors that belong to them.
+
+use super::key::{flow_key, key, query, transport};
+use super::{Memory, Settled, Subject, Way, connects, ends, settled};
+use crate::fate::DropReason;
+use crate::flow::{
+    Admission, Evicted, FlowDirection, FlowEntry, FlowKey, FlowTable, Orientation, Path, Verdict,
+};
+use crate::icmp;
+use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT, Untracked};
+use crate::tables::{Established, Tables, Via};
+use crate::wire::protocol;
+
+pub(super) fn flow(
+    tables: &Tables,
+    memory: &mut Memory,
+    subject: &Subject<'_>,
+    hash: u64,
+    now: u32,
+) -> Settled {
+    let (key, orientation) = flow_key(subject.parsed);
+    let mut keep = true;
+    if let Some(entry) = memory.flows.lookup(hash, &key, now) {
+        let direction = entry.direction(orientation);
+        match entry.admission(subject.flags(), direction) {
+            Admission::Cached => return follow(tables, entry, subject, direction, false, now),
+            // Were it denied, it would end what is to be kept.
+            Admission::Judge if is_kept(tables, entry) => keep = false,
+            Admission::Judge => return follow(tables, entry, subject, direction, true, now),
+            Admission::JudgeAlone => keep = false,
+            Admission::Recycle => {}
+        }
+    }
+    open(tables, memory, subject, hash, (key, orientation), keep, now)
+}
+
+/// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
+fn open(
+    tables: &Tables,
+    memory: &mut Memory,
+    subject: &Subject<'_>,
+    hash: u64,
+    (key, orientation): (FlowKey, Orientation),
+    keep: bool,
+    now: u32,
+) -> Settled {
+    let (source, destination) = (subject.parsed.source, subject.parsed.destination);
+    let ends = ends(tables, source, destination);
+    if !subject.entrance.admits(ends.from) {
+        return Settled::refused(subject.entrance.refusal());
+    }
+    let opens = subject.parsed.protocol != protocol::TCP || subject.flags().opens();
+    if !opens && tables.connections.tcp_strict {
+        return Settled::refused(DropReason::TcpWithoutFlow);
+    }
+    if !connects(tables, &ends) {
+        return Settled::refused(DropReason::NoRoute);
+    }
+    let grounds = judge::grounds(tables, &ends);
+    let judgement = judge::judge(tables, &ends, &grounds, subject.transport(), Untracked::NONE);
+    let settled = settled(&ends, &judgement);
+    if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
+        let mut entry = FlowEntry::open(key, orientation, subject.flags(), now);
+        stamp(&mut entry, tables, &ends, grounds, &judgement);
+        entry.pass(
+            FlowDirection::Original,
+            subject.flags(),
+            subject.segments,
+            subject.parsed.total_len as u64,
+            now,
+        );
+        match memory.flows.insert(hash, entry, now) {
+            Some(Evicted::Unestablished | Evicted::Established) => memory.evictions += 1,
+            Some(Evicted::Expired) | None => {}
+        }
+    }
+    settled
+}
+
+/// A packet of a known flow: what was decided stands while all that it rests on does; otherwise the flow is judged again,
+/// in its original direction, whichever way this packet goes.
+fn follow(
+    tables: &Tables,
+    entry: &mut FlowEntry,
+    subject: &Subject<'_>,
+    direction: FlowDirection,
+    judge: bool,
+    now: u32,
+) -> Settled {
+    let (ends, judgement) = current(tables, entry, judge);
+    let (near, far) = match direction {
+        FlowDirection::Original => (ends.from, ends.to),
+        FlowDirection::Reply => (ends.to, ends.from),
+    };
+    if !subject.entrance.admits(near) {
+        return Settled::refused(subject.entrance.refusal());
+    }
+    let mut settled = settled(&ends, &judgement);
+    if settled.verdict.is_ok() {
+        settled.verdict = Ok(Way { from: near, to: far });
+        entry.pass(
+            direction,
+            subject.flags(),
+            subject.segments,
+            subject.parsed.total_len as u64,
+            now,
+        );
+    } else {
+        entry.refuse(now);
+    }
+    settled
+}
+
+/// Brings a flow up to date with the tables and tells where it goes and what is thought of it.
+fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgement) {
+    let (source, _) = entry.key().source(entry.original());
+    let (destination, _) = entry.key().destination(entry.original());
+    let moved = entry.path.route_generation != tables.route_generation;
+    let ends = if moved {
+        ends(tables, source, destination)
+    } else {
+        Ends {
+            source: source.to_ip(),
+            destination: destination.to_ip(),
+            from: Via::decode(entry.path.next_hop_reply),
+            to: Via::decode(entry.path.next_hop_original),
+        }
+    };
+    let grounds = judge::grounds(tables, &ends);
+    if !moved && !judge && grounds == entry.rests_on {
+        let rules = entry.counters;
+        let (denied, slot) = match entry.verdict {
+            Verdict::Allow => return (ends, Judgement { denied: None, rules }),
+            Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
+            Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
+        };
+        // Without a slot it was not policy that ended the flow.
+        if slot != NO_SLOT {
+            return (ends, Judgement { denied: Some(denied), rules });
+        }
+    }
+    if !judge && is_kept(tables, entry) && leads_as_before(tables, entry, &ends) {
+        entry.path.route_generation = tables.route_generation;
+        return (ends, Judgement { denied: None, rules: entry.counters });
+    }
+    let judgement = if connects(tables, &ends) {
+        judge::judge(tables, &ends, &grounds, transport(entry), Untracked::NONE)
+    } else {
+        Judgement::without_rules(Some(DropReason::NoRoute))
+    };
+    stamp(entry, tables, &ends, grounds, &judgement);
+    (ends, judgement)
+}
+
+/// Whether a flow is to survive what policy says now.
+fn is_kept(tables: &Tables, entry: &FlowEntry) -> bool {
+    tables.connections.established == Established::Keep
+        && entry.verdict == Verdict::Allow
+        && entry.state().is_answered()
+}
+
+/// Whether a flow's ends are where they were: not, when another pod has an end's address.
+fn leads_as_before(tables: &Tables, entry: &FlowEntry, ends: &Ends) -> bool {
+    let path = &entry.path;
+    let hops = [path.next_hop_reply, path.next_hop_original];
+    hops == [ends.from, ends.to].map(Via::encode) && path.ports == local_ports(tables, ends)
+}
+
+fn local_ports(tables: &Tables, ends: &Ends) -> [u16; 2] {
+    [ends.from, ends.to].map(|via| match via {
+        Via::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.port.0),
+        Via::NoRoute | Via::Unreachable | Via::Node | Via::Host | Via::Tunnel(_) => 0,
+    })
+}
+
+/// Writes into a flow what was decided and what it rests on.
+fn stamp(
+    entry: &mut FlowEntry,
+    tables: &Tables,
+    ends: &Ends,
+    grounds: Grounds,
+    judgement: &Judgement,
+) {
+    (entry.verdict, entry.counters) = match judgement.denied {
+        None => (Verdict::Allow, judgement.rules),
+        Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, judgement.rules),
+        Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, judgement.rules),
+        // Not a rule's doing: the entry cannot hold the reason, so without slots the next packet asks again.
+        Some(_) => (Verdict::DenyEgress, Judgement::without_rules(None).rules),
+    };
+    entry.rests_on = grounds;
+    entry.path = Path {
+        route_generation: tables.route_generation,
+        next_hop_original: ends.to.encode(),
+        next_hop_reply: ends.from.encode(),
+        ports: local_ports(tables, ends),
+    };
+}
+
+/// An ICMP error: it passes with the flow that its quoted header names, towards the sender of what it quotes and from the
+/// side to which that was going.
+pub(super) fn related(
+    tables: &Tables,
+    flows: &mut FlowTable,
+    subject: &Subject<'_>,
+    now: u32,
+) -> Settled {
+    let unmatched = Settled::refused(DropReason::IcmpErrorUnmatched);
+    if !subject.entrance.admits(tables.route(subject.parsed.source.to_ip())) {
+        return Settled::refused(subject.entrance.refusal());
+    }
+    let Some(quoted) = icmp::quoted(subject.bytes, subject.parsed) else { return unmatched };
+    if quoted.source != subject.parsed.destination {
+        return unmatched;
+    }
+    // Hosts complain of what they were asked; nobody needs to know that an answer did not arrive.
+    let asked = quoted.icmp.and_then(|(kind, _)| query(quoted.source, quoted.protocol, kind));
+    if asked.is_some_and(|(_, asks)| !asks) {
+        return unmatched;
+    }
+    let ports = [quoted.source_port, quoted.destination_port];
+    let (key, orientation) =
+        key(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
+    let hash = flows.hash(&key);
+    let Some(entry) = flows.lookup(hash, &key, now) else { return unmatched };
+    let direction = entry.direction(orientation);
+    let (ends, judgement) = current(tables, entry, false);
+    let (back, forth) = match direction {
+        FlowDirection::Original => (ends.from, ends.to),
+        FlowDirection::Reply => (ends.to, ends.from),
+    };
+    if !subject.entrance.admits(forth) {
+        return unmatched;
+    }
+    let mut settled = settled(&ends, &judgement);
+    if settled.verdict.is_ok() {
+        settled.verdict = Ok(Way { from: forth, to: back });
+    }
+    settled
+}
