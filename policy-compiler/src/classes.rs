@@ -90,7 +90,10 @@ pub(crate) struct Classifying<'a> {
     atoms: &'a AtomTruths,
     /// By predicate what it says.
     said: &'a [Said],
-    of_atom: AHashMap<Option<IpNet>, (u32, Truth)>,
+    of_atom: AHashMap<Option<IpNet>, u32>,
+    atom_truths: Vec<Truth>,
+    /// The last atom and its number: neighbours mostly have one.
+    last: Option<(Option<IpNet>, u32)>,
     of_one: AHashMap<(KindId, u32), Identity>,
     of_several: AHashMap<(Box<[KindId]>, u32), Identity>,
     classes: Classes,
@@ -116,6 +119,8 @@ impl<'a> Classifying<'a> {
             atoms,
             said,
             of_atom: AHashMap::new(),
+            atom_truths: Vec::new(),
+            last: None,
             of_one: AHashMap::new(),
             of_several: AHashMap::new(),
             classes,
@@ -124,13 +129,10 @@ impl<'a> Classifying<'a> {
 
     /// The identity of an address that these kinds hold (ascending, distinct) in an atom.
     pub(crate) fn identity(&mut self, held: &[KindId], atom: Option<IpNet>) -> Identity {
-        let next = self.of_atom.len() as u32;
-        let atoms = self.atoms;
-        let (number, truth) = self
-            .of_atom
-            .entry(atom)
-            .or_insert_with(|| (next, atom.map(|atom| atoms.of(atom)).unwrap_or_default()));
-        let number = *number;
+        let number = match self.last {
+            Some((last, number)) if last == atom => number,
+            _ => self.atom(atom),
+        };
         let known = match held {
             [one] => self.of_one.get(&(*one, number)).copied(),
             several => self.of_several.get(&(Box::from(several), number)).copied(),
@@ -138,7 +140,7 @@ impl<'a> Classifying<'a> {
         if let Some(known) = known {
             return known;
         }
-        let [truth, around] = self.kinds.truth(held, truth);
+        let [truth, around] = self.kinds.truth(held, &self.atom_truths[number as usize]);
         let identity = self.interner.identity(Key::of([&truth, &around], self.said));
         match held {
             [one] => self.of_one.insert((*one, number), identity),
@@ -148,6 +150,16 @@ impl<'a> Classifying<'a> {
             self.class(identity, truth);
         }
         identity
+    }
+
+    fn atom(&mut self, atom: Option<IpNet>) -> u32 {
+        let Self { atoms, atom_truths, .. } = self;
+        let number = *self.of_atom.entry(atom).or_insert_with(|| {
+            atom_truths.push(atom.map(|atom| atoms.of(atom)).unwrap_or_default());
+            atom_truths.len() as u32 - 1
+        });
+        self.last = Some((atom, number));
+        number
     }
 
     fn class(&mut self, identity: Identity, truth: Truth) {

@@ -23,19 +23,52 @@ fn set(bits: &mut Bits, Range { start, end }: Range<usize>) {
     }
 }
 
+/// A set of members that stays: as runs while these are few.
+enum Places {
+    Runs(Vec<Range<usize>>),
+    Bits(Bits),
+}
+
+impl Places {
+    fn add_to(&self, bits: &mut Bits) {
+        match self {
+            Self::Runs(runs) => {
+                for run in runs {
+                    set(bits, run.clone());
+                }
+            }
+            Self::Bits(all) => bits.iter_mut().zip(all).for_each(|(word, all)| *word |= all),
+        }
+    }
+}
+
 /// The members of a domain by the value of a label.
 #[derive(Default)]
 struct Values<'m> {
-    by_value: AHashMap<&'m str, Vec<Range<usize>>>,
+    by_value: AHashMap<&'m str, Places>,
 }
 
 impl<'m> Values<'m> {
     fn add(&mut self, value: &'m str, places: Range<usize>) {
-        let runs = self.by_value.entry(value).or_default();
+        let known = self.by_value.entry(value).or_insert(Places::Runs(Vec::new()));
+        let Places::Runs(runs) = known else { return };
         match runs.last_mut() {
             Some(last) if last.end == places.start => last.end = places.end,
             _ => runs.push(places),
         }
+    }
+
+    /// Makes many runs one set.
+    fn settle(mut self, len: usize) -> Self {
+        let words = len.div_ceil(64);
+        for places in self.by_value.values_mut() {
+            if matches!(places, Places::Runs(runs) if runs.len() * 2 > words) {
+                let mut bits = vec![0; words];
+                places.add_to(&mut bits);
+                *places = Places::Bits(bits);
+            }
+        }
+        self
     }
 }
 
@@ -113,8 +146,9 @@ impl<'m> Domain<'m> {
     fn equal(&mut self, members: &'m Members<'_>, key: &str, value: &str) -> Bits {
         let mut bits = self.nobody();
         let values = self.values(members, key);
-        let places = values.by_value.get(value).into_iter().flatten();
-        places.for_each(|places| set(&mut bits, places.clone()));
+        if let Some(places) = values.by_value.get(value) {
+            places.add_to(&mut bits);
+        }
         bits
     }
 
@@ -127,9 +161,7 @@ impl<'m> Domain<'m> {
         let mut bits = self.nobody();
         for (value, places) in &self.values(members, key).by_value {
             if wanted(value) {
-                for places in places {
-                    set(&mut bits, places.clone());
-                }
+                places.add_to(&mut bits);
             }
         }
         bits
@@ -137,7 +169,7 @@ impl<'m> Domain<'m> {
 
     fn values(&mut self, members: &'m Members<'_>, key: &str) -> &Values<'m> {
         if !self.labels.contains_key(key) {
-            let values = values(&self.runs, members, key);
+            let values = values(&self.runs, members, key).settle(self.len);
             self.labels.insert(key.to_owned(), values);
         }
         &self.labels[key]

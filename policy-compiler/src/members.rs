@@ -138,13 +138,18 @@ impl<'m> Members<'m> {
             .collect();
         let mut current: Option<(&str, &Labels)> = None;
         for (ObjectName { namespace, name }, endpoint) in &model.endpoints {
-            let around = match current {
-                Some((known, labels)) if known == namespace => labels,
-                _ => model.namespace_labels(namespace),
+            // The first pod's name of the namespace stands for it in all: a run is told without reading it.
+            let (namespace, around) = match current {
+                Some(known) if known.0 == namespace => known,
+                _ => (namespace.as_str(), model.namespace_labels(namespace)),
             };
             current = Some((namespace, around));
-            let account = endpoint.service_account.as_deref().filter(|_| !accounts.is_empty());
-            let account = account.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();
+            let mut account = None;
+            // Not to look at the pod here saves a miss of the cache for each.
+            if !accounts.is_empty() {
+                let named = endpoint.service_account.as_deref();
+                account = named.and_then(|it| accounts.get(&(namespace, it))).copied();
+            }
             let what = What::Pod(endpoint);
             members.add(Member { namespace, name, what, around: Some(around), account });
         }
@@ -177,9 +182,10 @@ impl<'m> Members<'m> {
     /// Adds the runs of members of one kind, in order.
     fn runs_of(&mut self, range: Range<Position>) {
         let mut start = range.start;
-        for same in self.all[range]
-            .chunk_by(|a, b| a.around.is_some() && b.around.is_some() && a.namespace == b.namespace)
-        {
+        for same in self.all[range].chunk_by(|a, b| {
+            let same = std::ptr::eq(a.namespace, b.namespace) || a.namespace == b.namespace;
+            same && a.around.is_some() && b.around.is_some()
+        }) {
             let positions = start..start + same.len();
             start = positions.end;
             let namespace = same.first().filter(|it| it.around.is_some()).map(|it| it.namespace);

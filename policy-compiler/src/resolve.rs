@@ -10,7 +10,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 use ipnet::IpNet;
 
 use crate::model::{
@@ -359,26 +359,22 @@ struct Ordered<'m> {
 impl<'m> Ordered<'m> {
     /// The policies that may select one of `local`; the others, as a rule nearly all, are not even sorted.
     fn new(model: &'m Model, local: &BTreeSet<LocalName>) -> Self {
-        let namespaces: BTreeSet<&str> = local.iter().map(|name| name.namespace.as_str()).collect();
-        let candidates = model.policies.iter().filter_map(|(name, policy)| {
-            let required = policy.selector.required_values(NAMESPACE);
-            let here = required.as_ref().is_none_or(|required| {
-                required.iter().any(|namespace| namespaces.contains(namespace))
-            });
-            here.then_some((name, policy.as_ref(), required))
-        });
+        let namespaces: AHashSet<&str> = local.iter().map(|name| name.namespace.as_str()).collect();
+        let here = |namespace: &str| namespaces.contains(namespace);
+        let candidates =
+            model.policies.iter().filter(|(_, policy)| policy.selector.may_match(NAMESPACE, &here));
         let mut all: Vec<_> = candidates
-            .map(|(name, policy, required)| {
+            .map(|(name, policy)| {
                 let tier = model.tier_place(&policy.tier);
-                ((tier, policy.order, name.sort_key()), name, policy, required)
+                ((tier, policy.order, name.sort_key()), name, policy.as_ref())
             })
             .collect();
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut ordered =
             Self { all: Vec::new(), by_namespace: AHashMap::new(), anywhere: Vec::new() };
-        for (index, (_, name, policy, required)) in all.into_iter().enumerate() {
+        for (index, (_, name, policy)) in all.into_iter().enumerate() {
             ordered.all.push((name, policy));
-            match required {
+            match policy.selector.required_values(NAMESPACE) {
                 Some(namespaces) => {
                     for namespace in namespaces {
                         ordered.by_namespace.entry(namespace.to_owned()).or_default().push(index);

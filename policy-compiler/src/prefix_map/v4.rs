@@ -83,6 +83,10 @@ impl Trie {
             let Some((address, ..)) = block.first() else { continue };
             let page = second(&mut root[(address >> 16) as usize], &mut pages);
             let cell = &mut page[(address >> 8 & 0xff) as usize];
+            if let Some((kind, lines)) = hosts(*cell, block).and_then(|runs| short(&runs)) {
+                *cell = blocks.add_short(kind, &lines);
+                continue;
+            }
             let mut cells = [*cell; 256];
             for length in 25..=32u8 {
                 for (address, _, value) in block.iter().filter(|entry| entry.1 == length) {
@@ -205,7 +209,7 @@ impl Trie {
     }
 
     fn write(&self, cells: &[u32; 256]) -> Option<u32> {
-        match short(cells) {
+        match runs(cells).and_then(|runs| short(&runs)) {
             Some((kind, lines)) => Some(BLOCK | kind | self.write_lines(used(kind, &lines))?),
             None => self.write_page(cells),
         }
@@ -300,12 +304,17 @@ struct Blocks {
 
 impl Blocks {
     fn add(&mut self, cells: &[u32; 256]) -> u32 {
+        if let Some((kind, lines)) = runs(cells).and_then(|runs| short(&runs)) {
+            return self.add_short(kind, &lines);
+        }
         let first = self.lines.len() as u32;
-        let Some((kind, lines)) = short(cells) else {
-            push(&mut self.lines, cells);
-            return BLOCK | PAGE | first;
-        };
-        self.lines.extend(used(kind, &lines).iter().map(|words| Line::from(*words)));
+        push(&mut self.lines, cells);
+        BLOCK | PAGE | first
+    }
+
+    fn add_short(&mut self, kind: u32, lines: &[[u32; WORDS]; 2]) -> u32 {
+        let first = self.lines.len() as u32;
+        self.lines.extend(used(kind, lines).iter().map(|words| Line::from(*words)));
         BLOCK | kind | first
     }
 }
@@ -320,22 +329,64 @@ fn used(kind: u32, lines: &[[u32; WORDS]; 2]) -> &[[u32; WORDS]] {
     if kind == ONE { &lines[..1] } else { lines }
 }
 
-/// The short block of these cells, if there is one.
-fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
-    let mut runs: [(u8, u32); 25] = [(0, 0); 25];
-    let mut count = 0;
-    for (value, start) in cells.iter().zip(0u8..=255) {
-        if count == 0 || runs[count - 1].1 != *value {
-            *runs.get_mut(count)? = (start, *value);
-            count += 1;
+/// The first key and the value of each run of one value, ascending from key 0.
+#[derive(Default)]
+struct Runs {
+    all: [(u8, u32); MOST_RUNS],
+    count: usize,
+}
+
+const MOST_RUNS: usize = 25;
+
+impl Runs {
+    /// From `start` on `value` is in force; `start` is at least that of the last run. `None`: too many.
+    fn push(&mut self, start: u8, value: u32) -> Option<()> {
+        if self.count > 0 && self.all[self.count - 1].0 == start {
+            self.count -= 1;
+        }
+        if self.count == 0 || self.all[self.count - 1].1 != value {
+            *self.all.get_mut(self.count)? = (start, value);
+            self.count += 1;
+        }
+        Some(())
+    }
+}
+
+/// The runs of a /24 in which there are only hosts, ascending, around them `value`.
+fn hosts(value: u32, entries: &[(u32, u8, u32)]) -> Option<Runs> {
+    let mut runs = Runs::default();
+    runs.push(0, value)?;
+    // Of several values of one host the last is the largest.
+    for of_host in entries.chunk_by(|a, b| a.0 == b.0) {
+        let (address, length, host) = *of_host.last()?;
+        if length != 32 || of_host[0].1 != 32 {
+            return None;
+        }
+        runs.push(address as u8, host)?;
+        if let Some(next) = (address as u8).checked_add(1) {
+            runs.push(next, value)?;
         }
     }
-    let (kind, starts, values) = *SHORT.iter().find(|(_, _, values)| count <= *values)?;
+    Some(runs)
+}
+
+fn runs(cells: &[u32; 256]) -> Option<Runs> {
+    let mut runs = Runs::default();
+    for (value, start) in cells.iter().zip(0..=u8::MAX) {
+        runs.push(start, *value)?;
+    }
+    Some(runs)
+}
+
+/// The short block of these runs, if there is one.
+fn short(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
+    let Runs { all, count } = runs;
+    let (kind, starts, values) = *SHORT.iter().find(|(_, _, values)| count <= values)?;
     let mut words = [[0; WORDS]; 2];
     // Behind the last run: starts that only the last key reaches, with the last value.
-    let last = runs[count - 1].1;
-    for (index, run) in runs.iter().enumerate().take(values) {
-        let (start, value) = if index < count { *run } else { (u8::MAX, last) };
+    let last = all[count - 1].1;
+    for (index, run) in all.iter().enumerate().take(values) {
+        let (start, value) = if index < *count { *run } else { (u8::MAX, last) };
         if let Some(start_at) = index.checked_sub(1) {
             words[0][start_at / 4] |= u32::from(start) << (start_at % 4 * 8);
         }

@@ -242,6 +242,19 @@ impl Selector {
         }
     }
 
+    /// Whether labels may match in which `wanted` has one of the values that `may_be` says; `false` is certain.
+    pub(crate) fn may_match(&self, wanted: &str, may_be: &impl Fn(&str) -> bool) -> bool {
+        match &*self.0 {
+            Node::Compare { key, how: Comparison::Equal, value } if key == wanted => may_be(value),
+            Node::Among { key, values, negated: false } if key == wanted => {
+                values.iter().any(|value| may_be(value))
+            }
+            Node::And(all) => all.iter().all(|one| one.may_match(wanted, may_be)),
+            Node::Or(all) => all.iter().any(|one| one.may_match(wanted, may_be)),
+            _ => true,
+        }
+    }
+
     /// Labels that must be there, each with one of some values if there are any, if the selector is to match.
     pub fn required_labels(&self) -> Vec<(&str, Option<Vec<&str>>)> {
         match &*self.0 {
