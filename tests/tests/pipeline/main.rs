@@ -9,5 +9,6 @@ mod flows;
 mod fragments;
 mod hops;
 mod hosts;
+mod hosts_oracle;
 mod offload;
 mod oracle;
