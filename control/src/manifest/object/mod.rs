@@ -206,7 +206,7 @@ impl Kind {
                 "until it is valid, policies whose rules may mean it deny everything of what they select"
             }
             Self::HostEndpoint => {
-                "until it is valid, interfaces that no other host endpoint is for pass nothing"
+                "until it is valid, interfaces that no valid one is for pass nothing that a policy for forwarded traffic may deny, and of the node's own traffic only failsafe ports"
             }
             Self::Profile => "until it is valid, endpoints that need it are denied",
             Self::FelixConfiguration => {
