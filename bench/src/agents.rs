@@ -103,7 +103,7 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
     let names: &[&str] = if shape.across { &["node-1", "node-2"] } else { &["node-1"] };
     let agents = names
         .iter()
-        .map(|name| Agent::start(&folder, name, shape.cores))
+        .map(|name| Agent::start(&folder, name, shape.cores.of_worker(Some(name) == names.last())))
         .collect::<Result<Vec<_>, _>>()?;
     let mut cluster = Cluster { folder, agents };
     let (from, to) = cluster.attach_both()?;
@@ -125,7 +125,7 @@ fn write(folder: &FilePath, name: &str, text: &str) -> Result<(), Error> {
 }
 
 impl Agent {
-    fn start(folder: &TempDir, name: &str, cores: Cores) -> Result<Self, Error> {
+    fn start(folder: &TempDir, name: &str, core: Option<usize>) -> Result<Self, Error> {
         let socket = folder.path().join(format!("{name}.sock"));
         let log = folder.path().join(format!("{name}.log"));
         let out = File::create(&log).map_err(io("no log for the agent"))?;
@@ -135,7 +135,7 @@ impl Agent {
         command.args(["--name", name, "--uplink", "eth0"]);
         command.arg("--datastore").arg(folder.path().join("manifests"));
         command.arg("--socket").arg(&socket);
-        if let Some(core) = cores.agent {
+        if let Some(core) = core {
             command.args(["--pin", &core.to_string()]);
         }
         let child = command

@@ -1,9 +1,11 @@
 //! Who runs on which core.
 
+use std::str::FromStr;
+
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Where the parts of a measurement run. The agent's worker is left to the scheduler unless it is given a core.
+/// Where the parts of a measurement run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
     /// The sender's thread. Kernel forwarding mostly runs here too: a veth hands its packets on in the sender's context.
@@ -11,23 +13,63 @@ pub struct Cores {
     /// The receiver's thread.
     pub receiver: usize,
     /// The worker of each agent.
-    pub agent: Option<usize>,
+    pub agent: Placement,
+}
+
+/// Where the agents' workers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// All on this core.
+    On(usize),
+    /// Each beside the end that it shares a node with; on the receiver's core if it has both.
+    BesideTheEnds,
+    /// Where the scheduler puts them.
+    Anywhere,
+}
+
+impl FromStr for Placement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ends" => Ok(Self::BesideTheEnds),
+            "scheduler" => Ok(Self::Anywhere),
+            core => core.parse().map(Self::On).map_err(|_| {
+                format!("\"{core}\" is no core: give its number, or `ends` or `scheduler`")
+            }),
+        }
+    }
 }
 
 impl Cores {
-    /// The machine's: the first two that this process may use, and the third for the agent if there is one.
+    /// The machine's: the first two that this process may use, and the third for the agents if there is one.
     pub fn of_this_machine() -> Self {
         let allowed = allowed();
         let sender = allowed.first().copied().unwrap_or(0);
         let receiver = allowed.get(1).copied().unwrap_or(sender);
-        Self { sender, receiver, agent: allowed.get(2).copied() }
+        let agent = allowed.get(2).map_or(Placement::BesideTheEnds, |&core| Placement::On(core));
+        Self { sender, receiver, agent }
+    }
+
+    /// The core of the worker that holds these ends; `None`: the scheduler's choice.
+    pub fn of_worker(&self, holds_receiver: bool) -> Option<usize> {
+        match self.agent {
+            Placement::On(core) => Some(core),
+            Placement::BesideTheEnds => {
+                Some(if holds_receiver { self.receiver } else { self.sender })
+            }
+            Placement::Anywhere => None,
+        }
     }
 
     /// In words, for the head of the report.
     pub fn describe(&self) -> String {
         let agent = match self.agent {
-            Some(core) => format!("agent's worker on core {core}"),
-            None => "agent's worker where the scheduler puts it".to_owned(),
+            Placement::On(core) => format!("agents' workers on core {core}"),
+            Placement::BesideTheEnds => {
+                "agents' workers beside their ends (same node: beside the receiver)".to_owned()
+            }
+            Placement::Anywhere => "agents' workers where the scheduler puts them".to_owned(),
         };
         format!("sender on core {}, receiver on core {}, {agent}", self.sender, self.receiver)
     }

@@ -7,7 +7,7 @@ use clap::Parser;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use manx_bench::agents::{self, AGENT};
 use manx_bench::comparison::{Comparison, Ground, Paths};
-use manx_bench::cores::Cores;
+use manx_bench::cores::{Cores, Placement};
 use manx_bench::error::Error;
 use manx_bench::path::Between;
 use manx_bench::statistics::{Pair, Summary};
@@ -29,9 +29,10 @@ struct Arguments {
     /// Rules in each of the two policies besides the one that allows the traffic
     #[arg(long, default_value_t = 100, value_name = "N")]
     rules: usize,
-    /// Core of each agent's worker; the third that this process may use, if there is one, else where the scheduler puts it
+    /// Where the agents' workers run: a core, `ends` (each beside the end on its node) or `scheduler`. Default: the third core
+    /// that this process may use, else `ends`
     #[arg(long, value_name = "CORE")]
-    agent_core: Option<usize>,
+    agent_core: Option<Placement>,
 }
 
 fn main() -> ExitCode {
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut cores = Cores::of_this_machine();
-    cores.agent = arguments.agent_core.or(cores.agent);
+    cores.agent = arguments.agent_core.unwrap_or(cores.agent);
     world::enter()?;
     describe(arguments, cores);
     let mut table = Table::new();
