@@ -53,11 +53,20 @@ pub fn run_agent(arguments: impl Iterator<Item = String>) -> Result<(), String> 
     node::run(&arguments.node).map_err(|error| error.to_string())
 }
 
+/// An encapsulation between nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlay {
+    /// IPIP.
+    Ipip,
+    /// VXLAN.
+    Vxlan,
+}
+
 /// What a cluster is like.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Whether the two pods are on two nodes, with IPIP between them, or on one.
-    pub across: bool,
+    /// What is between the pods if they are on two nodes; `None`: they are on one.
+    pub across: Option<Overlay>,
     /// How many rules the policies hold besides the one that allows the traffic.
     pub rules: usize,
     /// Where the workers run.
@@ -94,13 +103,13 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
     write(&datastore, "cluster.yaml", &cluster_manifest(shape))?;
     let nodes = [named(&folder, "node-1")?, named(&folder, "node-2")?];
     // Pods get what is left beside a tunnel header. On one node they are to have the same MTU as the kernel's ends.
-    let mtu = if shape.across { kernel::MTU } else { kernel::MTU + IPIP_OVERHEAD };
+    let mtu = if shape.across.is_some() { kernel::MTU } else { kernel::MTU + IPIP_OVERHEAD };
     kernel::veth(&nodes[0], "eth0", &nodes[1], "eth0", mtu)?;
     for (netns, host) in nodes.iter().zip([2, 3]) {
         kernel::address(netns, "eth0", kernel::net(172, 18, 0, host, 24))?;
         netns::run_in(netns, || sysctl::set("ipv4/ip_forward", "1"))??;
     }
-    let names: &[&str] = if shape.across { &["node-1", "node-2"] } else { &["node-1"] };
+    let names: &[&str] = if shape.across.is_some() { &["node-1", "node-2"] } else { &["node-1"] };
     let agents = names
         .iter()
         .map(|name| Agent::start(&folder, name, shape.cores.of_worker(Some(name) == names.last())))
@@ -268,10 +277,14 @@ fn cluster_manifest(shape: Shape) -> String {
             node + 1
         );
     }
+    let mode = match shape.across {
+        Some(Overlay::Vxlan) => "vxlanMode",
+        None | Some(Overlay::Ipip) => "ipipMode",
+    };
     let _ = write!(
         text,
         "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{ name: pool }}\n\
-         spec: {{ cidr: 10.244.0.0/16, ipipMode: Always }}\n---\n\
+         spec: {{ cidr: 10.244.0.0/16, {mode}: Always }}\n---\n\
          apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {NAMESPACE} }}\n---\n\
          apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
          metadata: {{ name: default-deny, namespace: {NAMESPACE} }}\n\
@@ -331,13 +344,13 @@ mod tests {
 
     #[test]
     fn the_manifests_are_without_a_fault_and_hold_the_rules_asked_for() {
-        for across in [false, true] {
+        for across in [None, Some(Overlay::Ipip), Some(Overlay::Vxlan)] {
             let folder = tempfile::tempdir().unwrap();
             let shape = Shape { across, rules: 300, cores: Cores::of_this_machine() };
             write(folder.path(), "cluster.yaml", &cluster_manifest(shape)).unwrap();
             let ends = [
                 ("left", 0, "10.244.1.2".parse().unwrap()),
-                ("right", usize::from(across), "10.244.2.2".parse().unwrap()),
+                ("right", usize::from(across.is_some()), "10.244.2.2".parse().unwrap()),
             ];
             write(folder.path(), "pods.yaml", &pods_manifest(&ends)).unwrap();
             let cluster = import::import(&Store::load(folder.path()));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::agents::{self, Shape};
+use crate::agents::{self, Overlay, Shape};
 use crate::cores::Cores;
 use crate::error::Error;
 use crate::kernel;
@@ -25,6 +25,12 @@ pub enum Comparison {
     Tunnel,
     /// UDP ping-pong across nodes by IPIP, beside a kernel VXLAN device
     TunnelLatency,
+    /// One TCP stream across nodes by VXLAN, beside a kernel VXLAN device
+    Vxlan,
+    /// UDP ping-pong across nodes by VXLAN, beside a kernel VXLAN device
+    VxlanLatency,
+    /// One TCP stream across nodes by VXLAN, beside a kernel VXLAN device whose super-packets cross the veth whole
+    VxlanWhole,
 }
 
 /// What of an underlay or a node is compared: two comparisons with the same ground share their paths.
@@ -33,7 +39,22 @@ pub enum Ground {
     /// Both ends on one node.
     SameNode,
     /// The ends on two nodes.
-    AcrossNodes,
+    AcrossNodes {
+        /// By what Manx carries the packets.
+        overlay: Overlay,
+        /// Whether the kernel's side hands super-packets over whole.
+        whole: bool,
+    },
+}
+
+impl Ground {
+    /// All, in the order of the report.
+    pub const ALL: [Self; 4] = [
+        Self::SameNode,
+        Self::AcrossNodes { overlay: Overlay::Ipip, whole: false },
+        Self::AcrossNodes { overlay: Overlay::Vxlan, whole: false },
+        Self::AcrossNodes { overlay: Overlay::Vxlan, whole: true },
+    ];
 }
 
 impl Comparison {
@@ -41,7 +62,13 @@ impl Comparison {
     pub const fn ground(self) -> Ground {
         match self {
             Self::Stream | Self::Packets | Self::Latency => Ground::SameNode,
-            Self::Tunnel | Self::TunnelLatency => Ground::AcrossNodes,
+            Self::Tunnel | Self::TunnelLatency => {
+                Ground::AcrossNodes { overlay: Overlay::Ipip, whole: false }
+            }
+            Self::Vxlan | Self::VxlanLatency => {
+                Ground::AcrossNodes { overlay: Overlay::Vxlan, whole: false }
+            }
+            Self::VxlanWhole => Ground::AcrossNodes { overlay: Overlay::Vxlan, whole: true },
         }
     }
 
@@ -51,8 +78,11 @@ impl Comparison {
             Self::Stream => "same node, TCP, one stream, Gbit/s",
             Self::Packets => "same node, UDP one way, 64-byte packets, Mpps that arrived",
             Self::Latency => "same node, UDP ping-pong, median round trip, us",
-            Self::Tunnel => "across nodes, TCP, one stream, Gbit/s",
-            Self::TunnelLatency => "across nodes, UDP ping-pong, median round trip, us",
+            Self::Tunnel => "across nodes, IPIP, TCP, one stream, Gbit/s",
+            Self::TunnelLatency => "across nodes, IPIP, UDP ping-pong, median round trip, us",
+            Self::Vxlan => "across nodes, VXLAN, TCP, one stream, Gbit/s",
+            Self::VxlanLatency => "across nodes, VXLAN, UDP ping-pong, median round trip, us",
+            Self::VxlanWhole => "the same, kernel's super-packets whole, TCP, one stream, Gbit/s",
         }
     }
 
@@ -61,15 +91,21 @@ impl Comparison {
         match self {
             Self::Stream => Some(0.7),
             Self::Packets | Self::Tunnel => Some(0.5),
-            Self::Latency | Self::TunnelLatency => None,
+            Self::Vxlan => Some(1.2),
+            Self::VxlanWhole => Some(0.8),
+            Self::Latency | Self::TunnelLatency | Self::VxlanLatency => None,
         }
     }
 
     fn measure(self, path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> {
         match self {
-            Self::Stream | Self::Tunnel => traffic::stream(path, length, cores),
+            Self::Stream | Self::Tunnel | Self::Vxlan | Self::VxlanWhole => {
+                traffic::stream(path, length, cores)
+            }
             Self::Packets => traffic::flood(path, length, cores),
-            Self::Latency | Self::TunnelLatency => traffic::ping_pong(path, length, cores),
+            Self::Latency | Self::TunnelLatency | Self::VxlanLatency => {
+                traffic::ping_pong(path, length, cores)
+            }
         }
     }
 
@@ -93,8 +129,10 @@ pub struct Paths {
 impl Paths {
     /// Builds both.
     pub fn build(ground: Ground, rules: usize, cores: Cores) -> Result<Self, Error> {
-        let across = ground == Ground::AcrossNodes;
-        let kernel = if across { kernel::vxlan()? } else { kernel::routing()? };
+        let (kernel, across) = match ground {
+            Ground::SameNode => (kernel::routing()?, None),
+            Ground::AcrossNodes { overlay, whole } => (kernel::vxlan(whole)?, Some(overlay)),
+        };
         let manx = agents::path(Shape { across, rules, cores })?;
         Ok(Self { kernel, manx })
     }

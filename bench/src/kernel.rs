@@ -36,17 +36,20 @@ pub fn routing() -> Result<Path, Error> {
     })
 }
 
-/// A VXLAN device at each end of one veth pair, tunnel segmentation off: what crosses the veth is what a wire would carry.
+/// A VXLAN device at each end of one veth pair, tunnel segmentation off: what crosses the veth is what a wire would carry; or,
+/// with `whole`, as the devices are, so that super-packets cross it whole.
 /// The ends are the nodes themselves, which is one hop less than pods behind them would have.
-pub fn vxlan() -> Result<Path, Error> {
+pub fn vxlan(whole: bool) -> Result<Path, Error> {
     let (left, right) = (namespace()?, namespace()?);
     veth(&left, "eth0", &right, "eth0", MTU)?;
     let node = |host| Ipv4Addr::new(172, 18, 0, host);
     for (end, host, peer) in [(&left, 2, 3), (&right, 3, 2)] {
         address(end, "eth0", net(172, 18, 0, host, 24))?;
-        let off = ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
-        netns::run_in(end, || sys::features_off("eth0", &off))?
-            .map_err(io("the tunnel segmentation of eth0 cannot be switched off"))?;
+        if !whole {
+            let off = ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
+            netns::run_in(end, || sys::features_off("eth0", &off))?
+                .map_err(io("the tunnel segmentation of eth0 cannot be switched off"))?;
+        }
         add_vxlan(end, node(peer))?;
         address(end, VXLAN, net(10, 98, 0, host, 24))?;
     }

@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use manx_dataplane::encapsulation::{LinkAddresses, Outer};
+use manx_dataplane::encapsulation::{Encapsulation, LinkAddresses, Outer};
 use manx_dataplane::tables::{
     Connections, Endpoint, HostPolicy, HostPort, InterfaceChains, OwnedChains, PortId, Role,
-    Tables, Tunnel, Via,
+    TUNNELS_OF_A_NODE, Tables, Tunnel, Via,
 };
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{ChainId, Image};
@@ -20,12 +20,20 @@ use manx_policy_compiler::model::{Direction, Noted, ObjectName, Reason, Verdict}
 use manx_policy_compiler::prefix_map::PrefixMap;
 use manx_policy_compiler::resolve::Stage;
 
-use crate::import::Cluster;
+use crate::import::{Cluster, Overlay};
 use crate::interfaces::Interfaces;
-use crate::topology::{Leads, Topology};
+use crate::topology::{Leads, Peer, Topology};
 
-/// Bytes of the outer IPv4 header: what a tunnel's MTU is smaller by than the underlay's.
-pub const IPIP_OVERHEAD: u32 = 20;
+/// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
+const VNI: u32 = 4096;
+
+/// What is put around a packet of this overlay. A tunnel's MTU is smaller by its headers than the underlay's.
+pub const fn encapsulation(overlay: Overlay) -> Encapsulation {
+    match overlay {
+        Overlay::Ipip => Encapsulation::Ipip,
+        Overlay::Vxlan => Encapsulation::Vxlan { vni: VNI },
+    }
+}
 
 /// A pod that is attached to this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +59,8 @@ pub struct Underlay {
     pub packet_socket: Option<(PortId, [u8; 6])>,
     /// Hardware address of the next hop to each peer that it can reach; others go by the raw socket.
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
+    /// VXLAN's socket, once some pool asks for it.
+    pub vxlan: Option<PortId>,
 }
 
 /// Everything a node's tables are made of.
@@ -78,7 +88,8 @@ pub struct Inputs<'a> {
 #[derive(Default)]
 pub struct Calculation {
     compiler: Compiler,
-    tunnel_indexes: BTreeMap<Ipv4Addr, u32>,
+    /// The number of each node to which there has been a tunnel.
+    tunnel_nodes: BTreeMap<Ipv4Addr, u32>,
     version: u64,
     route_generation: u32,
     ways: Option<Ways>,
@@ -135,10 +146,14 @@ impl Calculation {
         let image = Arc::new(self.compiler.compile(&inputs.cluster.model, &local_names));
         let tunnels = self.tunnels(inputs);
         let routes = self.routes(inputs);
-        let peers = inputs.topology.peers();
-        let peers = peers
-            .into_iter()
-            .filter_map(|peer| Some((peer, *self.tunnel_indexes.get(&peer)?)))
+        let peers = inputs
+            .topology
+            .senders
+            .iter()
+            .filter_map(|&peer| {
+                let key = (peer.address, encapsulation(peer.overlay));
+                Some((key, self.tunnel_index(peer)?))
+            })
             .collect();
         let ways = Ways {
             routes,
@@ -188,30 +203,33 @@ impl Calculation {
     fn tunnels(&mut self, inputs: &Inputs<'_>) -> Vec<Option<Tunnel>> {
         let peers = inputs.topology.peers();
         for peer in &peers {
-            let next = self.tunnel_indexes.len() as u32;
-            self.tunnel_indexes.entry(*peer).or_insert(next);
+            let next = self.tunnel_nodes.len() as u32;
+            self.tunnel_nodes.entry(peer.address).or_insert(next);
         }
         let Some(local) = inputs.topology.underlay else { return Vec::new() };
-        let mut tunnels = vec![None; self.tunnel_indexes.len()];
+        let mut tunnels = vec![None; self.tunnel_nodes.len() * TUNNELS_OF_A_NODE as usize];
         let underlay = inputs.underlay;
         for peer in peers {
-            let (outer, port) = match (underlay.packet_socket, underlay.next_hops.get(&peer)) {
-                (Some((packet_socket, own)), Some(next_hop)) => (
-                    Outer::new(
-                        local,
-                        peer,
-                        Some(LinkAddresses { source: own, destination: *next_hop }),
-                    ),
-                    packet_socket,
-                ),
-                _ => (Outer::new(local, peer, None), underlay.raw),
+            let made = match peer.overlay {
+                Overlay::Ipip => Some(ipip(underlay, local, peer.address)),
+                Overlay::Vxlan => vxlan(inputs, local, peer.address),
             };
-            let mtu = underlay.mtu.saturating_sub(IPIP_OVERHEAD);
-            if let Some(index) = self.tunnel_indexes.get(&peer) {
-                tunnels[*index as usize] = Some(Tunnel { remote: peer, outer, port, mtu });
+            let headers = encapsulation(peer.overlay).header_len() as u32;
+            let mtu = underlay.mtu.saturating_sub(headers);
+            if let (Some((outer, port)), Some(index)) = (made, self.tunnel_index(peer)) {
+                tunnels[index as usize] = Some(Tunnel { remote: peer.address, outer, port, mtu });
             }
         }
         tunnels
+    }
+
+    fn tunnel_index(&self, peer: Peer) -> Option<u32> {
+        let node = self.tunnel_nodes.get(&peer.address)?;
+        let which = match peer.overlay {
+            Overlay::Ipip => 0,
+            Overlay::Vxlan => 1,
+        };
+        Some(node * TUNNELS_OF_A_NODE + which)
     }
 
     fn routes(&self, inputs: &Inputs<'_>) -> BTreeMap<IpNet, Via> {
@@ -219,9 +237,7 @@ impl Calculation {
             Leads::Local => Via::Unreachable,
             Leads::Node => Via::Node,
             Leads::Direct(_) | Leads::World => Via::Host,
-            Leads::Tunnel(peer) => {
-                self.tunnel_indexes.get(peer).map_or(Via::NoRoute, |index| Via::Tunnel(*index))
-            }
+            Leads::Tunnel(peer) => self.tunnel_index(*peer).map_or(Via::NoRoute, Via::Tunnel),
             Leads::Nowhere => Via::NoRoute,
         };
         let mut routes: BTreeMap<_, _> =
@@ -383,6 +399,24 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> Option<Int
     Some(InterfaceChains { forward: both(Stage::Forward)?, owned: owned.then_some(rest) })
 }
 
+/// By the packet socket where the next hop is known, else by the raw socket.
+fn ipip(underlay: &Underlay, local: Ipv4Addr, peer: Ipv4Addr) -> (Outer, PortId) {
+    match (underlay.packet_socket, underlay.next_hops.get(&peer)) {
+        (Some((packet_socket, own)), Some(next_hop)) => {
+            let link = LinkAddresses { source: own, destination: *next_hop };
+            (Outer::ipip(local, peer, Some(link)), packet_socket)
+        }
+        _ => (Outer::ipip(local, peer, None), underlay.raw),
+    }
+}
+
+/// `None` without the socket.
+fn vxlan(inputs: &Inputs<'_>, local: Ipv4Addr, peer: Ipv4Addr) -> Option<(Outer, PortId)> {
+    let macs = &inputs.topology.vxlan_macs;
+    let inner = LinkAddresses { source: *macs.get(&local)?, destination: *macs.get(&peer)? };
+    Some((Outer::vxlan(local, peer, VNI, inner), inputs.underlay.vxlan?))
+}
+
 fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     let mut roles = Vec::new();
     let mut set = |port: PortId, role| {
@@ -399,6 +433,9 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     set(inputs.underlay.raw, Role::Underlay);
     if let Some((packet_socket, _)) = inputs.underlay.packet_socket {
         set(packet_socket, Role::Underlay);
+    }
+    if let Some(vxlan) = inputs.underlay.vxlan {
+        set(vxlan, Role::Underlay);
     }
     for local in inputs.locals.values() {
         set(local.port, Role::Endpoint(local.index));

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use crate::import::{Cluster, Node, Overlap};
+use crate::import::{Cluster, Node, Overlap, Overlay, Pool};
 use crate::ipam;
-use crate::manifest::object::IpipMode;
+use crate::manifest::object::EncapsulationMode;
 
 /// Where a prefix leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,12 +19,21 @@ pub enum Leads {
     Node,
     /// Another node's block, unencapsulated, by that node's address.
     Direct(IpAddr),
-    /// Another node's block, by IPIP to that node's address.
-    Tunnel(Ipv4Addr),
+    /// Another node's block, encapsulated to that node.
+    Tunnel(Peer),
     /// Part of a pool that no node has: never out by the default route.
     Nowhere,
     /// Everything else.
     World,
+}
+
+/// The far end of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer {
+    /// The node's address.
+    pub address: Ipv4Addr,
+    /// The encapsulation.
+    pub overlay: Overlay,
 }
 
 /// How the node itself reaches a block of pod addresses.
@@ -65,18 +74,27 @@ pub struct Topology {
     pub tunnel_addresses: Vec<IpAddr>,
     /// Where other nodes send tunnel packets.
     pub underlay: Option<Ipv4Addr>,
+    /// The nodes that send here, and how: by the pools of this node's own blocks.
+    pub senders: BTreeSet<Peer>,
+    /// The hardware addresses by which VXLAN's frames name the nodes, by the address of each.
+    pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
     /// Other nodes' blocks that lie in no pool, and the nodes. They lead nowhere.
     pub unpooled: BTreeMap<IpNet, String>,
 }
 
 impl Topology {
-    /// The nodes to which there is a tunnel, in order.
-    pub fn peers(&self) -> BTreeSet<Ipv4Addr> {
+    /// The far ends of the tunnels that packets leave by, in order.
+    pub fn receivers(&self) -> BTreeSet<Peer> {
         let tunnel = |leads: &Leads| match leads {
             Leads::Tunnel(peer) => Some(*peer),
             Leads::Local | Leads::Node | Leads::Direct(_) | Leads::Nowhere | Leads::World => None,
         };
         self.prefixes.values().filter_map(tunnel).collect()
+    }
+
+    /// The far ends of all tunnels, in order.
+    pub fn peers(&self) -> BTreeSet<Peer> {
+        self.receivers().union(&self.senders).copied().collect()
     }
 
     /// What is wrong with the cluster as this node sees it.
@@ -156,10 +174,10 @@ fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// The mode of the smallest pool around `block`.
-fn mode(cluster: &Cluster, block: &IpNet) -> Option<IpipMode> {
+/// The smallest pool around `block`.
+fn pool<'a>(cluster: &'a Cluster, block: &IpNet) -> Option<&'a Pool> {
     let around = cluster.pools.iter().filter(|pool| pool.cidr.contains(block));
-    around.max_by_key(|pool| pool.cidr.prefix_len()).map(|pool| pool.ipip_mode)
+    around.max_by_key(|pool| pool.cidr.prefix_len())
 }
 
 /// How `remote`'s `block` is reached from `here`, as its pool says. Outside of all pools: nowhere. Calico would send it
@@ -168,14 +186,20 @@ fn mode(cluster: &Cluster, block: &IpNet) -> Option<IpipMode> {
 fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Leads {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else { return Leads::Nowhere };
-    let Some(mode) = mode(cluster, block) else { return Leads::Nowhere };
-    let encapsulate = match mode {
-        IpipMode::Never => false,
-        IpipMode::Always => true,
-        IpipMode::CrossSubnet => !here.subnet.is_some_and(|subnet| subnet.contains(&next_hop)),
+    let Some(pool) = pool(cluster, block) else { return Leads::Nowhere };
+    let encapsulate = match pool.mode {
+        EncapsulationMode::Never => false,
+        EncapsulationMode::Always => true,
+        EncapsulationMode::CrossSubnet => {
+            !here.subnet.is_some_and(|subnet| subnet.contains(&next_hop))
+        }
     };
     match next_hop {
-        IpAddr::V4(v4) if encapsulate => Leads::Tunnel(v4),
+        IpAddr::V4(address) if encapsulate => {
+            Leads::Tunnel(Peer { address, overlay: pool.overlay })
+        }
+        // Only VXLAN can be asked for, and there is none: what a tunnel should carry does not go without.
+        IpAddr::V6(_) if encapsulate => Leads::Nowhere,
         direct => Leads::Direct(direct),
     }
 }
@@ -197,6 +221,26 @@ fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyE
         }
     }
     Ok(contested)
+}
+
+/// Who sends tunnel packets to `here`, the node `name`: the encapsulation is the destination's pool's to choose.
+fn senders(cluster: &Cluster, name: &str, here: &Node) -> BTreeSet<Peer> {
+    let others = cluster.nodes.iter().filter(|(other, _)| *other != name);
+    others
+        .flat_map(|(_, remote)| here.pod_cidrs.iter().map(move |block| (remote, block)))
+        .filter_map(|(remote, block)| match leads_to(cluster, remote, here, block) {
+            Leads::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
+            Leads::Local | Leads::Node | Leads::Direct(_) | Leads::Nowhere | Leads::World => None,
+        })
+        .collect()
+}
+
+/// Where other nodes send a node's tunnel packets.
+fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
+    node.internal_ips.iter().find_map(|ip| match ip {
+        IpAddr::V4(v4) => Some(*v4),
+        IpAddr::V6(_) => None,
+    })
 }
 
 /// Sees the cluster from node `name`.
@@ -221,7 +265,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     for (other, remote) in cluster.nodes.iter().filter(|(other, _)| *other != name) {
         for block in &remote.pod_cidrs {
             prefixes.insert(block.trunc(), leads_to(cluster, here, remote, block));
-            if mode(cluster, block).is_none() {
+            if pool(cluster, block).is_none() {
                 unpooled.insert(block.trunc(), other.clone());
             }
         }
@@ -232,27 +276,36 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         here.pod_cidrs.iter().copied().filter_map(ipam::tunnel_address).collect();
     let own = here.internal_ips.iter().chain(&tunnel_addresses);
     prefixes.extend(own.map(|ip| (IpNet::from(*ip), Leads::Node)));
-    let underlay = here.internal_ips.iter().find_map(|ip| match ip {
-        IpAddr::V4(v4) => Some(*v4),
-        IpAddr::V6(_) => None,
-    });
-    Ok(Topology { prefixes, blocks: here.pod_cidrs.clone(), tunnel_addresses, underlay, unpooled })
+    let vxlan_macs = cluster
+        .nodes
+        .values()
+        .filter_map(|node| Some((underlay_address(node)?, node.vxlan_mac)))
+        .collect();
+    Ok(Topology {
+        prefixes,
+        blocks: here.pod_cidrs.clone(),
+        tunnel_addresses,
+        underlay: underlay_address(here),
+        senders: senders(cluster, name, here),
+        vxlan_macs,
+        unpooled,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::Pool;
 
     fn node(ip: &str, subnet: &str, block: &str) -> Node {
         Node {
             internal_ips: vec![ip.parse().unwrap()],
             subnet: Some(subnet.parse::<IpNet>().unwrap().trunc()),
             pod_cidrs: vec![block.parse().unwrap()],
+            vxlan_mac: [0; 6],
         }
     }
 
-    fn cluster(ipip: IpipMode) -> Cluster {
+    fn cluster(ipip: EncapsulationMode) -> Cluster {
         Cluster {
             nodes: BTreeMap::from([
                 ("a".to_owned(), node("172.18.0.2", "172.18.0.2/24", "10.244.1.0/24")),
@@ -261,7 +314,8 @@ mod tests {
             ]),
             pools: vec![Pool {
                 cidr: "10.244.0.0/16".parse().unwrap(),
-                ipip_mode: ipip,
+                overlay: Overlay::Ipip,
+                mode: ipip,
                 nat_outgoing: false,
                 disabled: false,
             }],
@@ -269,7 +323,7 @@ mod tests {
         }
     }
 
-    fn leads(ipip: IpipMode, prefix: &str) -> Leads {
+    fn leads(ipip: EncapsulationMode, prefix: &str) -> Leads {
         topology(&cluster(ipip), "a").unwrap().prefixes[&prefix.parse::<IpNet>().unwrap()]
     }
 
@@ -277,45 +331,75 @@ mod tests {
     fn the_mode_of_the_pool_decides_how_a_remote_block_is_reached() {
         let near: Ipv4Addr = "172.18.0.3".parse().unwrap();
         let far: Ipv4Addr = "172.19.0.4".parse().unwrap();
-        assert_eq!(leads(IpipMode::Always, "10.244.2.0/24"), Leads::Tunnel(near));
-        assert_eq!(leads(IpipMode::Never, "10.244.3.0/24"), Leads::Direct(far.into()));
-        assert_eq!(leads(IpipMode::CrossSubnet, "10.244.2.0/24"), Leads::Direct(near.into()));
-        assert_eq!(leads(IpipMode::CrossSubnet, "10.244.3.0/24"), Leads::Tunnel(far));
+        let by_ipip = |address| Leads::Tunnel(Peer { address, overlay: Overlay::Ipip });
+        assert_eq!(leads(EncapsulationMode::Always, "10.244.2.0/24"), by_ipip(near));
+        assert_eq!(leads(EncapsulationMode::Never, "10.244.3.0/24"), Leads::Direct(far.into()));
+        assert_eq!(
+            leads(EncapsulationMode::CrossSubnet, "10.244.2.0/24"),
+            Leads::Direct(near.into())
+        );
+        assert_eq!(leads(EncapsulationMode::CrossSubnet, "10.244.3.0/24"), by_ipip(far));
+    }
+
+    #[test]
+    fn the_pool_of_the_destination_chooses_the_encapsulation_either_way() {
+        let mut cluster = cluster(EncapsulationMode::Always);
+        let mut vxlan = cluster.pools[0].clone();
+        (vxlan.cidr, vxlan.overlay) = ("10.244.2.0/24".parse().unwrap(), Overlay::Vxlan);
+        cluster.pools.push(vxlan);
+        let a = topology(&cluster, "a").unwrap();
+        let b: Ipv4Addr = "172.18.0.3".parse().unwrap();
+        assert!(a.receivers().contains(&Peer { address: b, overlay: Overlay::Vxlan }));
+        assert!(!a.receivers().contains(&Peer { address: b, overlay: Overlay::Ipip }));
+        assert!(a.senders.iter().all(|peer| peer.overlay == Overlay::Ipip));
+        let seen = topology(&cluster, "b").unwrap();
+        assert!(seen.receivers().iter().all(|peer| peer.overlay == Overlay::Ipip));
+        assert_eq!(seen.senders.len(), 2);
+        assert!(seen.senders.iter().all(|peer| peer.overlay == Overlay::Vxlan));
     }
 
     #[test]
     fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
-        assert_eq!(leads(IpipMode::Always, "10.244.0.0/16"), Leads::Nowhere);
-        assert_eq!(leads(IpipMode::Always, "10.244.1.0/24"), Leads::Local);
-        assert_eq!(leads(IpipMode::Always, "10.244.1.1/32"), Leads::Node);
-        assert_eq!(leads(IpipMode::Always, "172.18.0.2/32"), Leads::Node);
+        assert_eq!(leads(EncapsulationMode::Always, "10.244.0.0/16"), Leads::Nowhere);
+        assert_eq!(leads(EncapsulationMode::Always, "10.244.1.0/24"), Leads::Local);
+        assert_eq!(leads(EncapsulationMode::Always, "10.244.1.1/32"), Leads::Node);
+        assert_eq!(leads(EncapsulationMode::Always, "172.18.0.2/32"), Leads::Node);
     }
 
     #[test]
     fn an_unknown_node_says_what_to_do() {
         assert!(
-            topology(&cluster(IpipMode::Never), "x").unwrap_err().to_string().contains("--name")
+            topology(&cluster(EncapsulationMode::Never), "x")
+                .unwrap_err()
+                .to_string()
+                .contains("--name")
         );
     }
 
     #[test]
     fn the_smallest_pool_around_a_block_decides() {
-        let mut cluster = cluster(IpipMode::Never);
+        let mut cluster = cluster(EncapsulationMode::Never);
         let mut inner = cluster.pools[0].clone();
         inner.cidr = "10.244.2.0/23".parse().unwrap();
-        inner.ipip_mode = IpipMode::Always;
+        inner.mode = EncapsulationMode::Always;
         cluster.pools.push(inner);
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
         for _ in 0..2 {
             let leads = topology(&cluster, "a").unwrap().prefixes[&block];
-            assert_eq!(leads, Leads::Tunnel("172.18.0.3".parse().unwrap()));
+            assert_eq!(
+                leads,
+                Leads::Tunnel(Peer {
+                    address: "172.18.0.3".parse().unwrap(),
+                    overlay: Overlay::Ipip
+                })
+            );
             cluster.pools.reverse();
         }
     }
 
     #[test]
     fn the_nodes_own_address_is_the_one_that_ipam_keeps_from_pods() {
-        let mut cluster = cluster(IpipMode::Never);
+        let mut cluster = cluster(EncapsulationMode::Never);
         let here = cluster.nodes.get_mut("a").unwrap();
         here.pod_cidrs.push("fd00:10:1::/64".parse().unwrap());
         let seen = topology(&cluster, "a").unwrap();
@@ -328,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again() {
-        let mut cluster = cluster(IpipMode::Always);
+        let mut cluster = cluster(EncapsulationMode::Always);
         let pool = cluster.pools.pop().unwrap();
         let seen = topology(&cluster, "a").unwrap();
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
@@ -344,7 +428,10 @@ mod tests {
         assert_eq!(topology(&cluster, "a").unwrap().prefixes[&block], Leads::Nowhere);
         cluster.pools.push(pool);
         let seen = topology(&cluster, "a").unwrap();
-        assert_eq!(seen.prefixes[&block], Leads::Tunnel("172.18.0.3".parse().unwrap()));
+        assert_eq!(
+            seen.prefixes[&block],
+            Leads::Tunnel(Peer { address: "172.18.0.3".parse().unwrap(), overlay: Overlay::Ipip })
+        );
         assert_eq!(seen.problems().count(), 0);
     }
 

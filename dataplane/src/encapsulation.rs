@@ -1,4 +1,5 @@
-//! IPIP (RFC 2003): encapsulation and decapsulation, with congestion marks carried over as RFC 6040 says.
+//! IPIP (RFC 2003) and VXLAN (RFC 7348): encapsulation and decapsulation, with congestion marks carried over as RFC 6040
+//! says. VXLAN carries frames; the frames here hold IPv4 packets, as Calico's do.
 
 use std::net::Ipv4Addr;
 
@@ -6,12 +7,36 @@ use crate::checksum;
 use crate::fate::DropReason;
 use crate::packet::{Checksum, Packet};
 use crate::wire::ipv4::{self, field};
-use crate::wire::{Ecn, Malformed, ethernet, protocol, put};
+use crate::wire::{Ecn, Malformed, ethernet, protocol, put, udp, vxlan};
 
 /// Outer packets start with their own count of hops (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
-/// The ends of the link over which encapsulated packets leave.
+/// What stands between the outer and the inner IPv4 header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Encapsulation {
+    /// Nothing: protocol 4.
+    Ipip,
+    /// UDP, VXLAN of this network, Ethernet.
+    Vxlan {
+        /// The network's identifier, 24 bits.
+        vni: u32,
+    },
+}
+
+impl Encapsulation {
+    /// Bytes in front of the inner packet, the outer IPv4 header without options among them.
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::Ipip => ipv4::HEADER_LEN,
+            Self::Vxlan { .. } => {
+                ipv4::HEADER_LEN + udp::HEADER_LEN + vxlan::HEADER_LEN + ethernet::HEADER_LEN
+            }
+        }
+    }
+}
+
+/// The ends of a link: of the one over which encapsulated packets leave, or of the one that VXLAN pretends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkAddresses {
     /// Our hardware address.
@@ -20,72 +45,137 @@ pub struct LinkAddresses {
     pub destination: [u8; 6],
 }
 
+impl LinkAddresses {
+    fn header(self) -> [u8; ethernet::HEADER_LEN] {
+        ethernet::header(self.destination, self.source, ethernet::ethertype::IPV4)
+    }
+}
+
+/// The longest outer header: VXLAN's, and an Ethernet header of the underlay in front.
+const OUTER_MAX: usize = ethernet::HEADER_LEN + Encapsulation::Vxlan { vni: 0 }.header_len();
+
 /// A tunnel's outer header, built once and patched for each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outer {
-    link: Option<[u8; ethernet::HEADER_LEN]>,
+    encapsulation: Encapsulation,
     /// Nothing in the words that differ between packets.
-    ip: [u8; ipv4::HEADER_LEN],
-    /// Its sum.
+    bytes: [u8; OUTER_MAX],
+    len: usize,
+    /// Where the IPv4 header starts.
+    link_len: usize,
+    /// The IPv4 header's sum.
     sum: u32,
 }
 
 impl Outer {
-    /// The header of packets from `local` to `remote`, behind an Ethernet header if `link` is given.
-    pub fn new(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
-        let link = link
-            .map(|link| ethernet::header(link.destination, link.source, ethernet::ethertype::IPV4));
+    /// IPIP from `local` to `remote`, behind an Ethernet header if `link` is given.
+    pub fn ipip(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
+        let link = link.map(LinkAddresses::header);
+        Self::new(
+            Encapsulation::Ipip,
+            link.as_ref().map_or(&[], |link| &link[..]),
+            local,
+            remote,
+            &[],
+        )
+    }
+
+    /// VXLAN from `local` to `remote`; `inner` are the ends as the frames name them.
+    ///
+    /// No UDP checksum (RFC 7348, section 5: it should be zero): the socket that sends it writes its own UDP header.
+    pub fn vxlan(local: Ipv4Addr, remote: Ipv4Addr, vni: u32, inner: LinkAddresses) -> Self {
+        let port = vxlan::PORT.to_be_bytes();
+        let udp = [port, port, [0; 2], [0; 2]].concat();
+        let behind = [&udp[..], &vxlan::header(vni), &inner.header()].concat();
+        Self::new(Encapsulation::Vxlan { vni }, &[], local, remote, &behind)
+    }
+
+    fn new(
+        encapsulation: Encapsulation,
+        link: &[u8],
+        local: Ipv4Addr,
+        remote: Ipv4Addr,
+        behind: &[u8],
+    ) -> Self {
         let mut ip = [0; ipv4::HEADER_LEN];
         ip[field::VERSION_IHL] = 0x45;
         ip[field::TTL] = TTL;
-        ip[field::PROTOCOL] = protocol::IPIP;
+        ip[field::PROTOCOL] = match encapsulation {
+            Encapsulation::Ipip => protocol::IPIP,
+            Encapsulation::Vxlan { .. } => protocol::UDP,
+        };
         put(&mut ip, field::SOURCE, &local.octets());
         put(&mut ip, field::DESTINATION, &remote.octets());
-        Self { link, ip, sum: checksum::sum(&ip) }
+        let mut bytes = [0; OUTER_MAX];
+        let whole = [link, &ip, behind].concat();
+        bytes[..whole.len()].copy_from_slice(&whole);
+        Self {
+            encapsulation,
+            bytes,
+            len: whole.len(),
+            link_len: link.len(),
+            sum: checksum::sum(&ip),
+        }
+    }
+
+    /// Which it is.
+    #[inline]
+    pub const fn encapsulation(&self) -> Encapsulation {
+        self.encapsulation
     }
 
     /// Length of the Ethernet header in front, 0 without one.
     #[inline]
     pub const fn link_len(&self) -> usize {
-        if self.link.is_some() { ethernet::HEADER_LEN } else { 0 }
+        self.link_len
     }
 }
 
 /// Puts the outer header in front of an IPv4 packet and takes the link's padding off its end.
 ///
-/// The outer packet has DF and ECN of the inner one (RFC 2003, section 3.1; RFC 6040, section 4.1, normal mode), DSCP 0
-/// and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along. False,
-/// and the packet as it was: not a plain IPv4 packet, too long with the header, or no headroom.
+/// The outer packet has ECN of the inner one (RFC 6040, section 4.1, normal mode), in IPIP its DF too (RFC 2003, section
+/// 3.1), DSCP 0 and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along.
+/// False, and the packet as it was: not a plain IPv4 packet, too long with the header, or no headroom.
 #[inline]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
-    let headroom = ipv4::HEADER_LEN + outer.link_len();
-    if packet.offload.segmentation.is_some() || packet.headroom() < headroom {
+    if packet.offload.segmentation.is_some() || packet.headroom() < outer.len {
         return false;
     }
     let Ok(inner) = ipv4::View::new_checked(packet.bytes()) else { return false };
     let inner_len = inner.total_len();
-    let Some(total_len) = inner_len.checked_add(ipv4::HEADER_LEN as u16) else { return false };
+    let added = (outer.len - outer.link_len) as u16;
+    let Some(total_len) = inner_len.checked_add(added) else { return false };
     let ecn = inner.ecn();
-    let dont_fragment = inner.flags_offset() & ipv4::DONT_FRAGMENT;
-
-    let mut ip = outer.ip;
+    let mut header = outer.bytes;
+    let dont_fragment = match outer.encapsulation {
+        Encapsulation::Ipip => inner.flags_offset() & ipv4::DONT_FRAGMENT,
+        Encapsulation::Vxlan { .. } => {
+            let udp = outer.link_len + ipv4::HEADER_LEN;
+            let len = total_len - ipv4::HEADER_LEN as u16;
+            put(&mut header, udp + 4..udp + 6, &len.to_be_bytes());
+            0
+        }
+    };
+    let ip = &mut header[outer.link_len..][..ipv4::HEADER_LEN];
     ip[field::DSCP_ECN] = ecn as u8;
-    put(&mut ip, field::TOTAL_LEN, &total_len.to_be_bytes());
-    put(&mut ip, field::ID, &id.to_be_bytes());
-    put(&mut ip, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
+    put(ip, field::TOTAL_LEN, &total_len.to_be_bytes());
+    put(ip, field::ID, &id.to_be_bytes());
+    put(ip, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
     // RFC 1624's equation where every old word is zero: the new words are added to the sum.
     let words = [ecn as u16, total_len, id, dont_fragment];
     let sum = words.into_iter().fold(outer.sum, |sum, word| sum + u32::from(word));
-    put(&mut ip, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
+    put(ip, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
 
     packet.set_len(usize::from(inner_len));
-    packet.push_front(&ip) && outer.link.is_none_or(|link| packet.push_front(&link))
+    packet.push_front(&header[..outer.len])
 }
 
 /// The outer header of a packet that came through a tunnel: enough to know the peer before anything is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnelled {
+    /// What kind of tunnel.
+    pub encapsulation: Encapsulation,
     /// The peer that sent it.
     pub source: Ipv4Addr,
     /// The end that it was sent to.
@@ -98,22 +188,43 @@ pub struct Tunnelled {
 
 /// Reads the outer header, from the IPv4 header on.
 ///
-/// Malformed: what is not protocol 4, a wrong header checksum, and fragments, which nobody between nodes makes while the
-/// tunnel's MTU is right.
+/// Malformed: what is neither protocol 4 nor VXLAN around an IPv4 packet, a wrong header checksum, and fragments, which
+/// nobody between nodes makes while the tunnel's MTU is right. The UDP checksum was the socket's to look at.
 #[inline]
 pub fn tunnelled(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
     let ip = ipv4::View::new_checked(bytes)?;
     let fragment = ip.more_fragments() || ip.fragment_offset() > 0;
-    if ip.protocol() != protocol::IPIP || fragment || !ip.checksum_is_right() {
+    if fragment || !ip.checksum_is_right() {
         return Err(Malformed);
     }
+    let encapsulation = match ip.protocol() {
+        protocol::IPIP => Encapsulation::Ipip,
+        protocol::UDP => inside(ip.payload())?,
+        _ => return Err(Malformed),
+    };
+    let behind = encapsulation.header_len() - ipv4::HEADER_LEN;
     Ok(Tunnelled {
+        encapsulation,
         source: ip.source().into(),
         destination: ip.destination().into(),
         ecn: ip.ecn(),
-        header_len: ip.header_len() as u16,
+        header_len: (ip.header_len() + behind) as u16,
         total_len: ip.total_len(),
     })
+}
+
+/// VXLAN's network, from the UDP header on.
+fn inside(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
+    let udp = udp::View::new_checked(bytes)?;
+    if udp.destination_port() != vxlan::PORT {
+        return Err(Malformed);
+    }
+    let tunnel = vxlan::View::new_checked(udp.payload())?;
+    let frame = ethernet::View::new_checked(tunnel.payload())?;
+    if frame.ethertype() != ethernet::ethertype::IPV4 {
+        return Err(Malformed);
+    }
+    Ok(Encapsulation::Vxlan { vni: tunnel.vni() })
 }
 
 /// Takes the outer header off, which [`tunnelled`] read from this same packet, and tells the inner one of congestion.
@@ -174,7 +285,7 @@ mod tests {
     /// The packet, encapsulated, with `outer` as the outer mark.
     fn through_tunnel(bytes: &[u8], outer: Ecn) -> Packet {
         let mut packet = packet(bytes);
-        assert!(encapsulate(&mut packet, &Outer::new(LOCAL, REMOTE, None), 1));
+        assert!(encapsulate(&mut packet, &Outer::ipip(LOCAL, REMOTE, None), 1));
         ipv4::View::new_checked(packet.bytes_mut()).unwrap().set_ecn(outer);
         packet
     }
@@ -184,7 +295,7 @@ mod tests {
         fn the_outer_header_is_what_etherparse_would_write(bytes in arbitrary::packet4(), id: u16, padding in 0usize..8) {
             let mut packet = packet(&[&bytes[..], &vec![0; padding]].concat());
             let before = ipv4::View::new_checked(&bytes).unwrap();
-            prop_assert!(encapsulate(&mut packet, &Outer::new(LOCAL, REMOTE, None), id));
+            prop_assert!(encapsulate(&mut packet, &Outer::ipip(LOCAL, REMOTE, None), id));
             let sliced = Ipv4Slice::from_slice(packet.bytes()).unwrap();
             let outer = sliced.header().to_header();
             prop_assert_eq!(outer.header_checksum, outer.calc_header_checksum());
@@ -236,7 +347,7 @@ mod tests {
             if let Ok(outer) = tunnelled(&bytes) {
                 let _ = decapsulate(&mut packet(&bytes), &outer);
             }
-            let _ = encapsulate(&mut packet(&bytes), &Outer::new(LOCAL, REMOTE, None), 0);
+            let _ = encapsulate(&mut packet(&bytes), &Outer::ipip(LOCAL, REMOTE, None), 0);
         }
     }
 
@@ -259,7 +370,7 @@ mod tests {
     #[test]
     fn an_ethernet_header_goes_in_front() {
         let link = LinkAddresses { source: [2; 6], destination: [4; 6] };
-        let outer = Outer::new(LOCAL, REMOTE, Some(link));
+        let outer = Outer::ipip(LOCAL, REMOTE, Some(link));
         assert_eq!(outer.link_len(), 14);
         let mut inner = [0; 20];
         (inner[0], inner[3]) = (0x45, 20);
@@ -275,7 +386,7 @@ mod tests {
     fn what_does_not_fit_stays_as_it_was() {
         let mut inner = [0; 20];
         (inner[0], inner[3]) = (0x45, 20);
-        let outer = Outer::new(LOCAL, REMOTE, None);
+        let outer = Outer::ipip(LOCAL, REMOTE, None);
         let mut crowded = packet(&inner);
         let headroom = crowded.headroom();
         assert!(crowded.push_front(&vec![0; headroom - 19]));

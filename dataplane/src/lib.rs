@@ -11,7 +11,7 @@
 //! 4. [`port`]: where packets come from and go to, each behind one trait. Framing, ARP, virtio headers and devices end
 //!    here; no port decides about an IP packet.
 //! 5. [`mod@parse`]: a packet's headers, found once. Refuses whatever two receivers could read in two ways.
-//! 6. [`encapsulation`], [`fragment`], [`offload`], [`icmp`]: packets made of packets: IPIP on and off, fragments,
+//! 6. [`encapsulation`], [`fragment`], [`offload`], [`icmp`]: packets made of packets: IPIP and VXLAN on and off, fragments,
 //!    segments and super-packets, errors for the sender. None of them asks who may speak to whom.
 //! 7. [`flow`]: what was decided once for a connection, in a table of fixed size. Refuses to classify, to route, and to
 //!    know the time but as a parameter.
@@ -27,7 +27,7 @@
 //! There is no tokio here, no serde, no Kubernetes, and no decision that control has not published.
 //!
 //! **Not supported**: several workers on one node (ports can open several queues; handing a packet to another worker does
-//! not exist), address translation (a flow's entry has room for it), VXLAN, IPv6 in tunnels, `AF_XDP`, uplinks that the
+//! not exist), address translation (a flow's entry has room for it), IPv6 in tunnels, `AF_XDP`, uplinks that the
 //! kernel does not share, reassembly (a later fragment follows the first, or is dropped), IPv6 jumbograms, and TCP
 //! sequence numbers: a flow is followed by its flags.
 

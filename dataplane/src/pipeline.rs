@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam::channel::Sender;
 
+use crate::checksum;
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::decide::{self, Decision, Entrance, Memory, Subject};
 use crate::denials::Recent;
@@ -23,7 +24,7 @@ use crate::parse::{Fragment, Parsed, parse};
 use crate::rate_limit::RateLimit;
 use crate::report::{Denied, Report};
 use crate::tables::{PortId, Role, Tables, Via};
-use crate::wire::protocol;
+use crate::wire::{protocol, tcp, udp};
 
 /// How much a worker may remember.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +101,6 @@ const REPORTS_WAITING: usize = 8192;
 /// ICMP errors that a worker originates (RFC 1812, 4.3.2.8), and how many of them at once.
 const ERRORS_PER_SECOND: u32 = 100;
 const ERRORS_BURST: u32 = 50;
-/// Where TCP's checksum stands in its header (RFC 9293, section 3.1).
-const TCP_CHECKSUM: u16 = 16;
 /// Time in which every bucket of the flow table is looked at once, and the least time between two looks.
 const AGE_ROUND: Duration = Duration::from_secs(30);
 const AGE_STEP: Duration = Duration::from_millis(10);
@@ -311,7 +310,7 @@ fn unwrap(tables: &Tables, mut packet: Packet) -> Result<Item, (Packet, DropReas
         Err(error) => return Err((packet, error.into())),
     };
     let peer = tables
-        .peer(arrived.source)
+        .peer(arrived.source, arrived.encapsulation)
         .filter(|_| tables.underlay_address == Some(arrived.destination));
     let Some(peer) = peer else { return Err((packet, DropReason::UnknownTunnelPeer)) };
     if let Err(reason) = encapsulation::decapsulate(&mut packet, &arrived) {
@@ -324,23 +323,36 @@ fn unwrap(tables: &Tables, mut packet: Packet) -> Result<Item, (Packet, DropReas
     Ok(item)
 }
 
-/// A raw socket hands up what the kernel has coalesced without saying so: one TCP packet longer than the tunnel's MTU, its
-/// checksum only the pseudo-header's sum. What it must have been is put back: a super-packet in segments of that MTU. If it
-/// was anything else, the checksum is wrong and the receiver finds it.
+/// A socket without metadata hands up what the kernels on one machine pass each other unfinished, and does not say so: a
+/// super-packet of TCP, and a checksum that is only the pseudo-header's sum. What it must have been is put back. If it was
+/// anything else, the checksum is wrong and the receiver finds it: one that happens to equal the pseudo-header's sum is as
+/// likely as any other wrong checksum that happens to be right.
 fn unveil(item: &mut Item, mtu: usize) {
     let Item { packet, parsed, .. } = item;
+    let offset = match parsed.protocol {
+        protocol::TCP => tcp::CHECKSUM_OFFSET,
+        protocol::UDP => udp::CHECKSUM_OFFSET,
+        _ => return,
+    };
+    let known = packet.offload != Offload::default();
+    if known || !parsed.is_v4() || parsed.fragment != Fragment::Whole {
+        return;
+    }
     let header_len = parsed.header_len as usize;
-    let veiled = packet.offload == Offload::default() && packet.len() > mtu && mtu > header_len;
-    if veiled
-        && parsed.protocol == protocol::TCP
-        && parsed.is_v4()
-        && parsed.fragment == Fragment::Whole
-    {
+    let start = parsed.transport_offset as usize;
+    let len = packet.len().saturating_sub(start) as u32;
+    let pseudo = checksum::pseudo(parsed.source, parsed.destination, parsed.protocol, len);
+    let at = start + offset;
+    let Some(stored) = packet.bytes().get(at..at + 2) else { return };
+    if stored != checksum::fold(pseudo).to_be_bytes() {
+        return;
+    }
+    packet.offload.checksum =
+        Checksum::Partial { start: parsed.transport_offset, offset: offset as u16 };
+    if packet.len() > mtu && mtu > header_len && parsed.protocol == protocol::TCP {
         let size = (mtu - header_len) as u16;
-        packet.offload = Offload {
-            checksum: Checksum::Partial { start: parsed.transport_offset, offset: TCP_CHECKSUM },
-            segmentation: Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false }),
-        };
+        packet.offload.segmentation =
+            Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false });
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use manx_policy_compiler::image::{ChainId, Image};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
-use crate::encapsulation::Outer;
+use crate::encapsulation::{Encapsulation, Outer};
 
 /// A port of the worker: stable from attach to detach, not used again while tables in use or an unread report may mean it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -189,6 +189,15 @@ impl HostPolicy {
     }
 }
 
+/// Tunnels that there can be to one node: one of each encapsulation.
+pub const TUNNELS_OF_A_NODE: u32 = 2;
+
+/// Which node a tunnel leads to: tunnels of the same node are admitted for each other's addresses.
+#[inline]
+pub const fn node_of(tunnel: u32) -> u32 {
+    tunnel / TUNNELS_OF_A_NODE
+}
+
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
@@ -202,10 +211,10 @@ pub struct Tables {
     pub routes: Arc<PrefixMap>,
     /// By index; an endpoint keeps its index while it lives.
     pub endpoints: Vec<Option<Endpoint>>,
-    /// By index; a peer keeps its index while it is known.
+    /// By index; a peer keeps its index while it is known. Those to one node lie side by side: see [`node_of`].
     pub tunnels: Vec<Option<Tunnel>>,
-    /// Sorted by address: the index of each peer's tunnel.
-    pub peers: Vec<(Ipv4Addr, u32)>,
+    /// Sorted: the index of each peer's tunnel of each kind.
+    pub peers: Vec<((Ipv4Addr, Encapsulation), u32)>,
     /// The address to which other nodes send tunnel packets.
     pub underlay_address: Option<Ipv4Addr>,
     /// Where the node is, if it is attached.
@@ -270,10 +279,11 @@ impl Tables {
         self.tunnels.get(index as usize)?.as_ref()
     }
 
-    /// The tunnel whose other end is `address`.
+    /// The tunnel of this kind whose other end is `address`.
     #[inline]
-    pub fn peer(&self, address: Ipv4Addr) -> Option<u32> {
-        let at = self.peers.binary_search_by_key(&address, |(peer, _)| *peer).ok()?;
+    pub fn peer(&self, address: Ipv4Addr, encapsulation: Encapsulation) -> Option<u32> {
+        let peer = (address, encapsulation);
+        let at = self.peers.binary_search_by_key(&peer, |(peer, _)| *peer).ok()?;
         Some(self.peers[at].1)
     }
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use manx::calc::{Calculation, Inputs, Local, Underlay};
-use manx::import::{Cluster, Node as NodeObject, Pool, import};
+use manx::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
 use manx::interfaces::Interfaces;
-use manx::manifest::object::IpipMode;
+use manx::manifest::object::EncapsulationMode;
 use manx::store::Contents;
-use manx::topology::{Leads, topology};
+use manx::topology::{Leads, Peer, topology};
 use manx_dataplane::counters::{PortCounters, WorkerCounters};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowEntry;
@@ -196,6 +196,8 @@ pub struct Fabric {
     pub connections: Connections,
     /// Both own their uplinks: the world is behind [`UPLINK`], and the node alone behind [`HOST`].
     owned: bool,
+    /// What is between the nodes, from the next manifests on.
+    pub overlay: Overlay,
     offload: fn(&ObjectName) -> Capabilities,
 }
 
@@ -208,6 +210,7 @@ impl Fabric {
             nodes: [Node::new(), Node::new()],
             connections: Connections::default(),
             owned: false,
+            overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
         }
     }
@@ -249,7 +252,8 @@ impl Fabric {
             NODES.iter().enumerate().map(|(index, name)| node(index, name)).collect();
         self.cluster.pools = vec![Pool {
             cidr: "10.244.0.0/16".parse().unwrap(),
-            ipip_mode: IpipMode::Always,
+            overlay: self.overlay,
+            mode: EncapsulationMode::Always,
             nat_outgoing: false,
             disabled: false,
         }];
@@ -286,14 +290,21 @@ impl Fabric {
             for ip in other.locals.values().flat_map(|local| &local.addresses) {
                 let leads = match ip {
                     _ if at == node => Leads::Local,
-                    IpAddr::V4(_) => Leads::Tunnel(UNDERLAY[at]),
+                    IpAddr::V4(_) => {
+                        Leads::Tunnel(Peer { address: UNDERLAY[at], overlay: self.overlay })
+                    }
                     IpAddr::V6(_) => Leads::Direct(underlay_v6(at)),
                 };
                 topology.prefixes.insert((*ip).into(), leads);
             }
         }
-        let underlay =
-            Underlay { mtu: MTU, raw: RAW, packet_socket: None, next_hops: BTreeMap::new() };
+        let underlay = Underlay {
+            mtu: MTU,
+            raw: RAW,
+            packet_socket: None,
+            next_hops: BTreeMap::new(),
+            vxlan: Some(RAW),
+        };
         let host = HostPort { port: HOST, mtu: MTU };
         let Node { calculation, locals, .. } = &mut self.nodes[node];
         calculation.tables(&Inputs {
@@ -389,8 +400,14 @@ fn node(index: usize, name: &str) -> (String, NodeObject) {
             block(format!("10.244.{}.0/24", index + 1)),
             block(format!("fd44:{}::/64", index + 1)),
         ],
+        vxlan_mac: vxlan_mac(index),
     };
     (name.to_owned(), object)
+}
+
+/// The hardware address by which VXLAN's frames name a node.
+pub const fn vxlan_mac(index: usize) -> [u8; 6] {
+    [0x66, 0, 0, 0, 0, index as u8]
 }
 
 /// A node's IPv6 address.

@@ -8,7 +8,7 @@ use manx::import;
 use manx::store::{Contents, Store};
 
 /// Every rig, by its folder.
-const RIGS: [&str; 13] = [
+const RIGS: [&str; 14] = [
     "admin-baseline",
     "cross-subnet",
     "default-deny",
@@ -22,6 +22,7 @@ const RIGS: [&str; 13] = [
     "ten-nodes",
     "three-tier",
     "tiers",
+    "vxlan",
 ];
 
 fn folder() -> PathBuf {

@@ -60,7 +60,7 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
     table.load_preset(ASCII_MARKDOWN);
     table.set_header(["median (lowest-highest)", "kernel", "Manx", "Manx / kernel", "goal"]);
     let mut remarks = Vec::new();
-    for ground in [Ground::SameNode, Ground::AcrossNodes] {
+    for ground in Ground::ALL {
         let chosen: Vec<Comparison> = <Comparison as clap::ValueEnum>::value_variants()
             .iter()
             .copied()
@@ -105,7 +105,7 @@ fn describe(arguments: &Arguments, cores: Cores) {
     println!(
         "same node: MTU 1500, offloads as the devices have them by default; kernel: veth, routing, veth, no rules\n\
          across nodes: one veth pair of MTU 1500; kernel: VXLAN devices on the nodes themselves (MTU 1450), tunnel\n\
-         segmentation off; Manx: IPIP between pods (MTU 1480)\n"
+         segmentation off unless the row says otherwise; Manx: between pods (MTU 1480 by IPIP, 1450 by VXLAN)\n"
     );
     if cfg!(debug_assertions) {
         println!("THIS IS A DEBUG BUILD: the figures of Manx mean nothing; use --release\n");

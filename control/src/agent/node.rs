@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crossbeam::channel::Receiver;
 use manx_dataplane::counters::PortCounters;
+use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::{Denied, Report};
@@ -21,14 +22,14 @@ use super::host_device::HostDevice;
 use super::pod_device::{self, Attachment, PodDevice};
 use super::port_ids::PortIds;
 use super::server::Answer;
-use super::uplink::NextHops;
+use super::uplink::{self, NextHops};
 use super::verify::Verifier;
 use super::{Error, status};
 use crate::api::{
     Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply, Response,
 };
-use crate::calc::{Calculation, Inputs, Local, Underlay};
-use crate::import::Cluster;
+use crate::calc::{self, Calculation, Inputs, Local, Underlay};
+use crate::import::{Cluster, Overlay};
 use crate::inquiry::Inquiry;
 use crate::interfaces::Interfaces;
 use crate::ipam;
@@ -124,6 +125,7 @@ impl Agent {
                 raw: PortId(0),
                 packet_socket: None,
                 next_hops: NextHops::new(),
+                vxlan: None,
             },
             host: HostPort { port: PortId(0), mtu: parts.host_mtu },
             connections: parts.connections,
@@ -272,9 +274,31 @@ impl Agent {
         (0..=taken.len() as u32).find(|index| !taken.contains(index)).unwrap_or_default()
     }
 
-    /// Pods' packets must fit the tunnels.
+    /// Pods' packets must fit the tunnels that there are, and IPIP, which is Calico's default.
     fn pod_mtu(&self) -> u32 {
-        self.underlay.mtu.saturating_sub(crate::calc::IPIP_OVERHEAD)
+        let overlays = self.topology.peers().into_iter().map(|peer| peer.overlay);
+        let headers = overlays.map(|overlay| calc::encapsulation(overlay).header_len());
+        let most = headers.max().unwrap_or(0).max(Encapsulation::Ipip.header_len());
+        self.underlay.mtu.saturating_sub(most as u32)
+    }
+
+    /// Opens VXLAN's socket when the first tunnel asks for it. Until that works those tunnels lead nowhere.
+    fn open_vxlan(&mut self) {
+        let wanted = self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan);
+        let Some(local) =
+            self.topology.underlay.filter(|_| wanted && self.underlay.vxlan.is_none())
+        else {
+            return;
+        };
+        match uplink::vxlan(local) {
+            Ok(socket) => match self.plug("uplink-vxlan".to_owned(), socket) {
+                Ok(port) => self.underlay.vxlan = Some(port),
+                Err(error) => tracing::error!(%error, "no port for VXLAN"),
+            },
+            Err(error) => {
+                tracing::error!(%error, "nodes behind VXLAN cannot be reached");
+            }
+        }
     }
 
     /// Takes in what the datastore says now. What cannot be used leaves the last topology in force.
@@ -293,6 +317,7 @@ impl Agent {
                     tracing::error!(problem, "topology");
                 }
                 self.topology = topology;
+                self.open_vxlan();
             }
             Err(error) => {
                 tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
@@ -317,9 +342,10 @@ impl Agent {
         self.publish();
     }
 
-    /// The nodes to which there is a tunnel.
+    /// The nodes to which there is an IPIP tunnel.
     pub(super) fn peers(&self) -> BTreeSet<Ipv4Addr> {
-        self.topology.peers()
+        let peers = self.topology.peers().into_iter();
+        peers.filter(|peer| peer.overlay == Overlay::Ipip).map(|peer| peer.address).collect()
     }
 
     /// Calculates and publishes, once the datastore has been read whole; until then nothing passes. Tables that are refuted

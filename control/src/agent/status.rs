@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use manx_dataplane::counters::PortCounters;
+use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::Via;
@@ -104,7 +105,11 @@ fn routes(agent: &Agent) -> Vec<RouteStatus> {
         let tunnel = agent.tables.tunnel(index);
         let Some(tunnel) = tunnel else { return "no tunnel".to_owned() };
         let by = agent.ports.get(&tunnel.port).map_or("", |port| port.name.as_str());
-        format!("tunnel {} by {by}", tunnel.remote)
+        let kind = match tunnel.outer.encapsulation() {
+            Encapsulation::Ipip => "IPIP",
+            Encapsulation::Vxlan { .. } => "VXLAN",
+        };
+        format!("{kind} to {} by {by}", tunnel.remote)
     };
     let via = |via: Via| match via {
         Via::NoRoute => "nowhere".to_owned(),

@@ -10,6 +10,8 @@ use std::time::Duration;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
+use manx_dataplane::port::vxlan::VxlanSocket;
+use manx_dataplane::wire::vxlan;
 use tokio::sync::watch;
 
 use crate::doctor::{self, Lack};
@@ -39,6 +41,25 @@ pub(super) fn open(link: &netlink::Link, packet_socket: bool) -> Result<Ports, L
         .map_err(|error| doctor::packet_sockets_refused(&error))?;
     let packet_socket = queues.pop().map(|queue| (Box::new(queue) as Box<dyn PacketIo>, mac));
     Ok(Ports { raw, packet_socket })
+}
+
+/// Opens VXLAN's socket on the underlay address `local`.
+pub(super) fn vxlan(local: Ipv4Addr) -> Result<Box<dyn PacketIo>, VxlanRefused> {
+    match VxlanSocket::open(local) {
+        Ok(socket) => Ok(Box::new(socket)),
+        Err(source) => Err(VxlanRefused { local, source }),
+    }
+}
+
+/// There is no socket for VXLAN.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "UDP {local}:{port} cannot be had: {source}; expected that the address is the uplink's and that nobody has the port (a VXLAN device of the kernel's: ip -d link show type vxlan)",
+    port = vxlan::PORT
+)]
+pub(super) struct VxlanRefused {
+    local: Ipv4Addr,
+    source: std::io::Error,
 }
 
 fn raw(reception: Reception) -> Result<IpipRaw, Lack> {

@@ -50,6 +50,7 @@ fn tables(
         topology: &topology(cluster, "node").unwrap(),
         locals,
         underlay: &Underlay {
+            vxlan: None,
             mtu: 1500,
             raw: PortId(1),
             packet_socket: None,

@@ -25,11 +25,12 @@ use manx_policy_compiler::model::{
     DefaultAction, Failsafe, HostEndpoint, Labels, Model, NetworkSet, ObjectName, Order, Policy,
     PolicyKind, PolicyName, Protocol, Tier,
 };
+use sha1::{Digest, Sha1};
 
 use self::calico::Context;
 use self::doubt::Doubt;
 use crate::manifest::object::calico::EndpointToHost;
-use crate::manifest::object::{self, IpipMode, Kind, Object, ObjectKey, Subject};
+use crate::manifest::object::{self, EncapsulationMode, Kind, Object, ObjectKey, Subject};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
@@ -72,6 +73,18 @@ pub struct Node {
     pub subnet: Option<IpNet>,
     /// The blocks that its pods get addresses from.
     pub pod_cidrs: Vec<IpNet>,
+    /// The hardware address by which VXLAN's frames name it.
+    pub vxlan_mac: [u8; 6],
+}
+
+/// An encapsulation that pools can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Overlay {
+    /// IPIP.
+    #[default]
+    Ipip,
+    /// VXLAN.
+    Vxlan,
 }
 
 /// A pool of pod addresses.
@@ -79,8 +92,10 @@ pub struct Node {
 pub struct Pool {
     /// The addresses.
     pub cidr: IpNet,
-    /// Whether packets to them are encapsulated between nodes.
-    pub ipip_mode: IpipMode,
+    /// How packets to them are encapsulated between nodes.
+    pub overlay: Overlay,
+    /// Between which nodes they are.
+    pub mode: EncapsulationMode,
     /// Whether packets from them to outside of all pools get the node's address.
     pub nat_outgoing: bool,
     /// Not to be allocated from; all else holds.
@@ -155,7 +170,7 @@ impl Cluster {
                 self.model.namespaces.insert(key.name.clone(), namespace.labels.clone());
             }
             Object::Node(node) => {
-                self.nodes.insert(key.name.clone(), import_node(node));
+                self.nodes.insert(key.name.clone(), import_node(&key.name, node));
             }
             Object::IpPool(pool) => self.pools.push(import_pool(pool)),
             Object::Pod(pod) => {
@@ -419,7 +434,16 @@ fn import_tier(wire: &object::calico::Tier) -> Tier {
     }
 }
 
-fn import_node(node: &object::Node) -> Node {
+/// The hardware address of the VXLAN device of node `name` where nothing else is said: "f", which makes it a local one, and
+/// the first five bytes of the name's SHA-1, as Calico's nodes reckon each other's.
+fn vxlan_mac(name: &str) -> [u8; 6] {
+    let hash = Sha1::digest(name);
+    let mut mac = [b'f'; 6];
+    mac[1..].copy_from_slice(&hash[..5]);
+    mac
+}
+
+fn import_node(name: &str, node: &object::Node) -> Node {
     let mut internal_ips: Vec<IpAddr> = Vec::new();
     let annotated = node.calico_address.map(|net| net.addr());
     for address in annotated.into_iter().chain(node.internal_ips.iter().copied()) {
@@ -431,13 +455,19 @@ fn import_node(node: &object::Node) -> Node {
         internal_ips,
         subnet: node.calico_address.map(|net| net.trunc()),
         pod_cidrs: node.pod_cidrs.clone(),
+        vxlan_mac: node.vxlan_mac.unwrap_or_else(|| vxlan_mac(name)),
     }
 }
 
 fn import_pool(pool: &object::IpPool) -> Pool {
+    let (overlay, mode) = match pool.vxlan_mode {
+        None | Some(EncapsulationMode::Never) => (Overlay::Ipip, pool.ipip_mode),
+        mode => (Overlay::Vxlan, mode),
+    };
     Pool {
         cidr: pool.cidr,
-        ipip_mode: pool.ipip_mode.unwrap_or(IpipMode::Never),
+        overlay,
+        mode: mode.unwrap_or(EncapsulationMode::Never),
         nat_outgoing: pool.nat_outgoing,
         disabled: pool.disabled,
     }

@@ -7,8 +7,9 @@ use manx_policy_compiler::model::{
 
 use manx_policy_compiler::selector::Selector;
 
+use super::Overlay;
 use super::{Cluster, import, import_for};
-use crate::manifest::object::IpipMode;
+use crate::manifest::object::EncapsulationMode;
 use crate::manifest::problem::{Problem, Severity};
 use crate::store::Contents;
 
@@ -208,28 +209,40 @@ fn an_invalid_policy_isolates_the_pods_that_it_may_mean() {
 #[test]
 fn nodes_and_pools_come_out_as_routing_needs_them() {
     let cluster = clean(
-        "apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\n  annotations: {projectcalico.org/IPv4Address: 10.9.0.2/24}\n\
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\n  annotations: {projectcalico.org/IPv4Address: 10.9.0.2/24, projectcalico.org/VXLANTunnelMACAddr: '02:00:00:00:00:09'}\n\
          spec: {podCIDR: 10.1.0.0/24}\nstatus: {addresses: [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 10.9.0.2}]}\n---\n\
          apiVersion: v1\nkind: Node\nmetadata: {name: node-2}\n---\n\
          apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {cidr: 10.1.0.0/16, disabled: true}\n---\n\
-         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: b}\nspec: {cidr: 10.0.0.0/16, ipipMode: Always, natOutgoing: true}\n",
+         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: b}\nspec: {cidr: 10.0.0.0/16, ipipMode: Always, natOutgoing: true}\n---\n\
+         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: c}\nspec: {cidr: 10.2.0.0/16, ipipMode: Never, vxlanMode: CrossSubnet}\n",
     );
     let node = &cluster.nodes["node-1"];
     let ips: Vec<_> = node.internal_ips.iter().map(IpAddr::to_string).collect();
     assert_eq!(ips, ["10.9.0.2", "172.18.0.2"]);
     assert_eq!(node.subnet.unwrap().to_string(), "10.9.0.0/24");
     assert_eq!(node.pod_cidrs[0].to_string(), "10.1.0.0/24");
-    assert_eq!(cluster.nodes["node-2"], super::Node::default());
+    assert_eq!(cluster.nodes["node-2"].internal_ips, Vec::<IpAddr>::new());
+    // "f", and the first bytes of the name's SHA-1 as sha1sum prints it.
+    assert_eq!(cluster.nodes["node-2"].vxlan_mac, [0x66, 0xc0, 0x93, 0x2e, 0x56, 0x2c]);
+    assert_eq!(node.vxlan_mac, [2, 0, 0, 0, 0, 9]);
     let pools: Vec<_> = cluster
         .pools
         .iter()
-        .map(|pool| (pool.cidr.to_string(), pool.ipip_mode, pool.nat_outgoing, pool.disabled))
+        .map(|pool| {
+            (pool.cidr.to_string(), (pool.overlay, pool.mode), pool.nat_outgoing, pool.disabled)
+        })
         .collect();
     assert_eq!(
         pools,
         [
-            ("10.0.0.0/16".to_owned(), IpipMode::Always, true, false),
-            ("10.1.0.0/16".to_owned(), IpipMode::Never, false, true),
+            ("10.0.0.0/16".to_owned(), (Overlay::Ipip, EncapsulationMode::Always), true, false),
+            ("10.1.0.0/16".to_owned(), (Overlay::Ipip, EncapsulationMode::Never), false, true),
+            (
+                "10.2.0.0/16".to_owned(),
+                (Overlay::Vxlan, EncapsulationMode::CrossSubnet),
+                false,
+                false
+            ),
         ]
     );
 }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::cursor::{Cursor, Findings};
 use super::metadata::Metadata;
-use super::object::{IpPool, IpipMode, Namespace, Node};
+use super::object::{EncapsulationMode, IpPool, Namespace, Node};
 use super::problem::Cause;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 
@@ -14,6 +14,8 @@ use super::syntax::{ADDRESS, CIDR, address, cidr};
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Where Calico notes a node's address and the length of its subnet.
 const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
+/// Where Calico notes the hardware address of a node's VXLAN device, if it is not the one that follows from its name.
+const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
 
 const NODE_SPEC_IGNORED: &[&str] =
     &["configSource", "externalID", "providerID", "taints", "unschedulable"];
@@ -61,6 +63,7 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
         pod_cidrs: Vec::new(),
         internal_ips: Vec::new(),
         calico_address: calico_address(root, metadata, out),
+        vxlan_mac: vxlan_mac(root, metadata, out),
     };
     if let Some(spec) = root.field("spec")
         && spec.mapping(out, &["podCIDR", "podCIDRs"], NODE_SPEC_IGNORED)
@@ -103,13 +106,45 @@ fn calico_address(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) ->
     if matches!(net, Some(IpNet::V4(_))) {
         return net;
     }
+    let expected = "an IPv4 address with its prefix length, e.g. 172.18.0.2/24";
+    annotation(root, CALICO_ADDRESS, expected, out);
+    None
+}
+
+fn vxlan_mac(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Option<[u8; 6]> {
+    let text = metadata.annotations.get(VXLAN_MAC)?;
+    let bytes: Option<Vec<u8>> = text
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).ok().filter(|_| byte.len() == 2))
+        .collect();
+    let mac = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+    if mac.is_none() {
+        annotation(root, VXLAN_MAC, "a hardware address, e.g. 66:0a:1b:2c:3d:4e", out);
+    }
+    mac
+}
+
+/// Says of an annotation what it should have been.
+fn annotation(root: &Cursor<'_>, name: &str, expected: &str, out: &mut Findings) {
     if let Some(metadata) = root.field("metadata")
         && let Some(annotations) = metadata.field("annotations")
-        && let Some(field) = annotations.field(CALICO_ADDRESS)
+        && let Some(field) = annotations.field(name)
     {
-        field.expected(out, "an IPv4 address with its prefix length, e.g. 172.18.0.2/24");
+        field.expected(out, expected);
     }
-    None
+}
+
+fn encapsulation_mode(
+    spec: &Cursor<'_>,
+    name: &str,
+    out: &mut Findings,
+) -> Option<EncapsulationMode> {
+    spec.field(name)?.parsed(out, "Always, CrossSubnet or Never", |text| match text {
+        "Always" => Some(EncapsulationMode::Always),
+        "CrossSubnet" => Some(EncapsulationMode::CrossSubnet),
+        "Never" | "" => Some(EncapsulationMode::Never),
+        _ => None,
+    })
 }
 
 /// Reads a pool; `None` if it has no legal CIDR, which is then in `out`.
@@ -121,37 +156,29 @@ pub(super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
         return None;
     }
     let net = spec.required(out, "cidr", CIDR).and_then(|field| field.parsed(out, CIDR, cidr));
-    let mode_field = spec.field("ipipMode");
-    let ipip_mode = mode_field.and_then(|field| {
-        field.parsed(out, "Always, CrossSubnet or Never", |text| match text {
-            "Always" => Some(IpipMode::Always),
-            "CrossSubnet" => Some(IpipMode::CrossSubnet),
-            "Never" | "" => Some(IpipMode::Never),
-            _ => None,
-        })
-    });
-    if let (Some(field), Some(IpNet::V6(_)), Some(IpipMode::Always | IpipMode::CrossSubnet)) =
-        (mode_field, net, ipip_mode)
+    let ipip_mode = encapsulation_mode(&spec, "ipipMode", out);
+    let vxlan_mode = encapsulation_mode(&spec, "vxlanMode", out);
+    let encapsulates =
+        |mode| matches!(mode, Some(EncapsulationMode::Always | EncapsulationMode::CrossSubnet));
+    if let (Some(field), Some(IpNet::V6(_)), true) =
+        (spec.field("ipipMode"), net, encapsulates(ipip_mode))
     {
         field.error(out, Cause::Conflict("an IPv6 pool cannot have IPIP".to_owned()));
     }
     if let Some(field) = spec.field("vxlanMode")
-        && let Some(true) = field.parsed(out, "Always, CrossSubnet or Never", |text| match text {
-            "Always" | "CrossSubnet" => Some(true),
-            "Never" | "" => Some(false),
-            _ => None,
-        })
+        && encapsulates(vxlan_mode)
     {
-        if matches!(ipip_mode, Some(IpipMode::Always | IpipMode::CrossSubnet)) {
+        if encapsulates(ipip_mode) {
             field.conflict(out, "a pool has IPIP or VXLAN, not both");
-        } else {
-            let message = "VXLAN is not supported: packets between nodes are not encapsulated";
+        } else if matches!(net, Some(IpNet::V6(_))) {
+            let message = "VXLAN between IPv6 addresses is not supported: pods of this pool are reached on their own node only";
             field.warning(out, Cause::Notice(message.to_owned()));
         }
     }
     Some(IpPool {
         cidr: net?.trunc(),
         ipip_mode,
+        vxlan_mode,
         nat_outgoing: spec
             .field("natOutgoing")
             .and_then(|field| field.boolean(out))

@@ -191,7 +191,7 @@ fn nodes_namespaces_and_pools_are_read_whole() {
         panic!()
     };
     assert!(pool.nat_outgoing && !pool.disabled);
-    assert_eq!(pool.ipip_mode, Some(super::object::IpipMode::CrossSubnet));
+    assert_eq!(pool.ipip_mode, Some(super::object::EncapsulationMode::CrossSubnet));
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn error_texts_of_other_objects() {
         ),
         (
             "pool_vxlan",
-            "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {cidr: 10.0.0.0/8, vxlanMode: Always}\n"
+            "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {cidr: 10.0.0.0/8, vxlanMode: Always, ipipMode: Always}\n"
                 .to_owned(),
         ),
         (

@@ -7,7 +7,7 @@ use super::party::Party;
 use super::plan::Plan;
 use super::underlay::UPLINK;
 use crate::manifest::State;
-use crate::manifest::object::{IpipMode, Object};
+use crate::manifest::object::{EncapsulationMode, Object};
 use crate::oracle::{Crossing, Direction, Oracle, Packet, Verdict};
 use crate::store::Contents;
 
@@ -80,13 +80,15 @@ impl Crossings<'_> {
             State::Invalid(_) => None,
         });
         let mut of_pool = pools.filter(|pool| pool.cidr.contains(&to));
-        match of_pool.next().and_then(|pool| pool.ipip_mode) {
-            Some(IpipMode::Always) => true,
-            Some(IpipMode::CrossSubnet) => {
+        match of_pool.next().and_then(|pool| {
+            pool.vxlan_mode.filter(|mode| *mode != EncapsulationMode::Never).or(pool.ipip_mode)
+        }) {
+            Some(EncapsulationMode::Always) => true,
+            Some(EncapsulationMode::CrossSubnet) => {
                 let segment = |node: &str| self.plan.nodes.get(node).map(|node| node.segment);
                 segment(leaves) != segment(arrives)
             }
-            Some(IpipMode::Never) | None => false,
+            Some(EncapsulationMode::Never) | None => false,
         }
     }
 }

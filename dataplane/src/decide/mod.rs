@@ -13,15 +13,11 @@ use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
 use crate::judge::{self, Ends, Judgement, NO_SLOT};
 use crate::parse::{Fragment, Parsed};
-use crate::tables::{Tables, Via};
+use crate::tables::{self, Tables, Via};
 use crate::wire::address::Address;
-use crate::wire::protocol;
+use crate::wire::{protocol, vxlan};
 
 pub use key::flow_key;
-
-/// IANA's port of VXLAN (RFC 7348), which pods may not speak: a tunnel packet that the underlay believes is a way round
-/// every source check.
-const VXLAN_PORT: u16 = 4789;
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +43,10 @@ impl Entrance {
             Self::Host => matches!(via, Via::Node | Via::Host),
             Self::Node => via == Via::Node,
             Self::Uplink => via == Via::Host,
-            Self::Tunnel(index) => via == Via::Tunnel(index),
+            // The pool of a packet's destination chose the encapsulation, that of its source chooses the one back.
+            Self::Tunnel(index) => {
+                matches!(via, Via::Tunnel(other) if tables::node_of(other) == tables::node_of(index))
+            }
         }
     }
 
@@ -158,7 +157,7 @@ fn refusal(subject: &Subject<'_>) -> Option<DropReason> {
         return Some(DropReason::NotForwardable);
     }
     let tunnel = parsed.protocol == protocol::IPIP
-        || (parsed.protocol == protocol::UDP && parsed.destination_port == VXLAN_PORT);
+        || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
     (tunnel && matches!(subject.entrance, Entrance::Endpoint(_)))
         .then_some(DropReason::TunnelFromPod)
 }

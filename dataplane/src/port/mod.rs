@@ -13,6 +13,7 @@ mod sctp;
 pub mod tun;
 pub mod uplink;
 pub mod virtio;
+pub mod vxlan;
 
 use std::io;
 use std::os::fd::RawFd;

@@ -10,6 +10,7 @@ pub mod batch;
 pub mod clock;
 pub mod memory;
 pub mod socket;
+pub mod train;
 pub mod tun;
 pub mod uring;
 

@@ -19,6 +19,7 @@ pub mod ndp;
 pub mod sctp;
 pub mod tcp;
 pub mod udp;
+pub mod vxlan;
 
 use std::ops::Range;
 

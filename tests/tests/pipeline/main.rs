@@ -12,3 +12,4 @@ mod hosts;
 mod hosts_oracle;
 mod offload;
 mod oracle;
+mod vxlan;

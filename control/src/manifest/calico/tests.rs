@@ -542,7 +542,7 @@ fn warning_texts_of_calicos_kinds() {
             "felix_misspelled",
             text("FelixConfiguration", "failsafeInboundHostPort: []\nbpfEnabled: true"),
         ),
-        ("pool_vxlan", text("IPPool", "cidr: 10.0.0.0/8\nvxlanMode: CrossSubnet")),
+        ("pool_vxlan", text("IPPool", "cidr: fd00::/48\nvxlanMode: CrossSubnet")),
     ];
     insta::assert_snapshot!(messages(texts, true));
 }

@@ -326,6 +326,8 @@ pub struct Node {
     /// The annotation `projectcalico.org/IPv4Address` with its prefix length (32 where it has none); the address's host
     /// bits are kept.
     pub calico_address: Option<IpNet>,
+    /// The annotation `projectcalico.org/VXLANTunnelMACAddr`.
+    pub vxlan_mac: Option<[u8; 6]>,
 }
 
 /// A pod, as far as networking needs it.
@@ -547,16 +549,18 @@ pub struct IpPool {
     /// `spec.cidr`, host bits cut off.
     pub cidr: IpNet,
     /// `spec.ipipMode`; Never where absent.
-    pub ipip_mode: Option<IpipMode>,
+    pub ipip_mode: Option<EncapsulationMode>,
+    /// `spec.vxlanMode`; Never where absent, and where `ipipMode` is not Never.
+    pub vxlan_mode: Option<EncapsulationMode>,
     /// `spec.natOutgoing`.
     pub nat_outgoing: bool,
     /// `spec.disabled`.
     pub disabled: bool,
 }
 
-/// `spec.ipipMode` of an [`IpPool`].
+/// `spec.ipipMode` and `spec.vxlanMode` of an [`IpPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IpipMode {
+pub enum EncapsulationMode {
     /// Every packet between nodes is encapsulated.
     Always,
     /// Only between nodes whose subnets differ.

@@ -1,0 +1,213 @@
+//! VXLAN by an ordinary UDP socket: no privilege on the underlay, and trains of up to 64 KB in one system call, cut apart
+//! and put together by the kernel.
+//!
+//! Above, packets start at the outer IPv4 header like those of every tunnel port. The kernel writes the headers that really
+//! travel: of the outer IPv4 header only the destination and DSCP with ECN are taken, of UDP's nothing; and on receipt both
+//! are made up again from what the socket says.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use super::{Capabilities, PacketIo, Received, Transmitted};
+use crate::checksum;
+use crate::packet::{MAX_PACKET, Offload, Packet, Pool};
+use crate::sys::socket::{self, set_option};
+use crate::sys::train::{self, CARS, Sender, Train};
+use crate::wire::ipv4::{self, field};
+use crate::wire::{protocol, put, udp, vxlan};
+
+/// Bytes asked for each way: some sixty trains. An unprivileged caller gets what `net.core.rmem_max` allows.
+const BUFFER: i32 = 8 << 20;
+/// Outer IPv4 and UDP headers.
+const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
+/// The longest train: what one UDP datagram could hold.
+const TRAIN_MAX: usize = 65_535 - HEADERS;
+/// How often a call yields to a full queue before a train is refused.
+const RETRIES: usize = 2;
+
+/// The socket of one node.
+pub struct VxlanSocket {
+    fd: OwnedFd,
+    local: Ipv4Addr,
+    room: Box<[u8]>,
+    /// The train in `room`, and how much of it has been handed up.
+    train: Option<(Train, usize)>,
+    sender: Sender,
+    /// Whether the kernel cuts trains; if not, each datagram is sent by itself.
+    cuts: bool,
+}
+
+impl VxlanSocket {
+    /// Opens it on the underlay address `local`, in the caller's network namespace.
+    ///
+    /// Errors: `AddrInUse` when somebody has the port, such as a VXLAN device of the kernel's; `AddrNotAvailable` when the
+    /// address is not the namespace's.
+    pub fn open(local: Ipv4Addr) -> io::Result<Self> {
+        let owned = socket::open(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
+        let fd = owned.as_fd();
+        // Without DF, as the kernel's own VXLAN devices send by default.
+        set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
+        set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        socket::enlarge_buffers(fd, BUFFER)?;
+        train::bind(fd, local, vxlan::PORT)?;
+        Ok(Self {
+            fd: owned,
+            local,
+            room: vec![0; MAX_PACKET].into_boxed_slice(),
+            train: None,
+            sender: Sender::default(),
+            cuts: true,
+        })
+    }
+
+    /// Hands up what is left of the train, up to `limit` packets. False: the pool is exhausted.
+    fn unload(&mut self, pool: &mut Pool, into: &mut Vec<Packet>, limit: usize) -> bool {
+        while let Some((train, at)) = self.train
+            && into.len() < limit
+        {
+            let Some(mut packet) = pool.take() else { return false };
+            let end = (at + train.car).min(train.len);
+            let payload = &self.room[at..end];
+            let room = packet.room_mut();
+            room[..HEADERS].copy_from_slice(&headers(&train, self.local, payload.len()));
+            room[HEADERS..HEADERS + payload.len()].copy_from_slice(payload);
+            packet.set_len(HEADERS + payload.len());
+            packet.offload = Offload::default();
+            into.push(packet);
+            self.train = (end < train.len).then_some((train, end));
+        }
+        true
+    }
+
+    /// Sends the first `count` of `packets`, which are a train.
+    fn send(&mut self, packets: &[Packet]) -> io::Result<()> {
+        let Some((to, tos)) = packets.first().and_then(|first| envelope(first.bytes())) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let cars = packets.iter().filter_map(|packet| packet.bytes().get(HEADERS..));
+        let mut retries = RETRIES;
+        loop {
+            match self.sender.send(self.fd.as_fd(), to, vxlan::PORT, tos, cars.clone()) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e)
+                    if retries > 0
+                        && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) =>
+                {
+                    retries -= 1;
+                    std::thread::yield_now();
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+impl PacketIo for VxlanSocket {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        let mut received = Received::default();
+        let limit = into.len() + limit;
+        while self.unload(pool, into, limit) && into.len() < limit {
+            match train::receive(self.fd.as_fd(), &mut self.room) {
+                Ok(train) if train.len > 0 => self.train = Some((train, 0)),
+                Ok(_) => received.malformed += 1,
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => received.malformed += 1,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    received.drained = true;
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(received)
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        let mut transmitted = Transmitted::default();
+        let mut at = 0;
+        while at < packets.len() {
+            let count = if self.cuts { train_of(&packets[at..]) } else { 1 };
+            match self.send(&packets[at..at + count]) {
+                Ok(()) => transmitted.sent += count,
+                // The device cannot, or the kernel is older than its promise: one by one from now on.
+                Err(e)
+                    if count > 1 && matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL)) =>
+                {
+                    self.cuts = false;
+                    continue;
+                }
+                Err(_) => transmitted.refused += count,
+            }
+            at += count;
+        }
+        packets.drain(..).for_each(|packet| pool.put(packet));
+        Ok(transmitted)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.fd.as_raw_fd())
+    }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
+}
+
+/// How many of `packets` (not none) make a train: to one peer, with one mark, of one length but for a shorter last.
+fn train_of(packets: &[Packet]) -> usize {
+    let Some(first) = packets.first() else { return 0 };
+    let (len, to) = (first.len(), envelope(first.bytes()));
+    let payload = len.saturating_sub(HEADERS).max(1);
+    let most = packets.len().min(CARS).min(TRAIN_MAX / payload).max(1);
+    let mut count = 1;
+    while count < most {
+        let next = &packets[count];
+        if next.len() > len || envelope(next.bytes()) != to {
+            break;
+        }
+        count += 1;
+        if next.len() < len {
+            break;
+        }
+    }
+    count
+}
+
+/// Where a packet goes, and its DSCP and ECN; `None` if it is none of a tunnel's.
+fn envelope(bytes: &[u8]) -> Option<(Ipv4Addr, u8)> {
+    if bytes.len() <= HEADERS {
+        return None;
+    }
+    let to: &[u8; 4] = bytes[field::DESTINATION].first_chunk()?;
+    Some((Ipv4Addr::from(*to), bytes[field::DSCP_ECN]))
+}
+
+/// The outer headers of one datagram of a train.
+fn headers(train: &Train, local: Ipv4Addr, payload: usize) -> [u8; HEADERS] {
+    let mut headers = [0; HEADERS];
+    let (ip, datagram) = headers.split_at_mut(ipv4::HEADER_LEN);
+    ip[field::VERSION_IHL] = 0x45;
+    ip[field::DSCP_ECN] = train.tos;
+    put(ip, field::TOTAL_LEN, &((HEADERS + payload) as u16).to_be_bytes());
+    ip[field::TTL] = 64;
+    ip[field::PROTOCOL] = protocol::UDP;
+    put(ip, field::SOURCE, &train.source.octets());
+    put(ip, field::DESTINATION, &local.octets());
+    let sum = checksum::finish(checksum::sum(ip));
+    put(ip, field::CHECKSUM, &sum.to_be_bytes());
+    put(datagram, 0..2, &train.source_port.to_be_bytes());
+    put(datagram, 2..4, &vxlan::PORT.to_be_bytes());
+    put(datagram, 4..6, &((udp::HEADER_LEN + payload) as u16).to_be_bytes());
+    headers
+}

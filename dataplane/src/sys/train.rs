@@ -1,0 +1,191 @@
+//! Trains of datagrams: many of one length to one place in a single system call, cut apart (`UDP_SEGMENT`) and put together
+//! (`UDP_GRO`) by the kernel (udp(7)).
+
+use std::ffi::{c_int, c_uint};
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use super::check;
+
+/// Datagrams in a train (`UDP_MAX_SEGMENTS` of the kernels that this program runs on).
+pub const CARS: usize = 64;
+
+/// What the kernel says of a received train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Train {
+    /// Who sent it.
+    pub source: Ipv4Addr,
+    /// Its port.
+    pub source_port: u16,
+    /// Bytes of it.
+    pub len: usize,
+    /// Bytes of each datagram but the last, which may be shorter: `len` when there is one.
+    pub car: usize,
+    /// DSCP and ECN of the outer header.
+    pub tos: u8,
+}
+
+/// Room for control messages: two integers, with headers and alignment.
+#[repr(align(8))]
+struct Control([MaybeUninit<u8>; 64]);
+
+impl Control {
+    const fn new() -> Self {
+        Self([MaybeUninit::uninit(); 64])
+    }
+}
+
+/// Receives a train into `room`, whose length it must not exceed; never waits. The socket has `UDP_GRO` and `IP_RECVTOS` set.
+///
+/// Errors: `WouldBlock` when there is none; `InvalidData` for what was longer than `room` or came from elsewhere than IPv4.
+pub fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Train> {
+    let mut source = libc::sockaddr_in {
+        sin_family: 0,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: 0 },
+        sin_zero: [0; 8],
+    };
+    let mut control = Control::new();
+    let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    // SAFETY: a msghdr of zeros is valid: null pointers with lengths of zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = ptr::from_mut(&mut source).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = size_of::<Control>() as _;
+    // SAFETY: the message points to an address, one vector over `room` and the control room, as long as it says; all live
+    // until the call returns.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+    let mut train = Train {
+        source: Ipv4Addr::from(u32::from_be(source.sin_addr.s_addr)),
+        source_port: u16::from_be(source.sin_port),
+        len,
+        car: len,
+        tos: 0,
+    };
+    // SAFETY: the kernel has written whole control messages, and their length into `msg_controllen`; each is looked at
+    // within it, and its data read only as far as its own length goes.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(header) = at.as_ref() {
+            let data = libc::CMSG_DATA(at);
+            let room = header.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            match (header.cmsg_level, header.cmsg_type) {
+                (libc::SOL_UDP, libc::UDP_GRO) if room >= size_of::<c_int>() => {
+                    let size: c_int = ptr::read_unaligned(data.cast());
+                    train.car = usize::try_from(size).unwrap_or(0);
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) if room >= 1 => train.tos = *data,
+                _ => {}
+            }
+            at = libc::CMSG_NXTHDR(&raw const message, at);
+        }
+    }
+    let cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+    if cut || c_int::from(source.sin_family) != libc::AF_INET || (train.car == 0 && len > 0) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(train)
+}
+
+/// The arrays for sending, made once.
+pub struct Sender {
+    vectors: [libc::iovec; CARS],
+}
+
+// SAFETY: the pointers are written before each system call and read by the kernel during it; between calls nobody follows
+// them.
+unsafe impl Send for Sender {}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self { vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; CARS] }
+    }
+}
+
+impl Sender {
+    /// Sends `cars` (at most [`CARS`]) to `to`, as datagrams of the first one's length; only the last may be shorter. `tos` is
+    /// DSCP and ECN of each. Never waits.
+    ///
+    /// Errors: `WouldBlock`, `ENOBUFS` when there is no room; `EMSGSIZE` when a datagram exceeds the link's MTU; `EIO` or
+    /// `EINVAL` where the kernel cannot cut.
+    pub fn send<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        to: Ipv4Addr,
+        port: u16,
+        tos: u8,
+        cars: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        let mut count = 0;
+        for (vector, car) in self.vectors.iter_mut().zip(cars) {
+            *vector = libc::iovec { iov_base: car.as_ptr().cast_mut().cast(), iov_len: car.len() };
+            count += 1;
+        }
+        let size = self.vectors[0].iov_len as u16;
+        let mut destination = libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: port.to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from(to).to_be() },
+            sin_zero: [0; 8],
+        };
+        let mut control = Control::new();
+        // SAFETY: as in `receive`.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_name = ptr::from_mut(&mut destination).cast();
+        message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        message.msg_iov = self.vectors.as_mut_ptr();
+        message.msg_iovlen = count;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: CMSG_SPACE and CMSG_LEN compute from lengths. Both messages fit the control room, which is aligned for
+        // their headers; the data is written unaligned, within the space of its message. The first header exists because
+        // `msg_controllen` is at least one header long when it is asked for.
+        unsafe {
+            let room_of = |len: usize| libc::CMSG_SPACE(len as c_uint) as usize;
+            let mark = room_of(size_of::<c_int>());
+            message.msg_controllen = mark as _;
+            let first = libc::CMSG_FIRSTHDR(&raw const message);
+            (*first).cmsg_level = libc::IPPROTO_IP;
+            (*first).cmsg_type = libc::IP_TOS;
+            (*first).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as c_uint) as _;
+            ptr::write_unaligned(libc::CMSG_DATA(first).cast(), c_int::from(tos));
+            if count > 1 {
+                message.msg_controllen = (mark + room_of(size_of::<u16>())) as _;
+                let second: *mut libc::cmsghdr = first.cast::<u8>().add(mark).cast();
+                (*second).cmsg_level = libc::SOL_UDP;
+                (*second).cmsg_type = libc::UDP_SEGMENT;
+                (*second).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as c_uint) as _;
+                ptr::write_unaligned(libc::CMSG_DATA(second).cast(), size);
+            }
+        }
+        // SAFETY: the message points to an address, `count` vectors over borrowed bytes and two control messages; all live
+        // until the call returns, and the kernel only reads.
+        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Binds an IPv4 socket.
+pub fn bind(fd: BorrowedFd<'_>, address: Ipv4Addr, port: u16) -> io::Result<()> {
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(address).to_be() },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: the kernel reads one sockaddr_in, which lives until the call returns.
+    check(unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_in>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
