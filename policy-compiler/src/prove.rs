@@ -12,7 +12,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::image::{ChainId, Identity, Image, LINEAR, Path};
-use crate::model::{Decision, Direction, Family, Model, Reason, RuleName, Transport, Verdict};
+use crate::model::{
+    Decision, Direction, Family, Model, Noted, Reason, RuleName, Transport, Verdict,
+};
 use crate::reference::Reference;
 use crate::resolve::{LocalName, Stage};
 use crate::witness::{Atoms, Bounds, Peers};
@@ -69,13 +71,15 @@ pub struct Proof {
 pub enum Expected {
     /// What decides and everything that is met on the way.
     Decision(Decision),
-    /// What decides, and what is met on the way of what is enforced.
-    Enforced {
+    /// What decides, what is met on the way of what is enforced, and what staged policies would have done.
+    Among {
         /// Any of these: of several policies that deny, none of which can be evaluated, nobody says which. None: tables
         /// have no word for it, and are wrong whatever they say.
         reasons: Vec<Reason>,
         /// In order.
         through: Vec<RuleName>,
+        /// In order.
+        staged: Vec<Noted>,
     },
 }
 
@@ -84,7 +88,7 @@ impl Expected {
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
             Self::Decision(decision) => Some(decision.reason.verdict()),
-            Self::Enforced { reasons, .. } => reasons.first().map(Reason::verdict),
+            Self::Among { reasons, .. } => reasons.first().map(Reason::verdict),
         }
     }
 
@@ -96,12 +100,14 @@ impl Expected {
                     && path.reason == decision.reason
                     && (linear || path.noted == decision.noted)
             }
-            Self::Enforced { reasons, through } => {
-                let noted = path.noted.iter().map(|noted| &noted.rule);
-                let enforced = noted.filter(|rule| !rule.policy.kind.staged());
+            Self::Among { reasons, through, staged } => {
+                let noted = |is_staged: bool| {
+                    path.noted.iter().filter(move |it| it.rule.policy.kind.staged() == is_staged)
+                };
+                let met = noted(false).map(|noted| &noted.rule).eq(through);
                 path.verdict == path.reason.verdict()
                     && reasons.contains(&path.reason)
-                    && (linear || enforced.eq(through))
+                    && (linear || (met && noted(true).eq(staged)))
             }
         }
     }
@@ -120,7 +126,9 @@ impl fmt::Display for Expected {
             Self::Decision(Decision { reason, noted }) => {
                 (std::slice::from_ref(reason), noted.iter().map(|noted| &noted.rule).collect())
             }
-            Self::Enforced { reasons, through } => (reasons, through.iter().collect()),
+            Self::Among { reasons, through, staged } => {
+                (reasons, through.iter().chain(staged.iter().map(|noted| &noted.rule)).collect())
+            }
         };
         let reasons: Vec<String> = reasons.iter().map(Reason::to_string).collect();
         f.write_str(&reasons.join(" or "))?;

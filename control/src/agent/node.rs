@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam::channel::Receiver;
+use ipnet::IpNet;
 use manx_dataplane::counters::PortCounters;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::{Denied, Report};
-use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
+use manx_dataplane::tables::{Connections, HostPort, PortId, Tables, Via};
 use manx_dataplane::worker::{Command, Handle};
 use manx_policy_compiler::model::ObjectName;
 
@@ -62,6 +63,8 @@ pub(super) struct Agent {
     pub(super) locals: BTreeMap<ObjectName, Local>,
     pub(super) calculation: Calculation,
     pub(super) tables: Arc<Tables>,
+    /// The routes of these tables.
+    pub(super) routes: Vec<(IpNet, Via)>,
     pub(super) denials: Denials,
     pub(super) reports: Receiver<Report>,
     /// What the agent cannot go on after.
@@ -113,6 +116,7 @@ impl Agent {
             locals: BTreeMap::new(),
             calculation: Calculation::default(),
             tables: Arc::new(Tables::closed()),
+            routes: Vec::new(),
             denials: Denials::default(),
             reports: parts.reports,
             failed: None,
@@ -376,6 +380,7 @@ impl Agent {
         if !proved {
             return;
         }
+        self.routes = self.calculation.current_routes().collect();
         self.tables = Arc::new(tables);
         self.worker.commands().tell(Command::Publish(Arc::clone(&self.tables)));
     }

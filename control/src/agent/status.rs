@@ -119,8 +119,8 @@ fn routes(agent: &Agent) -> Vec<RouteStatus> {
         Via::Endpoint(index) => endpoint(index),
         Via::Tunnel(index) => tunnel(index),
     };
-    let routes = agent.calculation.current_routes();
-    routes.map(|(prefix, to)| RouteStatus { prefix: prefix.to_string(), via: via(to) }).collect()
+    let one = |(prefix, to): &(_, Via)| RouteStatus { prefix: format!("{prefix}"), via: via(*to) };
+    agent.routes.iter().map(one).collect()
 }
 
 fn port_status(name: &str, counters: &PortCounters) -> PortStatus {

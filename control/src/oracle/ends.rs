@@ -5,12 +5,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::decide::{Chain, Outcome};
+use super::decide::{Chain, Outcome, Watch};
 use super::matching::in_net;
 use super::members::Role;
 use super::policies::Policy;
 use super::profiles::Profile;
 use super::rules::{Direction, Flow, Rule, Seen};
+use super::staged::{Collector, Staged};
 use super::verdict::{Explanation, Verdict};
 use super::{Oracle, Packet};
 use crate::manifest::object::ObjectKey;
@@ -54,7 +55,7 @@ pub struct End<'o> {
     pub(super) direction: Direction,
     /// `None`: there is no such endpoint, so nothing passes.
     pub(super) member: Option<usize>,
-    /// The enforced policies that are asked, by their index, in order.
+    /// The policies that are asked, staged ones among them, by their index, in order.
     pub(super) asked: Vec<usize>,
     /// The policies that deny it everything because nobody can evaluate them.
     pub(super) broken: Vec<usize>,
@@ -104,7 +105,7 @@ impl Oracle {
             end.failsafe = self.hosts.failsafe(node.unwrap_or_default(), direction);
         }
         let Some(member) = member else { return end };
-        let here = |policy: &Policy| policy.subject[member] && !policy.staged;
+        let here = |policy: &Policy| policy.subject[member];
         for index in self.tiers.iter().flat_map(|tier| &tier.policies) {
             let policy = &self.policies[*index];
             let speaks = place.chain().asks(policy.hook) && policy.rules(direction).is_some();
@@ -112,8 +113,10 @@ impl Oracle {
                 end.asked.push(*index);
             }
         }
-        let broken =
-            |index: &usize| self.policies[*index].broken.is_some() && here(&self.policies[*index]);
+        let broken = |index: &usize| {
+            let policy = &self.policies[*index];
+            policy.broken.is_some() && !policy.staged && here(policy)
+        };
         end.broken = (0..self.policies.len()).filter(broken).collect();
         let of_policies = end.asked.iter().filter_map(|it| self.policies[*it].rules(direction));
         end.rules = of_policies.flatten().collect();
@@ -135,18 +138,19 @@ impl Oracle {
 
     /// The first enforced policy that is asked there.
     pub fn first_asked(&self, end: &End<'_>) -> Option<&ObjectKey> {
-        end.asked.first().map(|index| &self.policies[*index].key)
+        let mut asked = end.asked.iter().map(|index| &self.policies[*index]);
+        asked.find(|policy| !policy.staged).map(|policy| &policy.key)
     }
 
     /// What one end says of packets between two addresses, `local` being its own (or, of what it forwards, that of whoever
-    /// is behind it).
+    /// is behind it), and what staged policies would have done.
     pub fn judge_end(
         &self,
         end: &End<'_>,
         local: IpAddr,
         peer: IpAddr,
         packets: impl IntoIterator<Item = Packet>,
-    ) -> Vec<Verdict> {
+    ) -> Vec<(Verdict, Vec<Staged>)> {
         let (own, peer) = (self.seen_by(end, local), self.seen(peer, None));
         let unknown = self.unknown(end, local, peer.address);
         let (source, destination) = match end.direction {
@@ -158,11 +162,15 @@ impl Oracle {
         let mut flow = Flow { members, source, destination, packet, direction };
         let one = |packet| {
             flow.packet = packet;
-            match (&unknown, end.member) {
+            let mut staged = Vec::new();
+            let verdict = match (&unknown, end.member) {
                 (Some(unknown), _) => unknown.clone().into(),
-                (None, Some(member)) => self.at(end, member, &flow),
+                (None, Some(member)) => {
+                    self.at(end, member, &flow, &mut Collector::new(direction, &mut staged))
+                }
                 (None, None) => self.at_unreadable(end, &flow).into(),
-            }
+            };
+            (verdict, staged)
         };
         packets.into_iter().map(one).collect()
     }
@@ -195,18 +203,18 @@ impl Oracle {
         seen
     }
 
-    fn at(&self, end: &End<'_>, member: usize, flow: &Flow<'_>) -> Verdict {
+    fn at(&self, end: &End<'_>, member: usize, flow: &Flow<'_>, watch: &mut impl Watch) -> Verdict {
         if end.is_failsafe(flow) {
             return Explanation::Failsafe.into();
         }
         if matches!(end.place, Place::Pod | Place::Host) {
-            return self.decide(member, flow, &mut ());
+            return self.decide(member, flow, watch);
         }
         if let Some(why) = self.broken(member) {
             return why.into();
         }
         let mut through = Vec::new();
-        let why = match self.tiers(end.place.chain(), member, flow, &mut through, &mut ()) {
+        let why = match self.tiers(end.place.chain(), member, flow, &mut through, watch) {
             Outcome::Decided(why) => why,
             Outcome::Passed if end.place == Place::Forward => Explanation::NotForwarded,
             Outcome::NobodyAsked | Outcome::Passed => Explanation::NoForwardPolicy,

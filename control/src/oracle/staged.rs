@@ -36,18 +36,25 @@ impl Oracle {
         for (direction, local, peer) in
             [(Direction::Egress, from, to), (Direction::Ingress, to, from)]
         {
-            let mut watch = Collector { direction, asked: None, found: &mut found };
+            let mut watch = Collector::new(direction, &mut found);
             self.side(direction, local, peer, packet, &mut watch);
         }
         found
     }
 }
 
-struct Collector<'a> {
+/// Writes down what staged policies would have done.
+pub(super) struct Collector<'a> {
     direction: Direction,
     /// The staged policy that is asked and has not decided.
     asked: Option<ObjectKey>,
     found: &'a mut Vec<Staged>,
+}
+
+impl<'a> Collector<'a> {
+    pub(super) fn new(direction: Direction, found: &'a mut Vec<Staged>) -> Self {
+        Self { direction, asked: None, found }
+    }
 }
 
 impl Watch for Collector<'_> {

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use manx_policy_compiler::model::{
-    Direction, PolicyKind, PolicyName, Reason, RuleName, Shown, Transport, Verdict,
+    Action, Direction, Noted, PolicyKind, PolicyName, Reason, RuleName, Shown, Transport, Verdict,
 };
 use manx_policy_compiler::prove::{Expected, Judge};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 use manx_policy_compiler::witness::{Atoms, Bounds, Peers};
 
-use crate::manifest::object::{Kind, ObjectKey};
-use crate::oracle::{self, Explanation, Oracle, Packet, Place};
+use crate::manifest::object::{Kind, ObjectKey, calico};
+use crate::oracle::{self, Explanation, Oracle, Packet, Place, Staged};
 
 /// Judges by the objects alone.
 pub(super) struct ByObjects<'a> {
@@ -98,15 +98,20 @@ impl<'a> Judge for ByObjects<'a> {
     ) -> Vec<Expected> {
         let packets = transports.iter().map(|transport| packet(*transport));
         let verdicts = self.oracle.judge_end(&end.seen, local, peer, packets);
-        verdicts.into_iter().map(|verdict| self.expected(end, verdict)).collect()
+        verdicts.into_iter().map(|(verdict, staged)| self.expected(end, verdict, &staged)).collect()
     }
 }
 
 impl ByObjects<'_> {
-    fn expected(&self, end: &End<'_>, verdict: oracle::Verdict) -> Expected {
+    fn expected(&self, end: &End<'_>, verdict: oracle::Verdict, staged: &[Staged]) -> Expected {
         let reasons = self.reasons(end, verdict.why);
         let through = verdict.through.iter().filter(|rule| rule.policy.kind != Kind::Profile);
-        Expected::Enforced { reasons, through: through.filter_map(rule_name).collect() }
+        let noted = |one: &Staged| Some(Noted { rule: rule_name(&one.rule)?, action: action(one) });
+        Expected::Among {
+            reasons,
+            through: through.filter_map(rule_name).collect(),
+            staged: staged.iter().filter_map(noted).collect(),
+        }
     }
 
     /// The explanation in the model's words; none for what tables know nothing of.
@@ -175,6 +180,15 @@ pub(super) const fn packet(transport: Transport) -> Packet {
         Shown::Icmp { kind, code } => oracle::Shown::Icmp { kind, code },
     };
     Packet { protocol: transport.protocol, shown }
+}
+
+const fn action(staged: &Staged) -> Action {
+    match staged.action {
+        calico::Action::Allow => Action::Allow,
+        calico::Action::Deny => Action::Deny,
+        calico::Action::Pass => Action::Pass,
+        calico::Action::Log => Action::Log,
+    }
 }
 
 fn policy_name(key: &ObjectKey) -> PolicyName {

@@ -3,8 +3,8 @@
 //! Between objects and tables stand the import, the resolution and the compiler; the oracle shares no code with any of
 //! them. What is asked: for each endpoint, direction and address of its own, every peer and every packet at either side of
 //! every boundary that the oracle or the tables draw, fragments that show no ports among them, in both families. What is
-//! compared: the verdict, what decides, and the Pass and Log rules on the way there. Not compared: what staged policies
-//! would have done, and what is decided outside of the tables (that a node always reaches its own pods, and a pod itself).
+//! compared: the verdict, what decides, the Pass and Log rules on the way there, and what staged policies would have done.
+//! Not compared: what is decided outside of the tables (that a node always reaches its own pods, and a pod itself).
 //!
 //! Equal questions are asked once: equal to the oracle by what its rules look at ([`crate::oracle::Sight`]), and looked up
 //! by the tables in the same row.

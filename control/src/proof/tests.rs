@@ -22,6 +22,8 @@ const OBJECTS: &str = "
 ---
 {apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: raw}, spec: {selector: app == 'h', applyOnForward: true, doNotTrack: true, ingress: [{action: Allow, protocol: ICMP, icmp: {type: 8}}]}}
 ---
+{apiVersion: projectcalico.org/v3, kind: StagedGlobalNetworkPolicy, metadata: {name: draft}, spec: {order: 1, selector: app == 'a', ingress: [{action: Log}, {action: Deny, protocol: SCTP}]}}
+---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: only-web}, spec: {podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchLabels: {app: b}}}], ports: [{port: web}]}]}}
 ---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: out}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [192.0.2.0/24]}}], ports: [{port: 1000, endPort: 2000}]}, {ports: [{port: web}]}]}}
@@ -61,7 +63,8 @@ fn whatever_the_tables_lost_is_found_at_boundaries_that_only_the_objects_draw() 
         ("endPort: 2000", "endPort: 1999"),
         ("{ports: [{port: web}]}]}}", "]}}"),
         ("containerPort: 8080", "containerPort: 8081"),
-        ("order: 10", "order: 10, defaultAction: Pass"),
+        ("order: 10}", "order: 10, defaultAction: Pass}"),
+        ("{action: Deny, protocol: SCTP}", ""),
         ("{action: Deny, protocol: UDP}", ""),
         ("policyTypes: [Egress], ", ""),
         ("doNotTrack: true", "preDNAT: true"),
@@ -82,13 +85,16 @@ fn a_refutation_names_the_packet_and_what_either_side_says() {
     10.1.1.3 -> 10.1.1.2, IPv4, TCP from port 0 to port 1
       the peer is default/b (10.1.1.3)
       ingress of default/a
-      tables: ALLOWED: default/only-web ingress[0], after GlobalNetworkPolicy early ingress[0], after GlobalNetworkPolicy early ingress[1]
-      objects: DENIED: isolated by default/only-web for ingress, no rule allows, after GlobalNetworkPolicy early ingress[0], after GlobalNetworkPolicy early ingress[1]
+      tables: ALLOWED: default/only-web ingress[0], after GlobalNetworkPolicy early ingress[0], after GlobalNetworkPolicy early ingress[1], after StagedGlobalNetworkPolicy draft ingress[0]
+      objects: DENIED: isolated by default/only-web for ingress, no rule allows, after GlobalNetworkPolicy early ingress[0], after GlobalNetworkPolicy early ingress[1], after StagedGlobalNetworkPolicy draft ingress[0]
       tier early, order 10, then Deny
         GlobalNetworkPolicy early, order last
           rule 0 Log: matches
           rule 1 Pass: matches
       tier default, order 1000000, then Deny
+        StagedGlobalNetworkPolicy draft, order 1, staged
+          rule 0 Log: matches
+          rule 1 Deny: no match: protocol: 132
         NetworkPolicy default/only-web, order 1000
           rule 0 Allow: no match: ports: TCP web
     ");

@@ -613,16 +613,22 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
 /// Pods and host endpoints, each question once and again for all that the oracle is said not to tell apart.
 #[test]
 fn tables_of_policies_of_every_api_are_proved_by_the_oracle() {
-    let result = TestRunner::new(config(1)).run(&cluster(), |text| {
+    let result = TestRunner::new(config(2)).run(&cluster(), |text| {
         let contents = Contents::of_texts([("cluster.yaml", text.as_str())]);
         let imported = import(&contents);
         let oracle = Oracle::new(&contents.objects);
         let hosts = imported.model.host_endpoints.keys().map(|name| ObjectName::new("", name));
         let local: BTreeSet<_> = all_local(&imported).into_iter().chain(hosts).collect();
         let image = Compiler::new().compile(&imported.model, &local);
-        for depth in [Depth::Distinct, Depth::Every] {
-            if let Err(refutation) = proof::prove(&oracle, &local, &image, depth, |_, _| {}) {
-                return Err(TestCaseError::fail(format!("{depth:?}: {refutation}\n{text}")));
+        let linear = Compiler::with_budget(0).compile(&imported.model, &local);
+        let cases = [
+            (&image, Depth::Distinct, "distinct"),
+            (&image, Depth::Every, "every"),
+            (&linear, Depth::Distinct, "rule by rule"),
+        ];
+        for (image, depth, name) in cases {
+            if let Err(refutation) = proof::prove(&oracle, &local, image, depth, |_, _| {}) {
+                return Err(TestCaseError::fail(format!("{name}: {refutation}\n{text}")));
             }
         }
         Ok(())

@@ -61,13 +61,23 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
             tell_invalid(&contents)?;
             tell(explain, &mut contents).map_err(Error::Invalid)?
         }
-        None => explain.socket.connect()?.explain(explain.inquiry())?,
+        None => by_agent(explain)?,
     };
     match explain.output {
         Output::Text => output::print(&explanation.to_string())?,
         Output::Json => output::print_json(&explanation)?,
     }
     if explanation.story.allowed { Ok(()) } else { Err(Error::Deviation) }
+}
+
+fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
+    let agent = explain.socket.connect().map_err(|error| match error {
+        Error::Environment(text) => {
+            Error::Environment(format!("{text}; or give a directory of manifests"))
+        }
+        other => other,
+    });
+    Ok(agent?.explain(explain.inquiry())?)
 }
 
 fn tell(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
