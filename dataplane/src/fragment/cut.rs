@@ -168,7 +168,8 @@ mod tests {
     use crate::parse::{Fragment, parse};
     use crate::wire::{arbitrary, udp};
 
-    const LIMIT: usize = 80;
+    /// Buffers for every piece of the longest packet here, of which each carries 8 bytes at least.
+    const LIMIT: usize = 512;
 
     /// A packet that may be fragmented.
     fn fragmentable() -> impl Strategy<Value = Vec<u8>> {
