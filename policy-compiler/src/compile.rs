@@ -20,7 +20,7 @@ use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
 use crate::classes::{Classes, Classifying, Kinds};
 use crate::identity::Interner;
-use crate::image::{BY_SOURCE, Chain, Identity, Image, NO_CLASS, PathId, Row, Span};
+use crate::image::{BY_SOURCE, Chain, Identity, Image, Interval, NO_CLASS, PathId, Row, Span};
 use crate::members::Members;
 use crate::model::Model;
 use crate::predicates::{AskedOfPeers, AtomTruths, evaluate};
@@ -119,7 +119,7 @@ impl Compiler {
         let chains = Chains::of(&resolved, &predicates, &ends);
         let tables =
             Tables::build(&mut self.slots, self.budget, &resolved, &predicates, &classes, &chains);
-        let intervals = flatten(&tables.rows);
+        let flat = Flat::of(&tables.rows);
         self.used = classes.identities as u32;
         let Tables { cells, paths, linear, .. } = tables;
         let slots = self.slots.end();
@@ -160,10 +160,9 @@ impl Compiler {
                 .collect(),
             cells: cells.into(),
             linear,
-            rows: intervals.rows,
-            starts: intervals.starts,
-            interval_paths: intervals.paths,
-            by_source: intervals.by_source,
+            rows: flat.rows.into(),
+            intervals: flat.intervals.into(),
+            by_source: flat.by_source.into(),
             paths: paths.into(),
             slots,
             identity_count: self.used as usize,
@@ -174,43 +173,45 @@ impl Compiler {
 }
 
 /// Rows with their intervals laid end to end.
-struct Intervals {
-    rows: Box<[Row]>,
-    starts: Box<[u16]>,
-    paths: Box<[PathId]>,
-    by_source: Box<[Span]>,
+#[derive(Default)]
+struct Flat {
+    rows: Vec<Row>,
+    intervals: Vec<Interval>,
+    by_source: Vec<Span>,
 }
 
-fn flatten(contents: &[Rc<RowContent>]) -> Intervals {
-    let (mut starts, mut paths): (Vec<u16>, Vec<PathId>) = (Vec::new(), Vec::new());
-    let mut by_source: Vec<Span> = Vec::new();
-    let mut rows = Vec::with_capacity(contents.len());
-    for content in contents {
-        let tables = content.tables.each_ref().map(|intervals| {
-            let cells: Vec<PathId> = intervals
-                .iter()
-                .map(|(_, cell)| match cell {
-                    Cell::Path(path) => *path,
-                    Cell::BySource(sources) => {
-                        let first = starts.len() as u32;
-                        starts.extend(sources.iter().map(|(start, _)| *start));
-                        paths.extend(sources.iter().map(|(_, path)| *path));
-                        by_source.push(Span { first, len: sources.len() as u32 });
-                        PathId(BY_SOURCE | (by_source.len() as u32 - 1))
-                    }
-                })
-                .collect();
-            let span = Span { first: starts.len() as u32, len: cells.len() as u32 };
-            starts.extend(intervals.iter().map(|(start, _)| *start));
-            paths.extend(cells);
-            span
-        });
-        rows.push(Row { tables, bare: content.bare });
+impl Flat {
+    fn of(contents: &[Rc<RowContent>]) -> Self {
+        let mut flat = Self::default();
+        for content in contents {
+            let tables = content.tables.each_ref().map(|intervals| flat.table(intervals));
+            flat.rows.push(Row { tables, bare: content.bare });
+        }
+        flat
     }
-    Intervals {
-        rows: rows.into(),
-        starts: starts.into(),
-        paths: paths.into(),
-        by_source: by_source.into(),
+
+    fn table(&mut self, intervals: &[(u16, Cell)]) -> Span {
+        let paths: Vec<(u16, PathId)> = intervals
+            .iter()
+            .map(|(start, cell)| match cell {
+                Cell::Path(path) => (*start, *path),
+                Cell::BySource(sources) => {
+                    let span = self.span(sources);
+                    self.by_source.push(span);
+                    (*start, PathId(BY_SOURCE | (self.by_source.len() as u32 - 1)))
+                }
+            })
+            .collect();
+        self.span(&paths)
+    }
+
+    fn span(&mut self, intervals: &[(u16, PathId)]) -> Span {
+        if let [(_, alone)] = intervals {
+            return Span { first: alone.0, len: 1 };
+        }
+        let first = self.intervals.len() as u32;
+        let laid = intervals.iter().map(|(start, path)| Interval { start: *start, path: *path });
+        self.intervals.extend(laid);
+        Span { first, len: intervals.len() as u32 }
     }
 }

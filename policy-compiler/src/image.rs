@@ -86,7 +86,15 @@ pub struct Counts {
     pub paths: usize,
 }
 
-/// A run of [`Image::starts`] and [`Image::interval_paths`].
+/// From `start` on, up to the next one's, keys lead to `path`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Interval {
+    pub(crate) start: u16,
+    /// Or [`BY_SOURCE`].
+    pub(crate) path: PathId,
+}
+
+/// A run of [`Image::intervals`]. One interval alone is not there: `first` is its path, and a lookup is spared a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Span {
     pub(crate) first: u32,
@@ -161,10 +169,8 @@ pub struct Image {
     /// The chains that are judged rule by rule.
     pub(crate) linear: BTreeMap<ChainId, Linear>,
     pub(crate) rows: Box<[Row]>,
-    /// First key of each interval of each row.
-    pub(crate) starts: Box<[u16]>,
-    /// Path of each interval, or [`BY_SOURCE`].
-    pub(crate) interval_paths: Box<[PathId]>,
+    /// The intervals of each row.
+    pub(crate) intervals: Box<[Interval]>,
     /// Runs of intervals by source port.
     pub(crate) by_source: Box<[Span]>,
     /// The unknown of each direction comes first.
@@ -279,9 +285,12 @@ impl Image {
 
     #[inline]
     fn interval(&self, Span { first, len }: Span, key: u16) -> Option<PathId> {
-        let starts = self.starts.get(first as usize..(first + len) as usize)?;
-        let interval = starts.partition_point(|start| *start <= key).checked_sub(1)?;
-        self.interval_paths.get(first as usize + interval).copied()
+        if len == 1 {
+            return Some(PathId(first));
+        }
+        let run = self.intervals.get(first as usize..(first + len) as usize)?;
+        let at = run.partition_point(|interval| interval.start <= key).checked_sub(1)?;
+        run.get(at).map(|interval| interval.path)
     }
 
     #[cold]
@@ -373,8 +382,7 @@ impl Image {
             + size_of_val(&*self.classes)
             + size_of_val(&*self.cells)
             + size_of_val(&*self.rows)
-            + size_of_val(&*self.starts)
-            + size_of_val(&*self.interval_paths)
+            + size_of_val(&*self.intervals)
             + size_of_val(&*self.by_source)
             + size_of_val(&*self.paths)
     }
@@ -402,9 +410,9 @@ impl Image {
     /// The intervals of a span.
     pub(crate) fn intervals(&self, span: Span) -> impl Iterator<Item = (u16, PathId)> + '_ {
         let run = span.first as usize..(span.first + span.len) as usize;
-        let starts = self.starts.get(run.clone()).unwrap_or_default();
-        let paths = self.interval_paths.get(run).unwrap_or_default();
-        starts.iter().copied().zip(paths.iter().copied())
+        let run = self.intervals.get(run).filter(|_| span.len != 1).unwrap_or_default();
+        let alone = (span.len == 1).then_some((0, PathId(span.first)));
+        alone.into_iter().chain(run.iter().map(|interval| (interval.start, interval.path)))
     }
 }
 
@@ -423,8 +431,7 @@ impl Default for Image {
             cells: Box::default(),
             linear: BTreeMap::new(),
             rows: Box::default(),
-            starts: Box::default(),
-            interval_paths: Box::default(),
+            intervals: Box::default(),
             by_source: Box::default(),
             paths: Box::new(Direction::ALL.map(Path::unknown)),
             no_path: Path::unknown(Direction::Ingress),

@@ -9,15 +9,17 @@ use ahash::AHashMap;
 use crate::chains::Chains;
 use crate::claim::{Claim, Way, ways};
 use crate::classes::Classes;
-use crate::image::{ChainId, Identity, LINEAR, Linear, LocalFacts, Path, PathId, Row, Span};
+use crate::image::{
+    ChainId, Identity, Interval, LINEAR, Linear, LocalFacts, Path, PathId, Row, Span,
+};
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
 use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step};
 use crate::row::{Cell, RowContent};
 use crate::slots::Slots;
 
-/// Bytes of an interval: its start and its path.
-const INTERVAL: usize = 6;
+/// Bytes of an interval.
+const INTERVAL: usize = size_of::<Interval>();
 
 /// The rows as they are being made.
 pub(crate) struct Tables<'s> {

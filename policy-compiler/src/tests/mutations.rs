@@ -163,13 +163,13 @@ fn a_changed_verdict_reason_or_note_is_found() {
 #[test]
 fn a_moved_bound_is_found() {
     let mut bench = Bench::with_rows();
-    for at in 0..bench.image.starts.len() {
-        let start = bench.image.starts[at];
+    for at in 0..bench.image.intervals.len() {
+        let start = bench.image.intervals[at].start;
         for moved in [start.checked_sub(1), start.checked_add(1)].into_iter().flatten() {
-            bench.change(|image| &mut image.starts[at], moved, never);
+            bench.change(|image| &mut image.intervals[at].start, moved, never);
         }
     }
-    bench.finish(246, 0);
+    bench.finish(136, 0);
 }
 
 #[test]
@@ -182,26 +182,41 @@ fn a_changed_path_of_an_interval_is_found() {
         span.filter(|_| path.0 & BY_SOURCE != 0)
             .map(|span| image.intervals(span).collect::<Vec<_>>())
     };
-    for at in 0..bench.image.interval_paths.len() {
-        let was = bench.image.interval_paths[at].0;
+    let other_paths = |was: u32| -> BTreeSet<u32> {
+        let run_of = others(was & !BY_SOURCE, runs).map(|run| BY_SOURCE | run);
+        let of_path = others(was % paths, paths);
+        run_of.chain(of_path).filter(|path| *path != was).collect()
+    };
+    // What shows no ports is looked up as from port 0.
+    let from_0 = |image: &Image, old: PathId, new: PathId| {
+        run(image, new).is_some_and(|run| run[0].1 == old)
+    };
+    for at in 0..bench.image.intervals.len() {
+        let was = bench.image.intervals[at].path.0;
         let shows_no_ports = bench.image.rows.iter().any(|row| {
-            let tables = row.tables.iter().skip(3);
+            let tables = row.tables.iter().skip(3).filter(|span| span.len > 1);
             tables
                 .map(|span| span.first..span.first + span.len)
                 .any(|run| run.contains(&(at as u32)))
         });
-        let run_of = others(was & !BY_SOURCE, runs).map(|run| BY_SOURCE | run);
-        let of_path = others(was % paths, paths);
-        let all: BTreeSet<u32> = run_of.chain(of_path).filter(|path| *path != was).collect();
-        for path in all.into_iter().map(PathId) {
+        for path in other_paths(was).into_iter().map(PathId) {
             bench.change(
-                |image| &mut image.interval_paths[at],
+                |image| &mut image.intervals[at].path,
                 path,
-                |image, old, new| {
-                    // What shows no ports is looked up as from port 0.
-                    shows_no_ports && run(image, *new).is_some_and(|run| run[0].1 == *old)
-                },
+                |image, old, new| shows_no_ports && from_0(image, *old, *new),
             );
+        }
+    }
+    for row in 0..bench.image.rows.len() {
+        for table in 0..bench.image.rows[row].tables.len() {
+            let span = bench.image.rows[row].tables[table];
+            for path in other_paths(span.first).into_iter().filter(|_| span.len == 1) {
+                bench.change(
+                    |image| &mut image.rows[row].tables[table].first,
+                    path,
+                    |image, old, new| table >= 3 && from_0(image, PathId(*old), PathId(*new)),
+                );
+            }
         }
     }
     bench.finish(736, 3);
