@@ -128,6 +128,7 @@ impl Compiler {
         of_identity.resize(of_identity.len() + spare, NO_CLASS);
         self.serial += 1;
         let own = local.iter().filter_map(|name| model.endpoints.get(name));
+            counts: truths.counts(predicates.all.len()),
         self.standing = Some(Standing {
             serial: self.serial,
             own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),

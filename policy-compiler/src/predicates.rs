@@ -68,6 +68,15 @@ impl Truths {
         Self { ends, all }
     }
 
+    /// Of how many members each predicate is true.
+    pub(crate) fn counts(&self, predicates: usize) -> Vec<u32> {
+        let mut counts = vec![0; predicates];
+        for predicate in &self.all {
+            counts[*predicate as usize] += 1;
+        }
+        counts
+    }
+
     /// What is true of a member, ascending.
     pub(crate) fn of_member(&self, position: Position) -> &[PredicateId] {
         let start = position.checked_sub(1).map_or(0, |before| self.ends[before] as usize);

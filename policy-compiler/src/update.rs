@@ -35,6 +35,8 @@ pub struct PodChange<'m> {
 pub(crate) struct Standing {
     pub(crate) serial: u64,
     pub(crate) kinds: Kinds,
+    /// By predicate of how many members it is true.
+    pub(crate) counts: Vec<u32>,
     pub(crate) atoms: AtomTruths,
     pub(crate) addresses: Addresses,
     pub(crate) class_of: AHashMap<Truth, u32>,
@@ -120,11 +122,23 @@ impl Standing {
             return None;
         }
         let (mut was, mut is) = (None, None);
-        for (pod, kind) in [(before, &mut was), (after, &mut is)] {
-            if let Some(pod) = pod {
-                let truth = self.truth(image, &Member::pod(model, name, pod))?;
-                *kind = self.kinds.of(true, &truth);
+        if let Some(pod) = after {
+            let truth = self.truth(image, &Member::pod(model, name, pod))?;
+            truth.iter().for_each(|it| self.counts[*it as usize] += 1);
+            is = self.kinds.of(true, &truth);
+        }
+        if let Some(pod) = before {
+            let truth = self.truth(image, &Member::pod(model, name, pod))?;
+            for it in &truth {
+                let count = self.counts[*it as usize].checked_sub(1)?;
+                // A number that nobody gives the name any more: nobody asks for it in an image made now.
+                let names = matches!(image.predicates[*it as usize], Predicate::NamesPort { .. });
+                if names && count == 0 {
+                    return None;
+                }
+                self.counts[*it as usize] = count;
             }
+            was = self.kinds.of(true, &truth);
         }
         let addresses = |pod: Option<&'_ Endpoint>| -> Vec<IpAddr> {
             pod.into_iter().flat_map(|pod| pod.addresses.iter().copied()).collect()

@@ -176,6 +176,19 @@ fn what_takes_another_image_is_refused() {
 }
 
 #[test]
+fn a_port_that_nobody_names_any_more_takes_another_image() {
+    let mut kept = cluster();
+    let http = NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 80 };
+    let cache = pod("app=cache", "10.0.1.3");
+    let another = Endpoint { named_ports: BTreeSet::from([http]), ..cache };
+    assert!(kept.pod(&name("shop/another"), Some(&another)));
+    assert!(kept.pod(&name("shop/cache"), None));
+    kept.is_as_from_nothing();
+    assert!(!kept.pod(&name("shop/another"), None));
+    kept.is_as_from_nothing();
+}
+
+#[test]
 fn an_image_that_is_not_the_last_is_left_alone() {
     let mut kept = cluster();
     let older = std::mem::replace(&mut kept.image, kept.compiler.compile(&kept.model, &kept.local));
