@@ -11,7 +11,6 @@
 //! [`Counts::linear`](crate::image::Counts) says how many there are.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 
 use ahash::AHashMap;
@@ -20,13 +19,12 @@ use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
 use crate::classes::{Classes, Classifying, Kinds};
 use crate::identity::Interner;
-use crate::image::{BY_SOURCE, Chain, Identity, Image, Interval, NO_CLASS, PathId, Row, Span};
+use crate::image::{Chain, Identity, Image, NO_CLASS};
 use crate::members::Members;
 use crate::model::Model;
 use crate::predicates::{AskedOfPeers, AtomTruths, evaluate};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, resolve};
-use crate::row::{Cell, RowContent};
 use crate::rows::Tables;
 use crate::slots::Slots;
 use crate::update::{PodChange, Standing};
@@ -119,19 +117,18 @@ impl Compiler {
         let chains = Chains::of(&resolved, &predicates, &ends);
         let tables =
             Tables::build(&mut self.slots, self.budget, &resolved, &predicates, &classes, &chains);
-        let flat = Flat::of(&tables.rows);
         self.used = classes.identities as u32;
-        let Tables { cells, paths, linear, .. } = tables;
+        let Tables { cells, paths, linear, rows, intervals, by_source, .. } = tables;
         let slots = self.slots.end();
         let Classes { truths: class_truths, first, mut of_identity, known, .. } = classes;
         let spare = SPARE_IDENTITIES + of_identity.len() / 8;
         of_identity.resize(of_identity.len() + spare, NO_CLASS);
         self.serial += 1;
         let own = local.iter().filter_map(|name| model.endpoints.get(name));
-            counts: truths.counts(predicates.all.len()),
         self.standing = Some(Standing {
             serial: self.serial,
             own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+            counts: truths.counts(predicates.all.len()),
             kinds,
             atoms,
             addresses,
@@ -161,58 +158,14 @@ impl Compiler {
                 .collect(),
             cells: cells.into(),
             linear,
-            rows: flat.rows.into(),
-            intervals: flat.intervals.into(),
-            by_source: flat.by_source.into(),
+            rows: rows.into(),
+            intervals: intervals.into(),
+            by_source: by_source.into(),
             paths: paths.into(),
             slots,
             identity_count: self.used as usize,
             serial: self.serial,
             ..Image::default()
         }
-    }
-}
-
-/// Rows with their intervals laid end to end.
-#[derive(Default)]
-struct Flat {
-    rows: Vec<Row>,
-    intervals: Vec<Interval>,
-    by_source: Vec<Span>,
-}
-
-impl Flat {
-    fn of(contents: &[Rc<RowContent>]) -> Self {
-        let mut flat = Self::default();
-        for content in contents {
-            let tables = content.tables.each_ref().map(|intervals| flat.table(intervals));
-            flat.rows.push(Row { tables, bare: content.bare });
-        }
-        flat
-    }
-
-    fn table(&mut self, intervals: &[(u16, Cell)]) -> Span {
-        let paths: Vec<(u16, PathId)> = intervals
-            .iter()
-            .map(|(start, cell)| match cell {
-                Cell::Path(path) => (*start, *path),
-                Cell::BySource(sources) => {
-                    let span = self.span(sources);
-                    self.by_source.push(span);
-                    (*start, PathId(BY_SOURCE | (self.by_source.len() as u32 - 1)))
-                }
-            })
-            .collect();
-        self.span(&paths)
-    }
-
-    fn span(&mut self, intervals: &[(u16, PathId)]) -> Span {
-        if let [(_, alone)] = intervals {
-            return Span { first: alone.0, len: 1 };
-        }
-        let first = self.intervals.len() as u32;
-        let laid = intervals.iter().map(|(start, path)| Interval { start: *start, path: *path });
-        self.intervals.extend(laid);
-        Span { first, len: intervals.len() as u32 }
     }
 }

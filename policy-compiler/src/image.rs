@@ -35,7 +35,7 @@ impl Identity {
 pub struct ChainId(pub u32);
 
 /// Names a path of one image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PathId(pub u32);
 
 /// How a packet was decided.
@@ -87,7 +87,7 @@ pub struct Counts {
 }
 
 /// From `start` on, up to the next one's, keys lead to `path`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Interval {
     pub(crate) start: u16,
     /// Or [`BY_SOURCE`].

@@ -3,23 +3,20 @@
 use std::rc::Rc;
 
 use crate::claim::{Claim, KEYED, Keys, OTHERS};
-use crate::image::PathId;
+use crate::image::{BY_SOURCE, Interval, PathId};
 use crate::ranges::Ranges;
 
-/// What an interval of keys leads to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Cell {
-    /// One path.
-    Path(PathId),
-    /// A path by source port: the first port of each interval, ascending from 0.
-    BySource(Vec<(u16, PathId)>),
-}
-
 /// A row: for every packet the path that decides it. Equal rows are equal values.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct RowContent {
-    /// For each table the first key of each interval, ascending from 0, and where it leads; neighbours differ.
-    pub(crate) tables: [Vec<(u16, Cell)>; OTHERS + 1],
+    /// The intervals of all tables, one table's behind the other's: of each ascending from key 0, neighbours differ.
+    pub(crate) intervals: Vec<Interval>,
+    /// Where each table's end.
+    pub(crate) ends: [u32; OTHERS + 1],
+    /// Intervals by source port, ascending from 0, one run behind the other. [`BY_SOURCE`] counts the runs of the row.
+    pub(crate) sources: Vec<Interval>,
+    /// Where each run ends.
+    pub(crate) source_ends: Vec<u32>,
     /// For each of [`KEYED`] the path of packets that do not show their keys.
     pub(crate) bare: [PathId; KEYED.len()],
 }
@@ -29,67 +26,108 @@ impl RowContent {
     /// ascending and distinct.
     pub(crate) fn build(
         claims: &[(usize, Rc<Claim>)],
-        mut decide: impl FnMut(&[usize]) -> PathId,
+        mut decide: impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
     ) -> Self {
-        let of_table = |table: usize| -> Vec<(usize, &Keys)> {
-            claims
-                .iter()
-                .filter_map(|(rule, claim)| Some((*rule, claim.0[table].as_ref()?)))
-                .collect()
-        };
-        let tables = std::array::from_fn(|table| intervals(&of_table(table), &mut decide));
-        let bare = std::array::from_fn(|table| {
-            let mut rules: Vec<usize> = of_table(table)
-                .iter()
-                .filter(|(_, keys)| keys.bare)
-                .map(|(rule, _)| *rule)
-                .collect();
-            rules.dedup();
-            decide(&rules)
+        let mut row = Self::default();
+        let mut here: Vec<(usize, &Keys)> = Vec::with_capacity(claims.len());
+        for table in 0..=OTHERS {
+            here.clear();
+            here.extend(
+                claims.iter().filter_map(|(rule, it)| Some((*rule, it.0[table].as_ref()?))),
+            );
+            row.table(&here, &mut decide);
+            row.ends[table] = row.intervals.len() as u32;
+            if let Some(bare) = row.bare.get_mut(table) {
+                let rules = here.iter().filter(|(_, keys)| keys.bare).map(|(rule, _)| *rule);
+                *bare = decide(&mut distinct(rules));
+            }
+        }
+        row
+    }
+
+    /// Sweeps over the keys with the claims that are in force at each.
+    fn table(
+        &mut self,
+        claims: &[(usize, &Keys)],
+        decide: &mut impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
+    ) {
+        let first = self.intervals.len();
+        sweep(claims.iter().map(|(_, keys)| &keys.set), |start, in_force| {
+            let here = || in_force.iter().filter_map(|index| claims.get(*index));
+            let path = if here().all(|(_, keys)| keys.sources.is_all()) {
+                decide(&mut distinct(here().map(|(rule, _)| *rule)))
+            } else {
+                let last = self.intervals[first..].last().map(|last| last.path);
+                self.by_source(&here().copied().collect::<Vec<_>>(), last, decide)
+            };
+            push(&mut self.intervals, first, Interval { start, path });
         });
-        Self { tables, bare }
+    }
+
+    /// A path, or a run by source port: that of the interval before, `last`, if it is the same.
+    fn by_source(
+        &mut self,
+        claims: &[(usize, &Keys)],
+        last: Option<PathId>,
+        decide: &mut impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
+    ) -> PathId {
+        let first = self.sources.len();
+        sweep(claims.iter().map(|(_, keys)| &keys.sources), |start, in_force| {
+            let here = in_force.iter().filter_map(|index| claims.get(*index));
+            let path = decide(&mut distinct(here.map(|(rule, _)| *rule)));
+            push(&mut self.sources, first, Interval { start, path });
+        });
+        if let [one] = self.sources[first..] {
+            self.sources.truncate(first);
+            return one.path;
+        }
+        let runs = self.source_ends.len();
+        if let Some(last) = last.filter(|last| last.0 & BY_SOURCE != 0) {
+            let before = self.source_ends[..runs - 1].last().map_or(0, |end| *end as usize);
+            if self.sources[before..first] == self.sources[first..] {
+                self.sources.truncate(first);
+                return last;
+            }
+        }
+        self.source_ends.push(self.sources.len() as u32);
+        PathId(BY_SOURCE | runs as u32)
+    }
+
+    /// The intervals of each table.
+    pub(crate) fn tables(&self) -> [&[Interval]; OTHERS + 1] {
+        std::array::from_fn(|table| run(&self.intervals, &self.ends, table))
+    }
+
+    /// The runs by source port.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &[Interval]> {
+        (0..self.source_ends.len()).map(|at| run(&self.sources, &self.source_ends, at))
     }
 }
 
-/// Sweeps over the keys with the claims that are in force at each.
-fn intervals(
-    claims: &[(usize, &Keys)],
-    decide: &mut impl FnMut(&[usize]) -> PathId,
-) -> Vec<(u16, Cell)> {
-    sweep(claims.iter().map(|(_, keys)| &keys.set), |in_force| {
-        let here: Vec<_> = in_force.iter().filter_map(|index| claims.get(*index)).collect();
-        if here.iter().all(|(_, keys)| keys.sources.is_all()) {
-            return Cell::Path(decide(&rules(here.iter().map(|(rule, _)| *rule))));
-        }
-        let by_source = sweep(here.iter().map(|(_, keys)| &keys.sources), |in_force| {
-            decide(&rules(
-                in_force.iter().filter_map(|index| here.get(*index)).map(|(rule, _)| *rule),
-            ))
-        });
-        match by_source.as_slice() {
-            [(_, path)] => Cell::Path(*path),
-            _ => Cell::BySource(by_source),
-        }
-    })
+/// One of the runs that end at these places.
+fn run<'a>(intervals: &'a [Interval], ends: &[u32], at: usize) -> &'a [Interval] {
+    let first = at.checked_sub(1).map_or(0, |before| ends[before] as usize);
+    &intervals[first..ends[at] as usize]
 }
 
-fn rules(ascending: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut rules: Vec<usize> = ascending.collect();
-    rules.dedup();
-    rules
+/// Adds an interval to those from `first` on, if it leads elsewhere than the one before.
+fn push(intervals: &mut Vec<Interval>, first: usize, next: Interval) {
+    if intervals[first..].last().is_none_or(|last| last.path != next.path) {
+        intervals.push(next);
+    }
 }
 
-/// The intervals of keys over which the same of `sets` contain the key, with what `value` makes of the sets' indexes,
-/// ascending; neighbours with equal values are one.
-fn sweep<'a, T: PartialEq>(
-    sets: impl Iterator<Item = &'a Ranges>,
-    mut value: impl FnMut(&[usize]) -> T,
-) -> Vec<(u16, T)> {
+fn distinct(ascending: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
+    let mut last = None;
+    ascending.filter(move |rule| last.replace(*rule) != Some(*rule))
+}
+
+/// Hands over each key from which on other sets contain the keys than before, from 0 on, and the indexes of these sets,
+/// ascending.
+fn sweep<'a>(sets: impl Iterator<Item = &'a Ranges>, mut hand: impl FnMut(u16, &[usize])) {
     let mut edges: Vec<(u32, usize, bool)> = Vec::new();
     let mut in_force: Vec<usize> = Vec::new();
-    let mut count = 0;
     for (index, set) in sets.enumerate() {
-        count = index + 1;
         if set.is_all() {
             in_force.push(index);
             continue;
@@ -99,13 +137,9 @@ fn sweep<'a, T: PartialEq>(
             edges.push((u32::from(last) + 1, index, false));
         }
     }
-    if in_force.len() == count {
-        return vec![(0, value(&in_force))];
-    }
     edges.sort_unstable();
-    let mut intervals: Vec<(u16, T)> = Vec::new();
     if edges.first().is_none_or(|edge| edge.0 > 0) {
-        intervals.push((0, value(&in_force)));
+        hand(0, &in_force);
     }
     for at_one_key in edges.chunk_by(|a, b| a.0 == b.0) {
         for (_, index, opens) in at_one_key {
@@ -120,12 +154,8 @@ fn sweep<'a, T: PartialEq>(
         let Some(start) = at_one_key.first().and_then(|edge| u16::try_from(edge.0).ok()) else {
             break;
         };
-        let next = value(&in_force);
-        if intervals.last().is_none_or(|(_, last)| *last != next) {
-            intervals.push((start, next));
-        }
+        hand(start, &in_force);
     }
-    intervals
 }
 
 #[cfg(test)]
@@ -160,12 +190,13 @@ mod tests {
             }).collect();
             let mut paths: Vec<Vec<usize>> = Vec::new();
             let row = RowContent::build(&claims, |rules| {
-                let at = paths.iter().position(|known| known == rules);
-                PathId(at.unwrap_or_else(|| { paths.push(rules.to_vec()); paths.len() - 1 }) as u32)
+                let rules: Vec<usize> = rules.collect();
+                let at = paths.iter().position(|known| *known == rules);
+                PathId(at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 }) as u32)
             });
             let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
-            let at = |intervals: &[(u16, PathId)], key: u16| {
-                intervals[intervals.partition_point(|i| i.0 <= key) - 1].1
+            let at = |intervals: &[Interval], key: u16| {
+                intervals[intervals.partition_point(|i| i.start <= key) - 1].path
             };
             for key in (0..=21).chain(65_518..=65_535) {
                 for source in [0, 5, 19, 20, 65_535] {
@@ -174,12 +205,11 @@ mod tests {
                         has(&keys.set, key) && has(&keys.sources, source)
                     }).map(|(rule, _)| *rule).collect();
                     expected.dedup();
-                    let cells = &row.tables[0];
-                    let cell = &cells[cells.partition_point(|i| i.0 <= key) - 1].1;
-                    let found = match cell {
-                        Cell::Path(path) => *path,
-                        Cell::BySource(sources) => at(sources, source),
-                    };
+                    let mut found = at(row.tables()[0], key);
+                    if found.0 & BY_SOURCE != 0 {
+                        let runs: Vec<_> = row.runs().collect();
+                        found = at(runs[(found.0 & !BY_SOURCE) as usize], source);
+                    }
                     prop_assert_eq!(&paths[found.0 as usize], &expected);
                 }
             }

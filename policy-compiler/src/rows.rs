@@ -10,12 +10,12 @@ use crate::chains::Chains;
 use crate::claim::{Claim, Way, ways};
 use crate::classes::Classes;
 use crate::image::{
-    ChainId, Identity, Interval, LINEAR, Linear, LocalFacts, Path, PathId, Row, Span,
+    BY_SOURCE, ChainId, Identity, Interval, LINEAR, Linear, LocalFacts, Path, PathId, Row, Span,
 };
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
 use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step};
-use crate::row::{Cell, RowContent};
+use crate::row::RowContent;
 use crate::slots::Slots;
 
 /// Bytes of an interval.
@@ -24,10 +24,12 @@ const INTERVAL: usize = size_of::<Interval>();
 /// The rows as they are being made.
 pub(crate) struct Tables<'s> {
     slots: &'s mut Slots,
-    path_ids: AHashMap<Decision, PathId>,
+    by_slot: AHashMap<u32, PathId>,
     pub(crate) paths: Vec<Path>,
-    row_ids: AHashMap<Rc<RowContent>, u32>,
-    pub(crate) rows: Vec<Rc<RowContent>>,
+    row_ids: AHashMap<RowContent, u32>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) intervals: Vec<Interval>,
+    pub(crate) by_source: Vec<Span>,
     pub(crate) cells: Vec<u32>,
     pub(crate) linear: BTreeMap<ChainId, Linear>,
     bytes: usize,
@@ -44,10 +46,12 @@ impl<'s> Tables<'s> {
     ) -> Self {
         let mut tables = Self {
             slots,
-            path_ids: AHashMap::new(),
+            by_slot: AHashMap::new(),
             paths: Vec::new(),
-            row_ids: AHashMap::new(),
+            row_ids: AHashMap::with_capacity(classes.truths.len()),
             rows: Vec::new(),
+            intervals: Vec::new(),
+            by_source: Vec::new(),
             cells: Vec::with_capacity(chains.all.len() * classes.truths.len()),
             linear: BTreeMap::new(),
             bytes: 0,
@@ -78,31 +82,41 @@ impl<'s> Tables<'s> {
     }
 
     fn path(&mut self, decision: Decision) -> PathId {
-        if let Some(path) = self.path_ids.get(&decision) {
-            return *path;
-        }
-        let path = PathId(self.paths.len() as u32);
         let slot = self.slots.of(&decision);
-        self.paths.push(Path::new(decision.clone(), slot));
-        self.path_ids.insert(decision, path);
-        path
+        *self.by_slot.entry(slot).or_insert_with(|| {
+            self.paths.push(Path::new(decision, slot));
+            PathId(self.paths.len() as u32 - 1)
+        })
     }
 
     fn row(&mut self, content: RowContent) -> u32 {
-        let content = Rc::new(content);
-        let next = self.rows.len() as u32;
-        let row = *self.row_ids.entry(Rc::clone(&content)).or_insert(next);
-        if row == next {
-            self.bytes += size_of::<Row>();
-            for (_, cell) in content.tables.iter().flatten() {
-                self.bytes += INTERVAL;
-                if let Cell::BySource(sources) = cell {
-                    self.bytes += size_of::<Span>() + INTERVAL * sources.len();
-                }
-            }
-            self.rows.push(content);
+        if let Some(row) = self.row_ids.get(&content) {
+            return *row;
         }
-        row
+        let first = self.by_source.len() as u32;
+        for run in content.runs() {
+            let span = self.span(run, 0);
+            self.by_source.push(span);
+        }
+        let tables = content.tables().map(|table| self.span(table, first));
+        self.bytes += size_of::<Row>()
+            + INTERVAL * (content.intervals.len() + content.sources.len())
+            + size_of::<Span>() * content.source_ends.len();
+        self.rows.push(Row { tables, bare: content.bare });
+        self.row_ids.insert(content, self.rows.len() as u32 - 1);
+        self.rows.len() as u32 - 1
+    }
+
+    /// Lays intervals behind those of other rows; the row's runs by source port are those from `first` on.
+    fn span(&mut self, run: &[Interval], first: u32) -> Span {
+        let path =
+            |path: PathId| PathId(if path.0 & BY_SOURCE == 0 { path.0 } else { path.0 + first });
+        if let [alone] = run {
+            return Span { first: path(alone.path).0, len: 1 };
+        }
+        let span = Span { first: self.intervals.len() as u32, len: run.len() as u32 };
+        self.intervals.extend(run.iter().map(|it| Interval { path: path(it.path), ..*it }));
+        span
     }
 
     fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
@@ -271,7 +285,7 @@ impl<'a> ChainRows<'a> {
         let paths = &mut self.paths;
         let content = RowContent::build(&claimed, |matching| {
             let mut noted: Vec<&Noted> = Vec::new();
-            let decided = steps.walk(matching.iter().copied(), |rule| noted.push(rule));
+            let decided = steps.walk(matching, |rule| noted.push(rule));
             let at = decided.map(|decided| match decided {
                 Decided::Step(index) => index,
                 Decided::End(tier) => steps.steps.len() + tier,
