@@ -4,12 +4,15 @@
 //! each label that it names the members of the domain are sorted by their values, once, and the selector becomes the same
 //! expression over sets of members. So a member's labels are looked up once for each key and not for each selector.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ahash::AHashMap;
 
-use crate::members::{Members, Position, Run};
-use crate::model::{NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, View};
+use crate::members::{Member, Members, Position, Run};
+use crate::model::{
+    NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
+};
 use crate::selector::{Comparison, Node, Selector};
 
 /// A set of the members of a domain, by their places in it.
@@ -73,15 +76,20 @@ impl<'m> Values<'m> {
 }
 
 struct Domain<'m> {
-    runs: Vec<Run>,
+    /// With the first place of each.
+    runs: Vec<(usize, Run)>,
     len: usize,
     labels: AHashMap<String, Values<'m>>,
 }
 
 impl<'m> Domain<'m> {
     fn of(runs: Vec<Run>) -> Self {
-        let len = runs.iter().map(ExactSizeIterator::len).sum();
-        Self { runs, len, labels: AHashMap::new() }
+        let mut len = 0;
+        let placed = runs.into_iter().map(|run| {
+            len += run.len();
+            (len - run.len(), run)
+        });
+        Self { runs: placed.collect(), len, labels: AHashMap::new() }
     }
 
     fn nobody(&self) -> Bits {
@@ -176,28 +184,50 @@ impl<'m> Domain<'m> {
     }
 }
 
-fn values<'m>(runs: &[Run], members: &'m Members<'_>, key: &str) -> Values<'m> {
+fn values<'m>(runs: &[(usize, Run)], members: &'m Members<'_>, key: &str) -> Values<'m> {
     // All of a run have the same of these.
     let of_run = matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX);
+    let own = !of_run && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX);
     let mut values = Values::default();
-    let mut place = 0;
-    for run in runs {
+    for (place, run) in runs {
         let in_run = members.all.get(run.clone()).unwrap_or_default();
-        let value = |view: Option<View<'m>>| view.and_then(|view| view.value(key));
+        let value = |member: &'m Member<'_>| member.view().and_then(|view| view.value(key));
         if of_run {
-            if let Some(value) = in_run.first().and_then(|member| value(member.view())) {
-                values.add(value, place..place + in_run.len());
+            if let Some(value) = in_run.first().and_then(value) {
+                values.add(value, *place..place + in_run.len());
             }
+        } else if own && in_run.iter().all(|member| member.labels().is_some()) {
+            own_values(&mut values, in_run, *place, key);
         } else {
-            for (at, member) in in_run.iter().enumerate() {
-                if let Some(value) = value(member.view()) {
-                    values.add(value, place + at..place + at + 1);
+            for (member, place) in in_run.iter().zip(*place..) {
+                if let Some(value) = value(member) {
+                    values.add(value, place..place + 1);
                 }
             }
         }
-        place += in_run.len();
     }
     values
+}
+
+/// Adds the values of a label that is members' own. They are anywhere in memory, and none of them is in the cache: each pass
+/// looks one step further at many, so that they are fetched side by side.
+fn own_values<'m>(values: &mut Values<'m>, members: &'m [Member<'_>], place: usize, key: &str) {
+    const SIDE_BY_SIDE: usize = 64;
+    for (members, place) in members.chunks(SIDE_BY_SIDE).zip((place..).step_by(SIDE_BY_SIDE)) {
+        let labels: Vec<_> =
+            members.iter().map(|member| member.labels().map(BTreeMap::iter)).collect();
+        let mut same_length = Vec::with_capacity(members.len());
+        for (labels, place) in labels.into_iter().zip(place..) {
+            let labels = labels.into_iter().flatten();
+            let of_length = labels.filter(|(other, _)| other.len() == key.len());
+            same_length.extend(of_length.map(|(other, value)| (place, other, value)));
+        }
+        for (place, other, value) in same_length {
+            if other == key {
+                values.add(value, place..place + 1);
+            }
+        }
+    }
 }
 
 /// The members, by what selectors look for.
@@ -238,20 +268,19 @@ fn in_domain<'m>(
     hand: &mut impl FnMut(Position),
 ) {
     let bits = domain.matching(members, selector);
-    let (mut run, mut first) = (0, 0);
+    // The places of the run that the last one was in, and what to add to them.
+    let (mut run, mut shift) = (0..0, 0);
     for (word, at) in bits.into_iter().zip(0..) {
         let mut rest = word;
         while rest != 0 {
             let place = at * 64 + rest.trailing_zeros() as usize;
             rest &= rest - 1;
-            while let Some(here) = domain.runs.get(run) {
-                if place < first + here.len() {
-                    hand(here.start + place - first);
-                    break;
-                }
-                first += here.len();
-                run += 1;
+            if !run.contains(&place) {
+                let after = domain.runs.partition_point(|(first, _)| *first <= place);
+                let Some((first, here)) = domain.runs[..after].last() else { continue };
+                (run, shift) = (*first..first + here.len(), here.start - first);
             }
+            hand(place + shift);
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 use ipnet::IpNet;
@@ -22,7 +23,8 @@ pub(crate) type Position = usize;
 #[derive(Debug)]
 pub(crate) struct Member<'m> {
     namespace: &'m str,
-    name: &'m str,
+    /// Not as `&str`: that would look at the name of each.
+    name: &'m String,
     pub(crate) what: What<'m>,
     /// The labels of its namespace, if it is in one.
     around: Option<&'m Labels>,
@@ -72,6 +74,15 @@ impl<'m> Member<'m> {
         }
     }
 
+    /// The labels of its own, of a member that inherits none.
+    pub(crate) fn labels(&self) -> Option<&Labels> {
+        match &self.what {
+            What::Pod(endpoint) => Some(&endpoint.labels),
+            What::Set(set) => Some(&set.labels),
+            What::Host(..) | What::Service(..) => None,
+        }
+    }
+
     /// The port names that it gives numbers.
     pub(crate) fn named_ports(&self) -> impl Iterator<Item = &NamedPort> {
         let ports = match &self.what {
@@ -107,6 +118,17 @@ impl<'m> Member<'m> {
     }
 }
 
+/// How many pods from the first on are in a namespace, by few looks at their names.
+fn run_of(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
+    let is_in = |pod: &(&ObjectName, &Arc<Endpoint>)| pod.0.namespace == namespace;
+    let mut to = 1;
+    while pods.get(to).is_some_and(is_in) {
+        to *= 2;
+    }
+    let from = to / 2;
+    from + pods[from..to.min(pods.len())].partition_point(is_in)
+}
+
 /// Members side by side of whom everything is the same that they have from their namespace and kind. Those in no namespace are
 /// each alone.
 pub(crate) type Run = Range<Position>;
@@ -136,64 +158,62 @@ impl<'m> Members<'m> {
             .iter()
             .map(|(name, labels)| ((name.namespace.as_str(), name.name.as_str()), labels))
             .collect();
-        let mut current: Option<(&str, &Labels)> = None;
-        for (ObjectName { namespace, name }, endpoint) in &model.endpoints {
-            // The first pod's name of the namespace stands for it in all: a run is told without reading it.
-            let (namespace, around) = match current {
-                Some(known) if known.0 == namespace => known,
-                _ => (namespace.as_str(), model.namespace_labels(namespace)),
-            };
-            current = Some((namespace, around));
-            let mut account = None;
-            // Not to look at the pod here saves a miss of the cache for each.
-            if !accounts.is_empty() {
-                let named = endpoint.service_account.as_deref();
-                account = named.and_then(|it| accounts.get(&(namespace, it))).copied();
+        let all: Vec<_> = model.endpoints.iter().collect();
+        let mut rest = all.as_slice();
+        while let Some((ObjectName { namespace, .. }, _)) = rest.first() {
+            let (here, after) = rest.split_at(run_of(rest, namespace));
+            rest = after;
+            let around = Some(model.namespace_labels(namespace));
+            members.run_in(namespace, here.len());
+            for (ObjectName { name, .. }, endpoint) in here {
+                let mut account = None;
+                // Not to look at the pod here saves a miss of the cache for each.
+                if !accounts.is_empty() {
+                    let named = endpoint.service_account.as_deref();
+                    account = named.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();
+                }
+                let what = What::Pod(endpoint);
+                members.all.push(Member { namespace, name, what, around, account });
             }
-            let what = What::Pod(endpoint);
-            members.add(Member { namespace, name, what, around: Some(around), account });
         }
-        let pods = members.all.len();
-        for (ObjectName { namespace, name }, set) in &model.network_sets {
-            let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
-            members.add(Member { namespace, name, what: What::Set(set), around, account: None });
+        let sets: Vec<_> = model.network_sets.iter().collect();
+        for here in sets.chunk_by(|a, b| a.0.namespace == b.0.namespace) {
+            for (at, (ObjectName { namespace, name }, set)) in here.iter().enumerate() {
+                let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
+                match around {
+                    None => members.run(1),
+                    Some(_) if at == 0 => members.run_in(namespace, here.len()),
+                    Some(_) => {}
+                }
+                let what = What::Set(set);
+                members.all.push(Member { namespace, name, what, around, account: None });
+            }
         }
         for (name, host) in &model.host_endpoints {
             let what = What::Host(host, Box::new(model.inherited(host)));
-            members.add(Member { namespace: "", name, what, around: None, account: None });
+            members.run(1);
+            members.all.push(Member { namespace: "", name, what, around: None, account: None });
         }
-        members.runs_of(0..pods);
-        members.runs_of(pods..members.all.len());
         members.services = members.all.len();
         for (name, service) in &model.services {
             for some in service.iter() {
                 let what = What::Service(name, some);
-                let (namespace, name) = (name.namespace.as_str(), name.name.as_str());
-                members.add(Member { namespace, name, what, around: None, account: None });
+                let ObjectName { namespace, name } = name;
+                members.all.push(Member { namespace, name, what, around: None, account: None });
             }
         }
         members
     }
 
-    fn add(&mut self, member: Member<'m>) {
-        self.all.push(member);
+    /// The next so many members are a run.
+    fn run(&mut self, len: usize) {
+        self.runs.push(self.all.len()..self.all.len() + len);
     }
 
-    /// Adds the runs of members of one kind, in order.
-    fn runs_of(&mut self, range: Range<Position>) {
-        let mut start = range.start;
-        for same in self.all[range].chunk_by(|a, b| {
-            let same = std::ptr::eq(a.namespace, b.namespace) || a.namespace == b.namespace;
-            same && a.around.is_some() && b.around.is_some()
-        }) {
-            let positions = start..start + same.len();
-            start = positions.end;
-            let namespace = same.first().filter(|it| it.around.is_some()).map(|it| it.namespace);
-            if let Some(namespace) = namespace {
-                self.namespaces.entry(namespace).or_default().push(self.runs.len());
-            }
-            self.runs.push(positions);
-        }
+    /// The next so many members are a run and those of a namespace.
+    fn run_in(&mut self, namespace: &'m str, len: usize) {
+        self.namespaces.entry(namespace).or_default().push(self.runs.len());
+        self.run(len);
     }
 
     /// The runs of a namespace.
@@ -206,14 +226,18 @@ impl<'m> Members<'m> {
     pub(crate) fn endpoint(&self, name: &ObjectName) -> Option<Position> {
         if name.namespace.is_empty() {
             let is_it = |member: &Member<'_>| {
-                matches!(member.what, What::Host(..)) && member.name == name.name
+                matches!(member.what, What::Host(..)) && *member.name == name.name
             };
             return self.all.iter().position(is_it);
         }
         let is_pods =
             |run: &&Run| matches!(self.all.get(run.start), Some(Member { what: What::Pod(_), .. }));
         let run = self.runs_in(&name.namespace).find(is_pods)?.clone();
-        let at = self.all.get(run.clone())?.binary_search_by(|it| it.name.cmp(&name.name)).ok()?;
+        let at = self
+            .all
+            .get(run.clone())?
+            .binary_search_by(|it| it.name.as_str().cmp(&name.name))
+            .ok()?;
         Some(run.start + at)
     }
 }
