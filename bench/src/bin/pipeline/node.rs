@@ -1,0 +1,399 @@
+//! One node: the real worker over [`Station`]s, by tables that the real import, calculation and compiler have made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use manx::calc::{Calculation, Inputs, Local, Underlay};
+use manx::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
+use manx::interfaces::Interfaces;
+use manx::manifest::object::EncapsulationMode;
+use manx::manifest::problem::Severity;
+use manx::store::Contents;
+use manx::topology::topology;
+use manx_dataplane::counters::{PortCounters, WorkerCounters};
+use manx_dataplane::fate::DropReason;
+use manx_dataplane::flow::FlowEntry;
+use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::report::Report;
+use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
+use manx_dataplane::worker::{Command, Polling, Settings, Worker};
+use manx_policy_compiler::model::{Endpoint, ObjectName};
+
+use crate::station::Station;
+use crate::stream::PORT;
+
+/// The node's name.
+pub(crate) const NAME: &str = "node-0";
+/// Its address on the underlay.
+pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
+/// The pod whose packets are measured.
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 10);
+/// The pod beside it.
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 11);
+const MTU: u32 = 1500;
+
+/// The port of the node, and of the world behind it.
+pub(crate) const HOST: PortId = PortId(0);
+/// The port of the tunnels.
+pub(crate) const RAW: PortId = PortId(1);
+/// The port of the world, where the uplink is Manx's own.
+pub(crate) const UPLINK: PortId = PortId(2);
+/// The client's port.
+pub(crate) const CLIENT_PORT: PortId = PortId(3);
+/// The server's port.
+pub(crate) const SERVER_PORT: PortId = PortId(4);
+const PORTS: [PortId; 5] = [HOST, RAW, UPLINK, CLIENT_PORT, SERVER_PORT];
+
+/// Pods of other nodes: where they are, and behind which node.
+const FAR: u32 = 512;
+/// Pools of pods of other nodes: without a tunnel, and behind one. Each node has a block of 4,096 in each.
+const POOLS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 64, 0, 0), Ipv4Addr::new(10, 128, 0, 0)];
+const BLOCK: u32 = 1 << 12;
+
+/// Whom the client speaks with: a power of two of pods.
+pub(crate) struct Peers {
+    shift: u32,
+    /// Each one's address and its node's.
+    hosts: Vec<(u32, u32)>,
+}
+
+impl Peers {
+    /// The pods of `nodes` other nodes, behind a tunnel or not.
+    pub(crate) fn far(nodes: u32, tunnel: bool) -> Arc<Self> {
+        let hosts = (0..FAR).map(|at| {
+            let node = 1 + at % nodes;
+            (far_pod(tunnel, node, at / nodes), underlay(node))
+        });
+        Arc::new(Self { shift: FAR.ilog2(), hosts: hosts.collect() })
+    }
+
+    /// The pod beside the client.
+    pub(crate) fn near() -> Arc<Self> {
+        Arc::new(Self { shift: 0, hosts: vec![(SERVER.to_bits(), NODE.to_bits())] })
+    }
+
+    /// The peer of a flow, the peer's node, and what tells the flow from others of the same peer.
+    #[inline]
+    pub(crate) fn of(&self, flow: u32) -> (u32, u32, u32) {
+        let (peer, node) = self.hosts[flow as usize & (self.hosts.len() - 1)];
+        (peer, node, flow >> self.shift)
+    }
+}
+
+fn far_pod(tunnel: bool, node: u32, at: u32) -> u32 {
+    POOLS[usize::from(tunnel)].to_bits() + node * BLOCK + 16 + at
+}
+
+fn underlay(node: u32) -> u32 {
+    NODE.to_bits() + node
+}
+
+/// What the client's policies, or the uplink's, ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// This many rules for the client in each direction; the last allows the peers.
+    Pods(u32),
+    /// One rule for the client in each direction, which allows a set of this many members; the peers are among them.
+    Set(u32),
+    /// This many rules before connection tracking for the uplink, outwards; the last allows the peers. All blocks have one
+    /// length, or many.
+    Untracked(u32, bool),
+}
+
+/// A node's shape.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Policy.
+    pub(crate) rules: Rules,
+    /// Other nodes.
+    pub(crate) nodes: u32,
+    /// Flows that the table holds.
+    pub(crate) flows: usize,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { rules: Rules::Pods(101), nodes: 1, flows: Sizes::default().flows }
+    }
+}
+
+/// See the module.
+pub(crate) struct Node {
+    cluster: Cluster,
+    locals: BTreeMap<ObjectName, Local>,
+    calculation: Calculation,
+    owned: bool,
+    tables: Tables,
+    pub(crate) counters: Arc<WorkerCounters>,
+    stations: BTreeMap<PortId, (Station, Arc<PortCounters>)>,
+    commands: Sender<Command>,
+    /// Unread: what is dropped here is an error anyway.
+    _reports: Receiver<Report>,
+    worker: Worker,
+    start: Instant,
+}
+
+impl Node {
+    /// A node with tables, its worker's ports attached, and no flows.
+    pub(crate) fn new(shape: Shape) -> Result<Self, Box<dyn Error>> {
+        let mut cluster = import(&Contents::of_texts([("cluster.yaml", &*manifests(shape))]));
+        let mut problems = cluster.problems.iter();
+        if let Some(problem) = problems.find(|problem| problem.severity == Severity::Error) {
+            return Err(format!("the bench's own manifests are not valid: {problem:?}").into());
+        }
+        populate(&mut cluster, shape.nodes)?;
+        let pod = |index, port, address| Local {
+            index,
+            port,
+            addresses: vec![IpAddr::V4(address)],
+            mtu: MTU,
+        };
+        let locals = BTreeMap::from([
+            (ObjectName::new("shop", "client"), pod(0, CLIENT_PORT, CLIENT)),
+            (ObjectName::new("shop", "server"), pod(1, SERVER_PORT, SERVER)),
+        ]);
+        let (commands, receiver) = unbounded();
+        let (sender, reports) = unbounded();
+        let counters = Arc::new(WorkerCounters::default());
+        let sizes = Sizes { flows: shape.flows, ..Sizes::default() };
+        let settings = Settings { sizes, polling: Polling::Busy, core: None };
+        let worker = Worker::new(settings, receiver, sender, Arc::clone(&counters))?;
+        let mut node = Self {
+            cluster,
+            locals,
+            calculation: Calculation::default(),
+            owned: matches!(shape.rules, Rules::Untracked(..)),
+            tables: Tables::closed(),
+            counters,
+            stations: BTreeMap::new(),
+            commands,
+            _reports: reports,
+            worker,
+            start: Instant::now(),
+        };
+        for port in PORTS {
+            let (station, counters) = (Station::default(), Arc::new(PortCounters::default()));
+            let io = Box::new(station.clone());
+            node.tell(Command::Attach(port, io, Arc::clone(&counters)))?;
+            node.stations.insert(port, (station, counters));
+        }
+        node.tables = node.calculate()?;
+        node.publish()?;
+        Ok(node)
+    }
+
+    /// Makes tables of what the cluster is now.
+    fn calculate(&mut self) -> Result<Tables, Box<dyn Error>> {
+        let topology = topology(&self.cluster, NAME)?;
+        let underlay = Underlay {
+            mtu: MTU,
+            raw: RAW,
+            packet_socket: None,
+            next_hops: BTreeMap::new(),
+            vxlan: None,
+        };
+        Ok(self.calculation.tables(&Inputs {
+            cluster: &self.cluster,
+            topology: &topology,
+            locals: &self.locals,
+            underlay: &underlay,
+            host: HostPort { port: HOST, mtu: MTU },
+            uplink: self.owned.then_some(HostPort { port: UPLINK, mtu: MTU }),
+            connections: Connections::default(),
+            interfaces: Interfaces {
+                node: NAME,
+                uplink: Some("eth0"),
+                addresses: &[IpAddr::V4(NODE)],
+            },
+        }))
+    }
+
+    /// Hands the worker the tables.
+    fn publish(&mut self) -> Result<(), Box<dyn Error>> {
+        self.tell(Command::Publish(Arc::new(self.tables.clone())))
+    }
+
+    fn tell(&mut self, command: Command) -> Result<(), Box<dyn Error>> {
+        self.commands.send(command)?;
+        if self.worker.obey() { Ok(()) } else { Err("the worker has ended".into()) }
+    }
+
+    /// One turn as the worker's own loop makes it, but for ageing.
+    #[inline]
+    fn turn(&mut self) -> usize {
+        let now = self.start.elapsed();
+        self.worker.obey();
+        self.worker.turn(now)
+    }
+
+    /// Turns until nothing comes any more.
+    #[inline(never)]
+    pub(crate) fn run(&mut self) -> u64 {
+        let mut packets = 0;
+        loop {
+            match self.turn() {
+                0 => return packets,
+                found => packets += found as u64,
+            }
+        }
+    }
+
+    /// Both ends of a port.
+    pub(crate) fn station(&self, port: PortId) -> &Station {
+        &self.stations[&port].0
+    }
+
+    /// From now on every packet that leaves is read, or none.
+    pub(crate) fn check(&self, checks: bool) {
+        self.stations.values().for_each(|(station, _)| station.check(checks));
+    }
+
+    /// Packets that have left by all ports, and those of them that no receiver would take.
+    pub(crate) fn left(&self) -> (u64, u64) {
+        let each = self.stations.values().map(|(station, _)| station.left_by());
+        each.fold((0, 0), |sum, left| (sum.0 + left.0, sum.1 + left.1))
+    }
+
+    /// All drops that are not 0.
+    pub(crate) fn drops(&self) -> BTreeMap<&'static str, u64> {
+        let mut drops = BTreeMap::new();
+        for (_, counters) in self.stations.values() {
+            for reason in DropReason::ALL {
+                let count = counters.dropped(reason).read();
+                if count > 0 {
+                    *drops.entry(reason.name()).or_default() += count;
+                }
+            }
+        }
+        drops
+    }
+
+    /// Copies of all flows.
+    pub(crate) fn flows(&mut self) -> Result<Vec<FlowEntry>, Box<dyn Error>> {
+        let (sender, receiver) = unbounded();
+        self.tell(Command::Flows(usize::MAX, sender))?;
+        Ok(receiver.recv()?)
+    }
+}
+
+/// Nodes, pools, and the pods of other nodes.
+fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Box<dyn Error>> {
+    for node in 0..=nodes {
+        let block = |pool: Ipv4Addr| {
+            let base = Ipv4Addr::from_bits(pool.to_bits() + node * BLOCK);
+            format!("{base}/20").parse()
+        };
+        let object = NodeObject {
+            internal_ips: vec![Ipv4Addr::from_bits(underlay(node)).into()],
+            subnet: None,
+            pod_cidrs: POOLS.into_iter().map(block).collect::<Result<_, _>>()?,
+            vxlan_mac: [0; 6],
+        };
+        cluster.nodes.insert(format!("node-{node}"), object);
+    }
+    let modes = [EncapsulationMode::Never, EncapsulationMode::Always];
+    for (pool, mode) in POOLS.into_iter().zip(modes) {
+        cluster.pools.push(Pool {
+            cidr: format!("{pool}/10").parse()?,
+            overlay: Overlay::Ipip,
+            mode,
+            nat_outgoing: false,
+            disabled: false,
+        });
+    }
+    let mut pod = |name: String, role: &str, addresses: BTreeSet<IpAddr>| {
+        let labels = BTreeMap::from([("role".to_owned(), role.to_owned())]);
+        let endpoint = Endpoint { labels, addresses, ..Endpoint::default() };
+        cluster.model.endpoints.insert(ObjectName::new("shop", name), Arc::new(endpoint));
+    };
+    pod("client".to_owned(), "client", BTreeSet::from([CLIENT.into()]));
+    pod("server".to_owned(), "server", BTreeSet::from([SERVER.into()]));
+    for at in 0..FAR {
+        let addresses = [false, true].map(|tunnel| {
+            IpAddr::V4(Ipv4Addr::from_bits(far_pod(tunnel, 1 + at % nodes, at / nodes)))
+        });
+        pod(format!("far-{at}"), "server", addresses.into());
+    }
+    Ok(())
+}
+
+fn manifests(shape: Shape) -> String {
+    let mut text = String::from("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n");
+    let ports = format!(
+        "[{{protocol: UDP, port: {PORT}, endPort: {}}}, {{protocol: TCP, port: {PORT}}}]",
+        PORT + 63
+    );
+    let allow = |to: &str| {
+        format!("{{{to}: [{{podSelector: {{matchLabels: {{role: server}}}}}}], ports: {ports}}}")
+    };
+    let policy = |text: &mut String, name: &str, role: &str, ingress: &str, egress: &str| {
+        let _ = writeln!(
+            text,
+            "---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}, namespace: shop}}, spec: {{podSelector: {{matchLabels: {{role: {role}}}}}, policyTypes: [Ingress, Egress], ingress: [{ingress}], egress: [{egress}]}}}}"
+        );
+    };
+    policy(
+        &mut text,
+        "server",
+        "server",
+        &format!("{{ports: {ports}}}"),
+        &format!("{{ports: {ports}}}"),
+    );
+    match shape.rules {
+        Rules::Pods(count) => {
+            let rules = |to: &str| {
+                let others = (1..count).map(|at| {
+                    let block = Ipv4Addr::from_bits(0xc000_0000 + at * 256);
+                    let port = 6000 + at % 10_000;
+                    format!("{{{to}: [{{ipBlock: {{cidr: {block}/24}}}}], ports: [{{protocol: UDP, port: {port}}}]}}")
+                });
+                others.chain([allow(to)]).collect::<Vec<_>>().join(", ")
+            };
+            policy(&mut text, "client", "client", &rules("from"), &rules("to"));
+        }
+        Rules::Set(count) => {
+            let peers = (0..FAR).map(|at| far_pod(false, 1 + at % shape.nodes, at / shape.nodes));
+            let others = (0..count).map(|at| 0xc000_0000 + at * 7);
+            let nets = peers.chain(others).take(count as usize);
+            let nets: Vec<String> =
+                nets.map(|net| format!("{}/32", Ipv4Addr::from_bits(net))).collect();
+            let _ = writeln!(
+                text,
+                "---\n{{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {{name: peers, labels: {{set: peers}}}}, spec: {{nets: [{}]}}}}",
+                nets.join(", ")
+            );
+            let rule = |end: &str| {
+                format!("{{action: Allow, protocol: UDP, {end}: {{selector: set == 'peers'}}}}")
+            };
+            let _ = writeln!(
+                text,
+                "---\n{{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {{name: client}}, spec: {{selector: role == 'client', types: [Ingress, Egress], ingress: [{}], egress: [{}]}}}}",
+                rule("source"),
+                rule("destination")
+            );
+        }
+        Rules::Untracked(count, many_lengths) => {
+            policy(&mut text, "client", "client", &allow("from"), &allow("to"));
+            let rules: Vec<String> = (1..count)
+                .map(|at| {
+                    let length = if many_lengths { 12 + at % 21 } else { 24 };
+                    let bits = 0xc000_0000 + at * 256;
+                    let block = Ipv4Addr::from_bits(bits & (u32::MAX << (32 - length)));
+                    format!("{{action: Allow, protocol: UDP, destination: {{nets: [{block}/{length}], ports: [{}]}}}}", 6000 + at % 10_000)
+                })
+                .chain([format!("{{action: Allow, protocol: UDP, destination: {{nets: [{}/10], ports: ['{PORT}:{}']}}}}", POOLS[0], PORT + 63)])
+                .collect();
+            let _ = writeln!(
+                text,
+                "---\n{{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {{name: uplink, labels: {{role: node}}}}, spec: {{node: {NAME}, interfaceName: eth0}}}}\n---\n{{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {{name: untracked}}, spec: {{selector: role == 'node', doNotTrack: true, applyOnForward: true, types: [Egress], egress: [{}]}}}}",
+                rules.join(", ")
+            );
+        }
+    }
+    text
+}
