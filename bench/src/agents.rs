@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::cores::Cores;
 use crate::error::{Error, errno, io};
+use crate::filter::other_rule;
 use crate::kernel;
 use crate::path::{Between, End, Path};
 use crate::traffic::PORT;
@@ -67,6 +68,8 @@ pub enum Overlay {
 pub struct Shape {
     /// What is between the pods if they are on two nodes; `None`: they are on one.
     pub across: Option<Overlay>,
+    /// Pods on the first node besides the two ends.
+    pub bystanders: usize,
     /// How many rules the policies hold besides the one that allows the traffic.
     pub rules: usize,
     /// Where the workers run.
@@ -78,6 +81,15 @@ pub struct Shape {
 pub struct Cluster {
     folder: TempDir,
     agents: Vec<Agent>,
+    bystanders: Vec<End>,
+}
+
+/// A pod of the manifests.
+struct Pod {
+    name: String,
+    /// The index of its node's agent.
+    node: usize,
+    address: IpAddr,
 }
 
 #[derive(Debug)]
@@ -114,8 +126,8 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
         .iter()
         .map(|name| Agent::start(&folder, name, shape.cores.of_worker(Some(name) == names.last())))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut cluster = Cluster { folder, agents };
-    let (from, to) = cluster.attach_both()?;
+    let mut cluster = Cluster { folder, agents, bystanders: Vec::new() };
+    let (from, to) = cluster.populate(shape.bystanders)?;
     Ok(Path { from, to, between: Between::Manx(Box::new(cluster)) })
 }
 
@@ -190,16 +202,24 @@ fn tail(log: &FilePath) -> String {
 }
 
 impl Cluster {
-    fn attach_both(&mut self) -> Result<(End, End), Error> {
+    /// Attaches the two ends and the bystanders, and waits until the agents enforce what is written of all.
+    fn populate(&mut self, bystanders: usize) -> Result<(End, End), Error> {
         let last = self.agents.len() - 1;
         let from = self.attach("left", 0)?;
         let to = self.attach("right", last)?;
-        let ends = [("left", 0, from.address), ("right", last, to.address)];
-        write(&self.folder.path().join("manifests"), "pods.yaml", &pods_manifest(&ends))?;
+        let pod = |name: &str, node, address| Pod { name: name.to_owned(), node, address };
+        let mut pods = vec![pod("left", 0, from.address), pod("right", last, to.address)];
+        for index in 0..bystanders {
+            let name = format!("bystander-{index}");
+            let end = self.attach(&name, 0)?;
+            pods.push(Pod { name, node: 0, address: end.address });
+            self.bystanders.push(end);
+        }
+        write(&self.folder.path().join("manifests"), "pods.yaml", &pods_manifest(&pods))?;
         for (index, agent) in self.agents.iter_mut().enumerate() {
-            let own = ends.iter().filter(|(_, node, _)| *node == index).count();
-            agent.wait_until("it knows both pods and enforces its own", |status| {
-                status.known_endpoints == ends.len()
+            let own = pods.iter().filter(|pod| pod.node == index).count();
+            agent.wait_until("it knows all pods and enforces its own", |status| {
+                status.known_endpoints == pods.len()
                     && status.endpoints.len() == own
                     && status.endpoints.iter().all(|endpoint| endpoint.enforced)
             })?;
@@ -300,13 +320,10 @@ fn cluster_manifest(shape: Shape) -> String {
              metadata: {{ name: {name}, namespace: {NAMESPACE} }}\n\
              spec:\n  podSelector: {{ matchLabels: {{ side: {pod} }} }}\n  policyTypes: [{policy_type}]\n  {rules}:\n"
         );
-        for rule in 0..shape.rules {
+        for (cidr, port) in (0..shape.rules).map(other_rule) {
             let _ = writeln!(
                 text,
-                "    - {{ {peers}: [{{ ipBlock: {{ cidr: 203.{}.{}.0/24 }} }}], ports: [{{ port: {} }}] }}",
-                rule / 256 % 256,
-                rule % 256,
-                1024 + rule % 1000
+                "    - {{ {peers}: [{{ ipBlock: {{ cidr: {cidr} }} }}], ports: [{{ port: {port} }}] }}"
             );
         }
         let other = if pod == "left" { "right" } else { "left" };
@@ -319,9 +336,9 @@ fn cluster_manifest(shape: Shape) -> String {
     text
 }
 
-fn pods_manifest(ends: &[(&str, usize, IpAddr)]) -> String {
+fn pods_manifest(pods: &[Pod]) -> String {
     let mut text = String::new();
-    for (name, node, address) in ends {
+    for Pod { name, node, address } in pods {
         let _ = write!(
             text,
             "apiVersion: v1\nkind: Pod\n\
@@ -346,12 +363,16 @@ mod tests {
     fn the_manifests_are_without_a_fault_and_hold_the_rules_asked_for() {
         for across in [None, Some(Overlay::Ipip), Some(Overlay::Vxlan)] {
             let folder = tempfile::tempdir().unwrap();
-            let shape = Shape { across, rules: 300, cores: Cores::of_this_machine() };
+            let shape =
+                Shape { across, bystanders: 0, rules: 300, cores: Cores::of_this_machine() };
             write(folder.path(), "cluster.yaml", &cluster_manifest(shape)).unwrap();
-            let ends = [
-                ("left", 0, "10.244.1.2".parse().unwrap()),
-                ("right", usize::from(across.is_some()), "10.244.2.2".parse().unwrap()),
-            ];
+            let pod = |name: &str, node, address: &str| Pod {
+                name: name.to_owned(),
+                node,
+                address: address.parse().unwrap(),
+            };
+            let right = usize::from(across.is_some());
+            let ends = [pod("left", 0, "10.244.1.2"), pod("right", right, "10.244.2.2")];
             write(folder.path(), "pods.yaml", &pods_manifest(&ends)).unwrap();
             let cluster = import::import(&Store::load(folder.path()));
             let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();

@@ -3,7 +3,8 @@
 //! - [`world`]: a user, mount and network namespace of our own, so that nothing here needs root or touches the machine;
 //! - [`path`]: two ends that can reach each other, and what lies between them;
 //! - [`kernel`] and [`agents`]: the ways to make one: kernel routing, a kernel VXLAN device, and real node agents;
-//! - [`traffic`]: what is sent over one, and what arrived: a TCP stream, a flood of small UDP packets, a UDP ping-pong;
+//! - [`filter`]: what the kernel would need to enforce as many rules;
+//! - [`traffic`]: what is sent over one, and what arrived: TCP streams, a flood of small UDP packets, a UDP ping-pong;
 //! - [`statistics`]: medians, spread, and the ratio of each pair;
 //! - [`comparison`]: which pairs are measured, and what is hoped for.
 //!
@@ -13,6 +14,7 @@ pub mod agents;
 pub mod comparison;
 pub mod cores;
 pub mod error;
+pub mod filter;
 pub mod kernel;
 pub mod path;
 pub mod statistics;

@@ -38,16 +38,16 @@ impl Summary {
 /// One measurement of each side, taken right after each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
-    /// The kernel's.
-    pub kernel: f64,
+    /// Of what Manx is compared with.
+    pub beside: f64,
     /// Manx's.
     pub manx: f64,
 }
 
 impl Pair {
-    /// Manx's over the kernel's. The machine's mood of the moment is in both and falls out.
+    /// Manx's over the other. The machine's mood of the moment is in both and falls out.
     pub fn ratio(&self) -> f64 {
-        self.manx / self.kernel
+        self.manx / self.beside
     }
 }
 
@@ -65,6 +65,6 @@ mod tests {
 
     #[test]
     fn a_ratio_is_of_one_pair() {
-        assert!((Pair { kernel: 8.0, manx: 6.0 }.ratio() - 0.75).abs() < f64::EPSILON);
+        assert!((Pair { beside: 8.0, manx: 6.0 }.ratio() - 0.75).abs() < f64::EPSILON);
     }
 }

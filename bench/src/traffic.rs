@@ -31,32 +31,47 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// How much a stream's writer hands over at once, in bytes.
 const CHUNK: usize = 128 << 10;
 
-/// One TCP stream for `length`; returns gigabits per second of payload that the receiver read.
-pub fn stream(path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> {
+/// `count` TCP streams for `length`; returns gigabits per second of payload that the receiver read.
+pub fn streams(path: &Path, count: usize, length: Duration, cores: Cores) -> Result<f64, Error> {
     let target = SocketAddr::new(path.to.address, PORT);
     let listener = netns::run_in(&path.to.netns, || TcpListener::bind(target))?
         .map_err(io_error("the receiver cannot listen"))?;
+    let connections =
+        (0..count).map(|_| connect(path, &listener, target)).collect::<Result<Vec<_>, _>>()?;
+    let bytes = run(length, |over, arrived| {
+        thread::scope(|scope| {
+            for (sending, receiving) in &connections {
+                scope.spawn(|| {
+                    cores::pin(cores.sender);
+                    write_all_the_time(sending, over);
+                });
+                scope.spawn(|| {
+                    cores::pin(cores.receiver);
+                    read_all(receiving, over, arrived);
+                    // Ends a writer that still waits.
+                    let _ = receiving.shutdown(Shutdown::Both);
+                });
+            }
+        });
+    })?;
+    if bytes == 0.0 {
+        return Err(Error::Nothing(format!("TCP to {target}")));
+    }
+    Ok(bytes * 8.0 / 1e9)
+}
+
+/// Both ends of a new connection, the sender's first.
+fn connect(
+    path: &Path,
+    listener: &TcpListener,
+    target: SocketAddr,
+) -> Result<(TcpStream, TcpStream), Error> {
     let sending = netns::run_in(&path.from.netns, || TcpStream::connect_timeout(&target, CONNECT))?
         .map_err(io_error(format!("no connection to {target}")))?;
     let (receiving, _) = listener.accept().map_err(io_error("no connection came"))?;
     receiving.set_read_timeout(Some(PATIENCE)).map_err(io_error("no timeout can be set"))?;
     sending.set_write_timeout(Some(PATIENCE)).map_err(io_error("no timeout can be set"))?;
-    let bytes = run(length, |over, arrived| {
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                cores::pin(cores.sender);
-                write_all_the_time(&sending, over);
-            });
-            cores::pin(cores.receiver);
-            read_all(&receiving, over, arrived);
-            // Ends a writer that still waits.
-            let _ = receiving.shutdown(Shutdown::Both);
-        });
-    })?;
-    if bytes == 0.0 {
-        return Err(Error::Nothing(format!("a TCP stream to {target}")));
-    }
-    Ok(bytes * 8.0 / 1e9)
+    Ok((sending, receiving))
 }
 
 fn write_all_the_time(mut to: &TcpStream, over: &AtomicBool) {

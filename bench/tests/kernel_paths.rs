@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use manx_bench::cores::Cores;
 use manx_bench::error::Error;
+use manx_bench::filter::Filter;
+use manx_bench::path::Between;
 use manx_bench::{kernel, traffic, world};
 
 fn main() -> ExitCode {
@@ -30,8 +32,22 @@ fn main() -> ExitCode {
 /// A path that carries nothing is an error of the traffic's.
 fn every_traffic_arrives() -> Result<(), Error> {
     let (length, cores) = (Duration::from_millis(100), Cores::of_this_machine());
-    for (name, path) in [("routing", kernel::routing()?), ("vxlan", kernel::vxlan(false)?)] {
-        println!("{name}, stream: {:.2} Gbit/s", traffic::stream(&path, length, cores)?);
+    let filtered = |filter: Filter| {
+        let path = kernel::routing()?;
+        if let Between::KernelRouting(router) = &path.between {
+            filter.load(router, 10)?;
+        }
+        Ok::<_, Error>(path)
+    };
+    let mut paths = vec![("routing", kernel::routing()?), ("vxlan", kernel::vxlan(false)?)];
+    for (name, filter) in [("nftables", Filter::Nftables), ("iptables", Filter::Iptables)] {
+        match filter.is_missing() {
+            Some(why) => println!("{name}: not measured: {why}"),
+            None => paths.push((name, filtered(filter)?)),
+        }
+    }
+    for (name, path) in paths {
+        println!("{name}, two streams: {:.2} Gbit/s", traffic::streams(&path, 2, length, cores)?);
         println!("{name}, flood: {:.3} Mpps", traffic::flood(&path, length, cores)?);
         println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(&path, length, cores)?);
     }

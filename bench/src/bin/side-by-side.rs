@@ -1,12 +1,14 @@
-//! Manx and the kernel, measured in turn in one run: throughput, small packets, latency, and what an idle agent costs.
+//! Manx and what it is compared with, measured in turn in one run: throughput, small packets, latency, and what an idle agent
+//! costs.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use manx_bench::agents::{self, AGENT};
-use manx_bench::comparison::{Comparison, Ground, Paths};
+use manx_bench::comparison::{self, Comparison, Paths};
 use manx_bench::cores::{Cores, Placement};
 use manx_bench::error::Error;
 use manx_bench::path::Between;
@@ -24,10 +26,11 @@ struct Arguments {
     #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only these
-    #[arg(long, value_name = "COMPARISON", value_delimiter = ',')]
-    only: Vec<Comparison>,
-    /// Rules in each of the two policies besides the one that allows the traffic
-    #[arg(long, default_value_t = 100, value_name = "N")]
+    #[arg(long, value_name = "COMPARISON", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(comparison::ALL.map(|it| PossibleValue::new(it.name).help(it.words))))]
+    only: Vec<String>,
+    /// Rules in each of the two policies besides the one that allows the traffic, and in the kernel's filters
+    #[arg(long, default_value_t = 1000, value_name = "N")]
     rules: usize,
     /// Where the agents' workers run: a core, `ends` (each beside the end on its node) or `scheduler`. Default: the third core
     /// that this process may use, else `ends`
@@ -58,22 +61,25 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
     describe(arguments, cores);
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
-    table.set_header(["median (lowest-highest)", "kernel", "Manx", "Manx / kernel", "goal"]);
+    table.set_header(["median (lowest-highest)", "beside it", "Manx", "Manx / beside", "goal"]);
     let mut remarks = Vec::new();
-    for ground in Ground::ALL {
-        let chosen: Vec<Comparison> = <Comparison as clap::ValueEnum>::value_variants()
-            .iter()
-            .copied()
-            .filter(|comparison| comparison.ground() == ground)
-            .filter(|comparison| arguments.only.is_empty() || arguments.only.contains(comparison))
-            .collect();
-        if chosen.is_empty() {
+    let chosen = |it: &&Comparison| {
+        arguments.only.is_empty() || arguments.only.iter().any(|name| name == it.name)
+    };
+    let chosen: Vec<Comparison> = comparison::ALL.iter().filter(chosen).copied().collect();
+    for together in chosen.chunk_by(|one, next| one.ground == next.ground) {
+        let ground = together[0].ground;
+        if let Some(why) = ground.is_missing() {
+            for comparison in together {
+                eprintln!("{}: NOT MEASURED: {why}", comparison.words);
+                remarks.push(format!("not measured: {}: {why}", comparison.words));
+            }
             continue;
         }
         let paths = Paths::build(ground, arguments.rules, cores)?;
         remarks.extend(idle(&paths)?);
-        for comparison in chosen {
-            table.add_row(measure(comparison, &paths, arguments, cores)?);
+        for comparison in together {
+            table.add_row(measure(*comparison, &paths, arguments, cores)?);
         }
         remarks.extend(paths.accounts()?);
     }
@@ -94,7 +100,7 @@ fn describe(arguments: &Arguments, cores: Cores) {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     println!("{processors} x {model}, Linux {}", kernel.trim());
     println!(
-        "{} pairs (kernel, Manx, kernel, Manx, ...) of {} s each",
+        "{} pairs (the other, Manx, the other, Manx, ...) of {} s each",
         arguments.rounds, arguments.seconds
     );
     println!("{}", cores.describe());
@@ -103,7 +109,8 @@ fn describe(arguments: &Arguments, cores: Cores) {
         arguments.rules + 1
     );
     println!(
-        "same node: MTU 1500, offloads as the devices have them by default; kernel: veth, routing, veth, no rules\n\
+        "same node: MTU 1500, offloads as the devices have them by default; kernel: veth, routing, veth; no rules,\n\
+         or, where the row says so, connection tracking and as many rules in one chain\n\
          across nodes: one veth pair of MTU 1500; kernel: VXLAN devices on the nodes themselves (MTU 1450), tunnel\n\
          segmentation off unless the row says otherwise; Manx: between pods (MTU 1480 by IPIP, 1450 by VXLAN)\n"
     );
@@ -123,11 +130,11 @@ fn measure(
         .map(|round| {
             let pair = comparison.pair(paths, length, cores)?;
             eprintln!(
-                "{} {}/{}: kernel {:.2}, Manx {:.2}",
-                comparison.describe(),
+                "{} {}/{}: {:.2}, Manx {:.2}",
+                comparison.words,
                 round + 1,
                 arguments.rounds,
-                pair.kernel,
+                pair.beside,
                 pair.manx
             );
             Ok(pair)
@@ -138,11 +145,11 @@ fn measure(
         Summary::of(&values).map_or_else(String::new, |summary| summary.show(2))
     };
     Ok(vec![
-        comparison.describe().to_owned(),
-        column(|pair| pair.kernel),
+        comparison.words.to_owned(),
+        column(|pair| pair.beside),
         column(|pair| pair.manx),
         column(Pair::ratio),
-        comparison.goal().map_or_else(String::new, |goal| format!(">= {goal}")),
+        comparison.goal.map_or_else(String::new, |goal| format!(">= {goal}")),
     ])
 }
 
