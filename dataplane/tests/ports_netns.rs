@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::Duration;
 
+use etherparse::PacketBuilder;
 use manx_dataplane::packet::{Checksum, Offload, Packet, Pool, SegmentKind};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
@@ -152,19 +153,50 @@ fn tun_queues_share_the_flows_and_survive_being_passed_on() {
 }
 
 #[test]
+fn many_packets_arrive_at_once_and_in_order() {
+    inside("many_packets_arrive_at_once_and_in_order", || {
+        let Some((_a, (b, mut tuns))) = two_tun_pods(1) else { return };
+        let socket = b.udp(SocketAddr::new(B4.into(), 7002));
+        let mut pool = Pool::new(200);
+        let mut packets: Vec<Packet> = (0..150u8)
+            .map(|tag| {
+                let builder = PacketBuilder::ipv4(A4.octets(), B4.octets(), 64).udp(7001, 7002);
+                let mut bytes = Vec::new();
+                builder.write(&mut bytes, &[tag; 20]).unwrap();
+                pool.take_filled(&bytes).unwrap()
+            })
+            .collect();
+        packets[77].offload.checksum = Checksum::Partial { start: 20, offset: 2000 };
+        let done = tuns[0].transmit(&mut pool, &mut packets).unwrap();
+        assert_eq!((done.sent, done.refused), (149, 1), "one contradicts itself");
+        let mut buffer = [0; 100];
+        for tag in (0..150).filter(|tag| *tag != 77) {
+            assert_eq!(socket.recv(&mut buffer).unwrap(), 20);
+            assert_eq!(buffer[0], tag);
+        }
+        assert_eq!(pool.available(), 200);
+    });
+}
+
+#[test]
 fn a_tun_that_is_down_refuses_and_a_deleted_one_fails() {
     inside("a_tun_that_is_down_refuses_and_a_deleted_one_fails", || {
-        let Some(((pod, mut tuns), _other)) = two_tun_pods(1) else { return };
-        let mut pool = Pool::new(4);
-        let mut packets = vec![pool.take_filled(&[0x45; 40]).unwrap()];
-        pod.ip("link set eth0 down");
-        let down = tuns[0].transmit(&mut pool, &mut packets).unwrap();
-        assert_eq!((down.sent, down.refused), (0, 1));
-        pod.ip("link del eth0");
-        packets.push(pool.take_filled(&[0x45; 40]).unwrap());
-        assert!(tuns[0].transmit(&mut pool, &mut packets).is_err());
-        assert!(tuns[0].receive(&mut pool, &mut packets, 1).is_err());
-        assert_eq!(pool.available(), 4);
+        for many in [1, 100] {
+            let Some(((pod, mut tuns), _other)) = two_tun_pods(1) else { return };
+            let mut pool = Pool::new(many);
+            let fill = |pool: &mut Pool| -> Vec<Packet> {
+                (0..many).map(|_| pool.take_filled(&[0x45; 40]).unwrap()).collect()
+            };
+            let mut packets = fill(&mut pool);
+            pod.ip("link set eth0 down");
+            let down = tuns[0].transmit(&mut pool, &mut packets).unwrap();
+            assert_eq!((down.sent, down.refused), (0, many));
+            pod.ip("link del eth0");
+            let mut packets = fill(&mut pool);
+            assert!(tuns[0].transmit(&mut pool, &mut packets).is_err());
+            assert!(tuns[0].receive(&mut pool, &mut packets, 1).is_err());
+            assert_eq!(pool.available(), many);
+        }
     });
 }
 
@@ -355,7 +387,7 @@ fn uplink(node: &Netns, options: UplinkOptions) -> PacketUplink {
 /// An IPIP packet from node 1 to node 2 around a UDP datagram, with a right inner checksum; `tag` tells it from others.
 fn tunnelled(tag: u8) -> Vec<u8> {
     let mut inner = Vec::new();
-    etherparse::PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
+    PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
         .udp(7000, 7001)
         .write(&mut inner, &[tag; 100])
         .unwrap();
@@ -578,7 +610,7 @@ fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
     let bytes = pattern(segments * size);
     let tunnelled = bytes.chunks(size).enumerate().map(|(n, payload)| {
         let mut inner = Vec::new();
-        etherparse::PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
+        PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
             .tcp(7000, 7001, 1000 + (n * size) as u32, 65_000)
             .ack(1)
             .write(&mut inner, payload)

@@ -78,7 +78,8 @@ fn judge_io_uring(answer: io::Result<()>, setting: Option<u64>) -> Check {
     Err(Lack {
         capability: Capability::IoUring,
         found,
-        cost: "this version loses nothing by it, since it does not use it".to_owned(),
+        cost: "small packets to pods are written one by one: some three for every five with it"
+            .to_owned(),
         remedy: remedy.to_owned(),
     })
 }
@@ -144,8 +145,8 @@ mod tests {
         insta::assert_snapshot!(told.join("\n"), @r#"
         the kernel is "5.4.0-1", older than 5.15: Manx is not tried on it; boot Linux 5.15 or newer
         one core may be used: the worker shares it with the pods' own programs, so throughput is a fraction; widen the affinity (taskset -c 0-N), the container's --cpus or the machine
-        kernel.io_uring_disabled is 2: this version loses nothing by it, since it does not use it; to allow it: sudo sysctl -w kernel.io_uring_disabled=0
-        io_uring_setup is refused (Function not implemented (os error 38)): this version loses nothing by it, since it does not use it; in a container, allow it in the seccomp profile (docker run --security-opt seccomp=unconfined)
+        kernel.io_uring_disabled is 2: small packets to pods are written one by one: some three for every five with it; to allow it: sudo sysctl -w kernel.io_uring_disabled=0
+        io_uring_setup is refused (Function not implemented (os error 38)): small packets to pods are written one by one: some three for every five with it; in a container, allow it in the seccomp profile (docker run --security-opt seccomp=unconfined)
         the kernel's ipip module is loaded: it takes Manx's tunnel packets apart a second time, or answers them with errors; IPIP pools are refused; to unload it: sudo ip link delete tunl0; sudo modprobe -r ipip
         "#);
         assert!(

@@ -12,6 +12,7 @@ use super::virtio::{self, HEADER_LEN};
 use super::{Capabilities, PacketIo, Received, Transmitted};
 use crate::packet::{Packet, Pool};
 use crate::sys;
+use crate::sys::uring::{WRITES, Writes};
 
 const DEVICE: &str = "/dev/net/tun";
 /// A layer-3 device without the four bytes of packet information, with virtio headers, with room for further queues.
@@ -21,12 +22,39 @@ const OFFLOAD_TCP: u32 =
 /// Linux 6.2 and later.
 const OFFLOAD_UDP: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
+/// So many packets at once are worth a ring.
+const MANY: usize = 4;
+
 /// One queue of a TUN device.
 #[derive(Debug)]
 pub struct Tun {
     queue: File,
     name: String,
     capabilities: Capabilities,
+    many: Many,
+}
+
+/// How many packets are written at once.
+#[derive(Debug)]
+enum Many {
+    /// There never were any yet.
+    Untried,
+    /// By a ring.
+    Ring(Box<Writes<HEADER_LEN>>),
+    /// One by one: the kernel gives no ring.
+    OneByOne,
+}
+
+impl Many {
+    fn ring(&mut self) -> Option<&mut Writes<HEADER_LEN>> {
+        if let Self::Untried = self {
+            *self = Writes::new().map_or(Self::OneByOne, |ring| Self::Ring(Box::new(ring)));
+        }
+        match self {
+            Self::Ring(ring) => Some(ring),
+            Self::Untried | Self::OneByOne => None,
+        }
+    }
 }
 
 impl Tun {
@@ -82,7 +110,7 @@ impl Tun {
             Err(e) => return Err(e),
         };
         let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
-        Ok(Self { queue, name, capabilities })
+        Ok(Self { queue, name, capabilities, many: Many::Untried })
     }
 
     /// The interface's name, in the namespace it was opened in.
@@ -90,12 +118,42 @@ impl Tun {
         &self.name
     }
 
-    fn send(&self, packet: &Packet) -> io::Result<usize> {
-        let header = virtio::encode(packet.offload, packet.bytes(), 0);
+    /// Writes what the capabilities allow. The device is gone: an error.
+    fn write(&mut self, packets: &[Packet]) -> io::Result<usize> {
+        if packets.len() >= MANY
+            && let Some(ring) = self.many.ring()
+        {
+            if let Ok(results) = ring.write(self.queue.as_fd(), packets, header) {
+                let detached = |result: &i32| *result == -libc::EBADFD;
+                if results.iter().any(detached) {
+                    return Err(io::Error::from_raw_os_error(libc::EBADFD));
+                }
+                return Ok(results.iter().filter(|result| **result >= 0).count());
+            }
+            self.many = Many::OneByOne;
+        }
+        let mut sent = 0;
+        for packet in packets {
+            match self.write_one(packet) {
+                Ok(_) => sent += 1,
+                // The queue is detached or the device deleted; all else concerns this packet alone (EIO: down).
+                Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(sent)
+    }
+
+    fn write_one(&self, packet: &Packet) -> io::Result<usize> {
+        let header = header(packet);
         retry(|| {
             (&self.queue).write_vectored(&[IoSlice::new(&header), IoSlice::new(packet.bytes())])
         })
     }
+}
+
+fn header(packet: &Packet) -> virtio::Header {
+    virtio::encode(packet.offload, packet.bytes(), 0)
 }
 
 impl From<Tun> for OwnedFd {
@@ -140,26 +198,25 @@ impl PacketIo for Tun {
     }
 
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
-        let mut transmitted = Transmitted::default();
-        let mut fatal = None;
-        for packet in packets.drain(..) {
-            let mut taken = false;
-            if fatal.is_none() && self.capabilities.take(packet.offload) {
-                match self.send(&packet) {
-                    Ok(_) => taken = true,
-                    // The queue is detached or the device deleted; all else concerns this packet alone (EIO: down).
-                    Err(e) if e.raw_os_error() == Some(libc::EBADFD) => fatal = Some(e),
-                    Err(_) => {}
+        let offered = packets.len();
+        let capabilities = self.capabilities;
+        packets
+            .extract_if(.., |packet| !capabilities.take(packet.offload))
+            .for_each(|it| pool.put(it));
+        let mut transmitted = Transmitted { sent: 0, refused: offered };
+        let mut outcome = Ok(());
+        for packets in packets.chunks(WRITES) {
+            match self.write(packets) {
+                Ok(sent) => transmitted.sent += sent,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
                 }
             }
-            if taken {
-                transmitted.sent += 1;
-            } else {
-                transmitted.refused += 1;
-            }
-            pool.put(packet);
         }
-        fatal.map_or(Ok(transmitted), Err)
+        transmitted.refused -= transmitted.sent;
+        packets.drain(..).for_each(|packet| pool.put(packet));
+        outcome.map(|()| transmitted)
     }
 
     fn capabilities(&self) -> Capabilities {
