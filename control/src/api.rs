@@ -186,10 +186,12 @@ pub struct Status {
     pub uptime_s: u64,
     /// Whether the datastore has been read whole at least once.
     pub in_sync: bool,
-    /// Names the manifests that the published tables are made of: the same on every node that has read the same.
+    /// Names the manifests that the tables in use are made of: the same on every node that has read the same.
     pub datastore: String,
     /// Counts up with each published table.
     pub tables: u64,
+    /// How often a pod of another node has changed in tables that were in use.
+    pub changed_in_place: u64,
     /// Objects that are not valid: where, and why. Each fails closed.
     pub invalid: Vec<String>,
     /// How many endpoints of the whole cluster the tables know.

@@ -3,6 +3,8 @@
 //! It depends on the current state only, never on the way there, but for what must outlive a table: indexes of tunnels, the
 //! route generation and the revisions by which a flow tells that its way or its policy has changed, and what rules counted.
 
+mod follow;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,6 +25,8 @@ use manx_policy_compiler::resolve::Stage;
 use crate::import::{Cluster, Overlay};
 use crate::interfaces::Interfaces;
 use crate::topology::{Leads, Peer, Topology};
+
+pub use follow::Left;
 
 /// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
 const VNI: u32 = 4096;

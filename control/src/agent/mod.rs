@@ -190,8 +190,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
     let mut store = Store::new(&settings.datastore);
     let watcher = Watcher::new(&settings.datastore);
     store.refresh();
-    let contents = store.contents();
-    let cluster = import_for(&contents, &settings.name);
+    let cluster = import_for(store.contents(), &settings.name);
     if !cluster.in_sync {
         let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
         return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
@@ -224,6 +223,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
     let worker = worker::spawn("worker-0", worker_settings, report).map_err(Error::Worker)?;
     let mut agent = Agent::new(Parts {
         name: settings.name.clone(),
+        store,
         worker,
         reports,
         namespace,
@@ -239,7 +239,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         connections: settings.connections,
         verifier: settings.verify_tables.then(Verifier::default),
     })?;
-    agent.learn(cluster, contents);
+    agent.learn(cluster);
 
     let (peers, wanted) = watch::channel(agent.peers());
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
@@ -254,14 +254,13 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         packet_socket = settings.packet_socket,
         "ready"
     );
-    let ended = attend(&mut agent, Sources { store, watcher, inbox, peers, next_hops }).await;
+    let ended = attend(&mut agent, Sources { watcher, inbox, peers, next_hops }).await;
     tracing::info!(node = settings.name, "stopping");
     ended
 }
 
 /// Where events come from.
 struct Sources {
-    store: Store,
     watcher: Watcher,
     inbox: mpsc::Receiver<Question>,
     /// Tells the follower of next hops whom to look for.
@@ -284,13 +283,10 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
                 let _ = answer.send(given);
             }
             _ = sources.watcher.changed() => {
-                if sources.store.refresh() {
-                    let contents = sources.store.contents();
-                    let cluster = import_for(&contents, &agent.name);
-                    agent.learn(cluster, contents);
+                if agent.look() {
                     sources.peers.send_replace(agent.peers());
                 }
-                if sources.store.is_doubtful() {
+                if agent.store.is_doubtful() {
                     sources.watcher.look_within(store::STANDS);
                 }
             },

@@ -29,12 +29,12 @@ use super::{Error, status};
 use crate::api::{
     Attach, Attached, Call, Capture, Device, ErrorKind, Failure, PodName, Reply, Response,
 };
-use crate::calc::{self, Calculation, Inputs, Local, Underlay};
-use crate::import::{Cluster, Overlay};
+use crate::calc::{self, Calculation, Inputs, Left, Local, Underlay};
+use crate::import::{Cluster, Overlay, import_for};
 use crate::inquiry::Inquiry;
 use crate::interfaces::Interfaces;
 use crate::ipam;
-use crate::store::Contents;
+use crate::store::Store;
 use crate::topology::{self, Topology};
 
 /// A port and what it is called.
@@ -53,9 +53,10 @@ pub(super) struct Pod {
 pub(super) struct Agent {
     pub(super) name: String,
     pub(super) started: Instant,
+    /// The objects.
+    pub(super) store: Store,
+    /// What they mean.
     pub(super) cluster: Cluster,
-    /// The objects that `cluster` is made of.
-    pub(super) contents: Contents,
     pub(super) topology: Topology,
     pub(super) worker: Handle,
     pub(super) ports: BTreeMap<PortId, Port>,
@@ -63,6 +64,8 @@ pub(super) struct Agent {
     pub(super) locals: BTreeMap<ObjectName, Local>,
     pub(super) calculation: Calculation,
     pub(super) tables: Arc<Tables>,
+    /// How often pods have changed in tables that were in use.
+    pub(super) changed_in_place: u64,
     /// The routes of these tables.
     pub(super) routes: Vec<(IpNet, Via)>,
     pub(super) denials: Denials,
@@ -85,6 +88,8 @@ pub(super) struct Agent {
 /// What an agent starts from.
 pub(super) struct Parts {
     pub(super) name: String,
+    /// As it was last read.
+    pub(super) store: Store,
     pub(super) worker: Handle,
     pub(super) reports: Receiver<Report>,
     pub(super) namespace: AgentNamespace,
@@ -107,8 +112,8 @@ impl Agent {
         let mut agent = Self {
             name: parts.name,
             started: Instant::now(),
+            store: parts.store,
             cluster: Cluster::default(),
-            contents: Contents::default(),
             topology: Topology::default(),
             worker: parts.worker,
             ports: BTreeMap::new(),
@@ -116,6 +121,7 @@ impl Agent {
             locals: BTreeMap::new(),
             calculation: Calculation::default(),
             tables: Arc::new(Tables::closed()),
+            changed_in_place: 0,
             routes: Vec::new(),
             denials: Denials::default(),
             reports: parts.reports,
@@ -177,7 +183,7 @@ impl Agent {
 
     /// By the objects that the agent has loaded.
     fn explain(&self, inquiry: &Inquiry) -> Response {
-        let answer = inquiry.answer(&self.contents, &BTreeMap::new());
+        let answer = inquiry.answer(self.store.contents(), &BTreeMap::new());
         let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
         answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
     }
@@ -305,15 +311,31 @@ impl Agent {
         }
     }
 
-    /// Takes in what the datastore says now. What cannot be used leaves the last topology in force.
-    pub(super) fn learn(&mut self, cluster: Cluster, contents: Contents) {
+    /// Looks whether the datastore says something else, and takes it in. Where tables are to be proved nothing changes in
+    /// those in use, which have been. Returns whether the topology may be another.
+    pub(super) fn look(&mut self) -> bool {
+        let Some(changes) = self.store.refresh() else { return false };
+        let (contents, image) = (self.store.contents(), &self.tables.image);
+        let left = match self.verifier {
+            None => self.calculation.follow(image, &mut self.cluster, contents, &changes),
+            Some(_) => Left::Import,
+        };
+        match left {
+            Left::Nothing(pods) => self.changed_in_place += pods,
+            Left::Tables => self.publish(),
+            Left::Import => self.learn(import_for(contents, &self.name)),
+        }
+        left == Left::Import
+    }
+
+    /// Takes in what the objects mean now. What cannot be used leaves the last topology in force.
+    pub(super) fn learn(&mut self, cluster: Cluster) {
         for problem in
             cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
         {
             tracing::warn!(problem = problem.summary(), "datastore");
         }
         self.cluster = cluster;
-        self.contents = contents;
         match topology::topology(&self.cluster, &self.name) {
             Ok(topology) => {
                 let known: BTreeSet<String> = self.topology.problems().collect();
@@ -375,7 +397,7 @@ impl Agent {
             interfaces,
         });
         let proved = self.verifier.as_mut().is_none_or(|verifier| {
-            verifier.admits(&self.contents, self.locals.keys().cloned(), &tables.image)
+            verifier.admits(self.store.contents(), self.locals.keys().cloned(), &tables.image)
         });
         if !proved {
             return;

@@ -40,6 +40,7 @@ fn render(status: &api::Status) -> String {
         in_sync,
         datastore,
         tables,
+        changed_in_place,
         invalid,
         known_endpoints,
         known_policies,
@@ -60,7 +61,7 @@ fn render(status: &api::Status) -> String {
     let _ = writeln!(text, "node {node}, manx {version}, up {up}");
     let _ = writeln!(
         text,
-        "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times"
+        "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times, pods changed in them {changed_in_place} times"
     );
     let _ = writeln!(text, "{}", tables_line(policy, verification));
     if let api::Verification::Refuted(refutation) = verification {
@@ -255,6 +256,7 @@ mod tests {
             in_sync: true,
             datastore: "0f1e2d3c4b5a6978".to_owned(),
             tables: 12,
+            changed_in_place: 34,
             invalid: vec!["policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0".to_owned()],
             known_endpoints: 6,
             known_policies: 3,
@@ -337,7 +339,7 @@ mod tests {
     fn a_status_reads_like_this() {
         insta::assert_snapshot!(render(&status()), @r"
         node node-1, manx 0.1.0, up 1h 2m
-        datastore in sync at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times
+        datastore in sync at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times, pods changed in them 34 times
         policy tables: 4 chains (0 judged rule by rule), 9 classes, 17 rows, 82 kB; proved: 5200 cells by 340 questions in 7 ms
         INVALID policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0
 
@@ -399,7 +401,7 @@ mod tests {
         };
         insta::assert_snapshot!(render(&nothing), @r"
         node node-1, manx 0.1.0, up 1h 2m
-        datastore NOT IN SYNC at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times
+        datastore NOT IN SYNC at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times, pods changed in them 34 times
         policy tables: 0 chains (0 judged rule by rule), 0 classes, 0 rows, 0 kB
         ");
     }

@@ -6,7 +6,7 @@ use manx_policy_compiler::model::{Model, NetworkSet, ObjectName, Tier};
 use manx_policy_compiler::selector::Selector;
 
 use crate::manifest::State;
-use crate::manifest::object::{Kind, Object};
+use crate::manifest::object::Kind;
 use crate::store::Contents;
 
 /// See the module.
@@ -23,17 +23,29 @@ pub(super) struct Doubt<'a> {
 }
 
 impl<'a> Doubt<'a> {
-    /// `broken`: the namespaces that are not valid, whose sets may match anything.
-    pub(super) fn new(contents: &'a Contents, broken: &BTreeSet<&str>) -> Self {
-        let mut doubt = Self::default();
-        for (key, stored) in &contents.objects {
-            let is_set = matches!(key.kind, Kind::NetworkSet | Kind::GlobalNetworkSet);
+    pub(super) fn new(contents: &'a Contents) -> Self {
+        let invalid = |kind| {
+            let all = contents.of_kind(kind).map(|(key, stored)| (key, &stored.state));
+            all.filter(|(_, state)| matches!(state, State::Invalid(_))).map(|(key, _)| key)
+        };
+        // Their sets may match anything.
+        let broken: BTreeSet<&str> =
+            invalid(Kind::Namespace).map(|key| key.name.as_str()).collect();
+        let mut doubt = Self {
+            services: invalid(Kind::EndpointSlice).map(|key| key.namespace.as_str()).collect(),
+            tiers: invalid(Kind::Tier)
+                .map(|key| key.name.as_str())
+                .filter(|name| Tier::built_in(name).is_none())
+                .collect(),
+            ..Self::default()
+        };
+        let sets =
+            contents.of_kind(Kind::NetworkSet).chain(contents.of_kind(Kind::GlobalNetworkSet));
+        for (key, stored) in sets {
             let nowhere = broken.contains(key.namespace.as_str());
             match &stored.state {
-                State::Valid(object) => {
-                    doubt.unlabelled_set |= nowhere && matches!(**object, Object::NetworkSet(_));
-                }
-                State::Invalid(invalid) if is_set => match &invalid.labels {
+                State::Valid(_) => doubt.unlabelled_set |= nowhere,
+                State::Invalid(invalid) => match &invalid.labels {
                     Some(labels) if !nowhere => {
                         let name = ObjectName::new(&key.namespace, &key.name);
                         let set = NetworkSet { labels: labels.clone(), ..NetworkSet::default() };
@@ -41,15 +53,6 @@ impl<'a> Doubt<'a> {
                     }
                     _ => doubt.unlabelled_set = true,
                 },
-                State::Invalid(_) if key.kind == Kind::EndpointSlice => {
-                    doubt.services.insert(&key.namespace);
-                }
-                State::Invalid(_) if key.kind == Kind::Tier => {
-                    if Tier::built_in(&key.name).is_none() {
-                        doubt.tiers.insert(&key.name);
-                    }
-                }
-                State::Invalid(_) => {}
             }
         }
         doubt

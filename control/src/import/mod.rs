@@ -10,6 +10,7 @@
 mod calico;
 mod cluster;
 mod doubt;
+mod follow;
 mod kubernetes;
 mod member;
 mod overlap;
@@ -35,6 +36,7 @@ use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
 
+pub use follow::Change;
 pub use overlap::Overlap;
 
 /// The tier of policies that name none.
@@ -130,12 +132,7 @@ pub fn import(contents: &Contents) -> Cluster {
             },
         }
     }
-    let broken_namespaces = broken
-        .iter()
-        .filter(|key| key.kind == Kind::Namespace)
-        .map(|key| key.name.as_str())
-        .collect();
-    let doubt = Doubt::new(contents, &broken_namespaces);
+    let doubt = Doubt::new(contents);
     // Policies and profiles ask for the labels of namespaces, so these come first.
     for (key, stored) in &contents.objects {
         cluster.import_rules(key, stored, &doubt);
@@ -174,16 +171,7 @@ impl Cluster {
             }
             Object::IpPool(pool) => self.pools.push(import_pool(pool)),
             Object::Pod(pod) => {
-                let owners = [
-                    (Kind::Namespace, "", key.namespace.as_str()),
-                    (Kind::ServiceAccount, &key.namespace, member::service_account(pod)),
-                ];
-                let owners = owners.map(|(kind, namespace, name)| ObjectKey {
-                    kind,
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                });
-                match owners.iter().find(|owner| broken.contains(owner)) {
+                match owners(key, pod).iter().find(|owner| broken.contains(owner)) {
                     Some(owner) => {
                         let message = format!("its {owner} is not valid: nothing passes it");
                         self.problem(key, stored, message);
@@ -342,19 +330,7 @@ impl Cluster {
     }
 
     fn add_policy(&mut self, key: &ObjectKey, policy: Policy) {
-        let kind = match key.kind {
-            Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
-            Kind::AdminNetworkPolicy => PolicyKind::Admin,
-            Kind::BaselineAdminNetworkPolicy => PolicyKind::BaselineAdmin,
-            Kind::CalicoNetworkPolicy => PolicyKind::Calico,
-            Kind::GlobalNetworkPolicy => PolicyKind::Global,
-            Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
-            Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
-            Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
-            _ => PolicyKind::Kubernetes,
-        };
-        let name = PolicyName::new(kind, &key.namespace, &key.name);
-        self.model.policies.insert(name, Arc::new(policy));
+        self.model.policies.insert(policy_name(key), Arc::new(policy));
     }
 
     /// A problem of the node with the inner block: it is as a rule the later mistake.
@@ -392,6 +368,30 @@ fn problem(key: &ObjectKey, place: &Place, message: String) -> Problem {
         cause: Cause::Cluster(message),
         line: None,
     }
+}
+
+/// Whom a pod takes labels from.
+fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
+    let (namespace, account) = (key.namespace.clone(), member::service_account(pod).to_owned());
+    [
+        ObjectKey { kind: Kind::Namespace, namespace: String::new(), name: namespace.clone() },
+        ObjectKey { kind: Kind::ServiceAccount, namespace, name: account },
+    ]
+}
+
+fn policy_name(key: &ObjectKey) -> PolicyName {
+    let kind = match key.kind {
+        Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
+        Kind::AdminNetworkPolicy => PolicyKind::Admin,
+        Kind::BaselineAdminNetworkPolicy => PolicyKind::BaselineAdmin,
+        Kind::CalicoNetworkPolicy => PolicyKind::Calico,
+        Kind::GlobalNetworkPolicy => PolicyKind::Global,
+        Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
+        Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
+        Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
+        _ => PolicyKind::Kubernetes,
+    };
+    PolicyName::new(kind, &key.namespace, &key.name)
 }
 
 /// What stands for an enforced policy that is not valid. One of Kubernetes' own isolates, any other denies.

@@ -94,6 +94,36 @@ impl Version {
     }
 }
 
+/// What came of looking at a file again.
+#[derive(Debug)]
+pub(super) enum Refreshed {
+    /// It is as it was.
+    Same,
+    /// It says what it said; what is wrong with it is something else.
+    Reported,
+    /// It says what it says now, and before this.
+    Said(Said),
+}
+
+/// What a file said.
+#[derive(Debug)]
+pub(super) struct Said {
+    version: Option<Version>,
+    /// Whether anything was wrong with it.
+    pub(super) faulty: bool,
+}
+
+impl Said {
+    pub(super) fn entries(&self) -> &[Entry] {
+        self.version.as_ref().map_or(&[], |version| &version.manifest.entries)
+    }
+
+    /// As [`File::fingerprint`].
+    pub(super) fn fingerprint(&self, name: &str) -> u64 {
+        fingerprint_of(name, self.version.as_ref())
+    }
+}
+
 impl File {
     pub(super) fn of_text(name: &str, text: &str) -> Self {
         let mut file = Self::default();
@@ -115,9 +145,18 @@ impl File {
         self.doubtful.is_some()
     }
 
-    /// Names the text whose objects these are.
-    pub(super) fn fingerprint(&self) -> u64 {
-        self.good.as_ref().map_or(0, |version| version.fingerprint)
+    /// Names the text whose objects these are, and the file, which is called `name`; 0 if there is none.
+    pub(super) fn fingerprint(&self, name: &str) -> u64 {
+        fingerprint_of(name, self.good.as_ref())
+    }
+
+    pub(super) fn is_faulty(&self) -> bool {
+        self.problems().next().is_some()
+    }
+
+    /// What it says, when it says that no longer.
+    pub(super) fn into_said(self) -> Said {
+        Said { faulty: self.is_faulty(), version: self.good }
     }
 
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
@@ -129,8 +168,8 @@ impl File {
         self.good.iter().flat_map(|version| &version.manifest.entries)
     }
 
-    /// Reads the file if it may have changed. Returns whether what it says has.
-    pub(super) fn refresh(&mut self, name: &str, path: &Path, at: Moment) -> bool {
+    /// Reads the file if it may have changed.
+    pub(super) fn refresh(&mut self, name: &str, path: &Path, at: Moment) -> Refreshed {
         match read(path, self.stamp) {
             Ok(None) => self.believe(at.monotonic),
             Ok(Some((stamp, text))) => {
@@ -138,8 +177,8 @@ impl File {
                 if self.digest == Some(self.hashing.hash_one(text.as_str())) && !self.unreadable() {
                     return self.believe(at.monotonic);
                 }
-                self.take(name, &text, (stamp.device, stamp.inode), at.monotonic);
-                true
+                let file = (stamp.device, stamp.inode);
+                self.take(name, &text, file, at.monotonic)
             }
             // That it is not there, too: a link to nowhere, or gone since the directory was listed, and then the next
             // refresh forgets it.
@@ -148,9 +187,11 @@ impl File {
                 self.doubtful = None;
                 let cause = Cause::Unreadable(error.to_string());
                 let fault = Some(Problem::of_file(&Arc::from(name), cause));
-                let changed = self.fault != fault;
+                if self.fault == fault {
+                    return Refreshed::Same;
+                }
                 self.fault = fault;
-                changed
+                Refreshed::Reported
             }
         }
     }
@@ -159,38 +200,38 @@ impl File {
         self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
     }
 
-    fn take(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) {
+    /// Takes in a text.
+    fn take(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) -> Refreshed {
+        let faulty = self.is_faulty();
         self.doubtful = None;
         self.fault = None;
+        self.digest = Some(self.hashing.hash_one(text));
         match manifest::read(name, text) {
             Ok(manifest) => {
                 let version =
                     Version { manifest, fingerprint: fingerprint(text), length: text.len(), file };
-                match self.good.as_ref().and_then(|good| good.doubt(&version)) {
-                    Some(cause) => {
-                        // Removing the file is how an emptied one is meant.
-                        if !matches!(cause, Cause::Emptied { .. }) {
-                            self.doubtful = Some((version, now));
-                        }
-                        self.fault = Some(Problem::of_file(&Arc::from(name), cause));
-                    }
-                    None => self.good = Some(version),
+                let Some(cause) = self.good.as_ref().and_then(|good| good.doubt(&version)) else {
+                    return Refreshed::Said(Said { version: self.good.replace(version), faulty });
+                };
+                // Removing the file is how an emptied one is meant.
+                if !matches!(cause, Cause::Emptied { .. }) {
+                    self.doubtful = Some((version, now));
                 }
+                self.fault = Some(Problem::of_file(&Arc::from(name), cause));
             }
             Err(fault) => self.fault = Some(*fault),
         }
-        self.digest = Some(self.hashing.hash_one(text));
+        Refreshed::Reported
     }
 
-    /// Believes what was doubtful if it has stayed as it is for long enough. Returns whether it has.
-    fn believe(&mut self, now: Instant) -> bool {
+    /// Believes what was doubtful if it has stayed as it is for long enough.
+    fn believe(&mut self, now: Instant) -> Refreshed {
         match self.doubtful.take_if(|(_, since)| now.saturating_duration_since(*since) >= STANDS) {
             Some((version, _)) => {
-                self.good = Some(version);
                 self.fault = None;
-                true
+                Refreshed::Said(Said { version: self.good.replace(version), faulty: true })
             }
-            None => false,
+            None => Refreshed::Same,
         }
     }
 }
@@ -211,10 +252,14 @@ impl Moment {
 }
 
 /// Not keyed, so that two processes can compare theirs; nothing is decided by it but whether they have read the same.
-pub(super) fn fingerprint(value: impl Hash) -> u64 {
+fn fingerprint(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
+}
+
+fn fingerprint_of(name: &str, version: Option<&Version>) -> u64 {
+    version.map_or(0, |version| fingerprint((name, version.fingerprint)))
 }
 
 /// The file's text; `None` if it still has the `known` stamp.

@@ -22,28 +22,31 @@ mod watch;
 
 use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::manifest::object::{Object, ObjectKey};
+use crate::manifest::object::{Kind, Object, ObjectKey};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{Entry, Invalid, State};
 
 pub use file::STANDS;
-use file::{File, Moment};
+use file::{File, Moment, Refreshed, Said};
 pub use watch::{Change, Watcher};
 
-/// A directory of manifests and the last good state of each.
-#[derive(Debug)]
+/// A directory of manifests, the last good state of each, and the objects that they define together.
+#[derive(Debug, Default)]
 pub struct Store {
     directory: PathBuf,
     files: BTreeMap<String, File>,
-    in_sync: bool,
     fault: Option<Problem>,
+    contents: Contents,
+    /// The objects that are defined in more than one place.
+    repeated: BTreeSet<ObjectKey>,
 }
 
 /// All objects at one moment.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
     /// The objects.
     pub objects: BTreeMap<ObjectKey, Stored>,
@@ -58,8 +61,18 @@ pub struct Contents {
     pub fingerprint: u64,
 }
 
+/// How contents differ from those before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changes {
+    /// By these objects, with what each was if it was there; by their texts' names; and by nothing else. An object that has
+    /// only moved in its file is among them.
+    Objects(BTreeMap<ObjectKey, Option<Stored>>),
+    /// In any way.
+    Everything,
+}
+
 /// An object and where it is defined.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The object.
     pub state: State,
@@ -70,14 +83,14 @@ pub struct Stored {
 impl Store {
     /// A store of `directory` that has not read anything yet.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), files: BTreeMap::new(), in_sync: false, fault: None }
+        Self { directory: directory.into(), ..Self::default() }
     }
 
     /// Reads `directory` once.
     pub fn load(directory: impl Into<PathBuf>) -> Contents {
         let mut store = Self::new(directory);
         store.refresh();
-        store.contents()
+        store.contents
     }
 
     /// The directory.
@@ -85,8 +98,13 @@ impl Store {
         &self.directory
     }
 
-    /// Reads what has changed since the last time. Returns whether anything has.
-    pub fn refresh(&mut self) -> bool {
+    /// All objects as of the last [`Store::refresh`].
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Reads what has changed since the last time, and tells what follows; `None` if nothing has.
+    pub fn refresh(&mut self) -> Option<Changes> {
         self.refresh_at(Moment::now())
     }
 
@@ -95,51 +113,105 @@ impl Store {
         self.files.values().any(File::is_doubtful)
     }
 
-    fn refresh_at(&mut self, now: Moment) -> bool {
+    fn refresh_at(&mut self, now: Moment) -> Option<Changes> {
         let names = match file::names(&self.directory) {
             Ok(names) => names,
             Err(error) => {
                 let name: Arc<str> = self.directory.display().to_string().into();
                 let fault = Problem::of_file(&name, Cause::Unreadable(error.to_string()));
-                let changed = self.fault.as_ref() != Some(&fault);
+                if self.fault.as_ref() == Some(&fault) {
+                    return None;
+                }
                 self.fault = Some(fault);
-                return changed;
+                return Some(self.anew());
             }
         };
-        let mut changed = self.fault.take().is_some();
-        let before = self.files.len();
-        self.files.retain(|name, _| names.contains(name));
-        changed |= self.files.len() != before;
+        let mut whole = self.fault.take().is_some();
+        let mut said = Vec::new();
+        let gone: Vec<String> =
+            self.files.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        for name in gone {
+            if let Some(file) = self.files.remove(&name) {
+                said.push((name, file.into_said()));
+            }
+        }
         for name in names {
             let path = self.directory.join(&name);
             let file = self.files.entry(name.clone()).or_default();
-            changed |= file.refresh(&name, &path, now);
-        }
-        let was = self.in_sync;
-        self.in_sync |= self.files.values().all(File::was_read);
-        changed || was != self.in_sync
-    }
-
-    /// All objects as of the last [`Store::refresh`].
-    pub fn contents(&self) -> Contents {
-        let files: Vec<(&str, u64)> =
-            self.files.iter().map(|(name, file)| (name.as_str(), file.fingerprint())).collect();
-        let mut contents = Contents {
-            in_sync: self.in_sync,
-            files: self.files.len(),
-            fingerprint: file::fingerprint(files),
-            ..Contents::default()
-        };
-        contents.problems.extend(self.fault.clone());
-        for file in self.files.values() {
-            contents.problems.extend(file.problems().cloned());
-            for entry in file.entries() {
-                contents.add(entry);
+            match file.refresh(&name, &path, now) {
+                Refreshed::Same => {}
+                Refreshed::Reported => whole = true,
+                Refreshed::Said(before) => said.push((name, before)),
             }
         }
+        let in_sync = self.contents.in_sync || self.files.values().all(File::was_read);
+        whole |= in_sync != self.contents.in_sync;
+        if !whole && said.is_empty() {
+            return None;
+        }
+        let changes = if whole { None } else { self.change(&said) };
+        Some(changes.unwrap_or_else(|| self.anew()))
+    }
+
+    /// Takes in what files say now in the place of what they said. `None` where it takes more: something is or was wrong
+    /// with one of them, or an object is or was defined twice.
+    fn change(&mut self, said: &[(String, Said)]) -> Option<Changes> {
+        let mut changed = BTreeMap::new();
+        for (name, before) in said {
+            let file = self.files.get(name);
+            if before.faulty || file.is_some_and(File::is_faulty) {
+                return None;
+            }
+            let mut gone: BTreeMap<&ObjectKey, &Entry> =
+                before.entries().iter().map(|entry| (&entry.key, entry)).collect();
+            for entry in file.into_iter().flat_map(File::entries) {
+                let stood_here = gone.remove(&entry.key).is_some();
+                let before = self.contents.put(entry);
+                if self.repeated.contains(&entry.key) || stood_here != before.is_some() {
+                    return None;
+                }
+                let stands = self.contents.objects.get(&entry.key);
+                if before.as_ref() != stands {
+                    changed.entry(entry.key.clone()).or_insert(before);
+                }
+            }
+            for key in gone.into_keys() {
+                if self.repeated.contains(key) {
+                    return None;
+                }
+                changed.entry(key.clone()).or_insert(self.contents.objects.remove(key));
+            }
+            let contents = &mut self.contents;
+            contents.fingerprint = contents.fingerprint.wrapping_sub(before.fingerprint(name));
+            if let Some(file) = file {
+                contents.fingerprint = contents.fingerprint.wrapping_add(file.fingerprint(name));
+            }
+        }
+        self.contents.files = self.files.len();
+        Some(Changes::Objects(changed))
+    }
+
+    /// Puts the contents together from all files.
+    fn anew(&mut self) -> Changes {
+        let in_sync = self.contents.in_sync || self.files.values().all(File::was_read);
+        let mut fingerprint = 0_u64;
+        let mut contents = Contents { in_sync, files: self.files.len(), ..Contents::default() };
+        contents.problems.extend(self.fault.clone());
+        self.repeated.clear();
+        for (name, file) in &self.files {
+            fingerprint = fingerprint.wrapping_add(file.fingerprint(name));
+            contents.problems.extend(file.problems().cloned());
+            for entry in file.entries() {
+                if contents.add(entry) {
+                    self.repeated.insert(entry.key.clone());
+                }
+            }
+        }
+        contents.fingerprint = fingerprint;
         // Stable: within one severity the files' order stays.
         contents.problems.sort_by_key(|problem| problem.severity);
-        contents
+        self.contents = contents;
+        Changes::Everything
     }
 }
 
@@ -185,14 +257,43 @@ impl Contents {
     }
 
     fn of_files(files: BTreeMap<String, File>) -> Self {
-        let in_sync = files.values().all(File::was_read);
-        Store { directory: PathBuf::new(), files, in_sync, fault: None }.contents()
+        let mut store = Store { files, ..Store::default() };
+        store.anew();
+        store.contents
     }
 
-    fn add(&mut self, entry: &Entry) {
+    /// The objects of a kind.
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Stored)> {
+        let first = ObjectKey { kind, namespace: String::new(), name: String::new() };
+        self.objects.range(first..).take_while(move |(key, _)| key.kind == kind)
+    }
+
+    /// Whether there is an object of a kind in a namespace.
+    pub fn has_in(&self, kind: Kind, namespace: &str) -> bool {
+        let first = ObjectKey { kind, namespace: namespace.to_owned(), name: String::new() };
+        let next = self.objects.range(first..).next();
+        next.is_some_and(|(key, _)| key.kind == kind && key.namespace == namespace)
+    }
+
+    /// Puts an object in the place of another definition of it, which is returned. Of one that says the same only the place
+    /// is new.
+    fn put(&mut self, entry: &Entry) -> Option<Stored> {
+        let Some(stored) = self.objects.get_mut(&entry.key) else {
+            let stored = Stored { state: entry.state.clone(), place: entry.place.clone() };
+            self.objects.insert(entry.key.clone(), stored);
+            return None;
+        };
+        let state =
+            if stored.state == entry.state { stored.state.clone() } else { entry.state.clone() };
+        Some(mem::replace(stored, Stored { state, place: entry.place.clone() }))
+    }
+
+    /// Returns whether the object was there already.
+    fn add(&mut self, entry: &Entry) -> bool {
         match self.objects.entry(entry.key.clone()) {
             btree_map::Entry::Vacant(vacant) => {
                 vacant.insert(Stored { state: entry.state.clone(), place: entry.place.clone() });
+                false
             }
             btree_map::Entry::Occupied(mut occupied) => {
                 let stored = occupied.get_mut();
@@ -213,6 +314,7 @@ impl Contents {
                     },
                     line: None,
                 });
+                true
             }
         }
     }

@@ -1,3 +1,5 @@
+mod changes;
+
 use std::fs;
 use std::path::Path;
 
@@ -65,20 +67,20 @@ fn a_half_written_file_keeps_its_last_good_state_and_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Store::new(directory.path());
     put(directory.path(), "a.yaml", &namespace("a", "x"));
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     assert!(store.contents().problems.is_empty());
 
     put(directory.path(), "a.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, lab");
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     let contents = store.contents();
-    assert_eq!(team(&contents, "a").as_deref(), Some("x"));
+    assert_eq!(team(contents, "a").as_deref(), Some("x"));
     assert_eq!(contents.problems.len(), 1);
     assert!(contents.in_sync);
 
     put(directory.path(), "a.yaml", &namespace("a", "w"));
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     let contents = store.contents();
-    assert_eq!(team(&contents, "a").as_deref(), Some("w"));
+    assert_eq!(team(contents, "a").as_deref(), Some("w"));
     assert!(contents.problems.is_empty());
 }
 
@@ -106,15 +108,15 @@ fn text_that_is_not_utf_8_is_reported_like_bad_syntax() {
     let mut store = Store::new(directory.path());
     store.refresh();
     fs::write(directory.path().join("a.yaml"), b"a: \xff\n").unwrap();
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     let contents = store.contents();
-    assert_eq!(names(&contents), ["a"]);
+    assert_eq!(names(contents), ["a"]);
     assert_eq!(
         contents.problems[0].to_string(),
         "error: cannot be read: byte 3 is not UTF-8\n --> a.yaml"
     );
     put(directory.path(), "a.yaml", &namespace("a", "x"));
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     assert!(store.contents().problems.is_empty());
 }
 
@@ -146,15 +148,15 @@ fn a_file_that_goes_takes_its_objects_and_a_directory_that_goes_does_not() {
     let mut store = Store::new(&path);
     store.refresh();
     fs::remove_file(path.join("b.yaml")).unwrap();
-    assert!(store.refresh());
-    assert_eq!(names(&store.contents()), ["a"]);
+    assert!(store.refresh().is_some());
+    assert_eq!(names(store.contents()), ["a"]);
 
     fs::remove_dir_all(&path).unwrap();
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     let contents = store.contents();
-    assert_eq!(names(&contents), ["a"]);
+    assert_eq!(names(contents), ["a"]);
     assert_eq!(contents.problems.len(), 1);
-    assert!(!store.refresh(), "nothing new");
+    assert!(store.refresh().is_none(), "nothing new");
 }
 
 /// A store that has read one file, and can be shown it again at any time.
@@ -178,7 +180,8 @@ impl Watched {
     /// Looks `later` than at the start. Returns whether anything changed.
     fn look(&mut self, later: Duration) -> bool {
         let Moment { wall, monotonic } = self.start;
-        self.store.refresh_at(Moment { wall: wall + later, monotonic: monotonic + later })
+        let now = Moment { wall: wall + later, monotonic: monotonic + later };
+        self.store.refresh_at(now).is_some()
     }
 
     /// Writes in place, as `cat >` does.
@@ -187,7 +190,7 @@ impl Watched {
     }
 
     fn names(&self) -> Vec<String> {
-        names(&self.store.contents()).into_iter().map(str::to_owned).collect()
+        names(self.store.contents()).into_iter().map(str::to_owned).collect()
     }
 
     fn problems(&self) -> Vec<String> {
@@ -276,7 +279,7 @@ fn a_watched_store_believes_what_stands_without_being_told_and_never_what_passes
             watcher.look_within(STANDS);
         }
         let contents = store.contents();
-        (names(&contents).len(), contents.problems.len())
+        (names(contents).len(), contents.problems.len())
     };
     runtime.block_on(async {
         fs::write(&path, "").unwrap();
@@ -345,13 +348,13 @@ fn nothing_changed_means_nothing_to_do_and_a_change_within_a_clock_tick_is_seen(
     let path = directory.path().join("a.yaml");
     fs::write(&path, namespace("a", "x")).unwrap();
     let mut store = Store::new(directory.path());
-    assert!(store.refresh());
-    assert!(!store.refresh());
+    assert!(store.refresh().is_some());
+    assert!(store.refresh().is_none());
     for round in 0..50 {
         let team_name = if round % 2 == 0 { "w" } else { "z" };
         fs::write(&path, namespace("a", team_name)).unwrap();
-        assert!(store.refresh());
-        assert_eq!(team(&store.contents(), "a").as_deref(), Some(team_name));
+        assert!(store.refresh().is_some());
+        assert_eq!(team(store.contents(), "a").as_deref(), Some(team_name));
     }
 }
 
@@ -361,12 +364,12 @@ fn a_link_to_nowhere_is_reported_and_keeps_the_store_out_of_sync() {
     let path = directory.path().join("a.yaml");
     std::os::unix::fs::symlink("elsewhere", &path).unwrap();
     let mut store = Store::new(directory.path());
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     let contents = store.contents();
     assert!(!contents.in_sync);
     assert_eq!(contents.problems.len(), 1);
     fs::remove_file(path).unwrap();
-    assert!(store.refresh());
+    assert!(store.refresh().is_some());
     assert!(store.contents().in_sync);
 }
 

@@ -1,0 +1,58 @@
+//! What the datastore's changes take: a pod of another node mostly a few stores into the image in use, a policy other
+//! tables, everything else the whole way from the objects on.
+
+use manx_policy_compiler::image::Image;
+use manx_policy_compiler::model::Model;
+use manx_policy_compiler::update::PodChange;
+
+use super::Calculation;
+use crate::import::{Change, Cluster};
+use crate::store::{Changes, Contents};
+
+/// What is left to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing: the cluster and the image in use say what the objects say. How many pods changed in the image.
+    Nothing(u64),
+    /// The cluster says what the objects say; tables are to be made of it. The topology is as it was.
+    Tables,
+    /// The cluster is to be imported anew.
+    Import,
+}
+
+impl Calculation {
+    /// Brings `cluster` and `image`, which is in use, from what `contents` were before `changes` to what they are.
+    pub fn follow(
+        &mut self,
+        image: &Image,
+        cluster: &mut Cluster,
+        contents: &Contents,
+        changes: &Changes,
+    ) -> Left {
+        let Changes::Objects(objects) = changes else { return Left::Import };
+        let (mut pods, mut tables) = (0, false);
+        for (key, before) in objects {
+            let Some(change) = cluster.follow(contents, key, before.as_ref()) else {
+                return Left::Import;
+            };
+            // Once the image has missed a change it cannot take in another.
+            match change {
+                Change::Nothing => {}
+                change if !tables && self.change_in_place(image, &cluster.model, &change) => {
+                    pods += 1;
+                }
+                _ => tables = true,
+            }
+        }
+        if tables { Left::Tables } else { Left::Nothing(pods) }
+    }
+
+    fn change_in_place(&mut self, image: &Image, model: &Model, change: &Change) -> bool {
+        let Change::Pod { name, before, after } = change else { return false };
+        let change = PodChange { name, before: before.as_deref(), after: after.as_deref() };
+        self.compiler.update(image, model, change)
+    }
+}
+
+#[cfg(test)]
+mod tests;
