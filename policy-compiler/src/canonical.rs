@@ -23,15 +23,16 @@ struct Meanings<'a> {
 
 impl<'a> Meanings<'a> {
     fn of(image: &'a Image) -> Self {
-        let predicates: Vec<u64> = image.predicates.iter().map(hash_of).collect();
+        let predicates: Vec<u64> = image.peers.predicates.all.iter().map(hash_of).collect();
         let truth = |truth: &[u32]| -> Vec<u64> {
-            let mut said: Vec<u64> = truth.iter().map(|it| predicates[*it as usize]).collect();
+            let asked = truth.iter().map(|it| *it as usize).filter(|it| image.in_use[*it]);
+            let mut said: Vec<u64> = asked.map(|it| predicates[it]).collect();
             said.sort_unstable();
             said
         };
         Self {
             image,
-            classes: image.class_truths.iter().map(|it| hash_of(truth(it))).collect(),
+            classes: image.peers.class_truths.iter().map(|it| hash_of(truth(it))).collect(),
             chains: image
                 .chains
                 .iter()

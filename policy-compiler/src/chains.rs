@@ -26,9 +26,14 @@ pub(crate) struct LocalEnds<'a> {
 }
 
 /// What is true of each address of a pod.
-type PodTruths = Vec<(Family, Identity, Truth)>;
+pub(crate) type PodTruths = Vec<(Family, Identity, Truth)>;
 
 impl LocalEnds<'_> {
+    /// The truths of pods.
+    pub(crate) fn pods(&self, names: &BTreeSet<LocalName>) -> AHashMap<LocalName, PodTruths> {
+        names.iter().filter_map(|name| Some((name.clone(), self.truths_of(name)?))).collect()
+    }
+
     /// The truths of a pod's addresses, but for those of whom nobody knows enough. `None` for a host endpoint: its end of a
     /// packet may be any address.
     fn truths_of(&self, name: &LocalName) -> Option<PodTruths> {
@@ -67,11 +72,15 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    pub(crate) fn of(resolved: &Resolved, predicates: &Predicates, ends: &LocalEnds<'_>) -> Self {
+    /// `pods` is what is true of local pods.
+    pub(crate) fn of(
+        resolved: &Resolved,
+        predicates: &Predicates,
+        pods: &AHashMap<LocalName, PodTruths>,
+    ) -> Self {
         let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
         let mut known: AHashMap<Made, ChainId> = AHashMap::new();
         for (name, lists) in &resolved.endpoints {
-            let mut truths: Option<Option<PodTruths>> = None;
             let mut local = Local { chains: BTreeMap::new(), revision: 0 };
             let mut hasher = DefaultHasher::new();
             for (at, index) in lists {
@@ -80,7 +89,7 @@ impl Chains {
                 let mut made = Made { list: *index, local: None, each: Vec::new() };
                 if asked.is_empty() {
                     made.local = Some(LocalFacts::default());
-                } else if let Some(truths) = truths.get_or_insert_with(|| ends.truths_of(name)) {
+                } else if let Some(truths) = pods.get(name) {
                     made.local = constant(truths, &asked);
                     if made.local.is_none() {
                         let each = truths.iter();
@@ -91,7 +100,8 @@ impl Chains {
                 let same = made.local.iter().flatten();
                 for truth in same.chain(made.each.iter().map(|(_, truth)| truth)) {
                     let texts = truth.iter().map(|p| &predicates.all[*p as usize]);
-                    texts.collect::<Vec<_>>().hash(&mut hasher);
+                    // Their numbers depend on what was asked before.
+                    texts.collect::<BTreeSet<_>>().hash(&mut hasher);
                 }
                 let next = ChainId(chains.all.len() as u32);
                 let chain = *known.entry(made).or_insert_with_key(|made| {

@@ -194,15 +194,13 @@ fn number_of<T: Clone + Eq + Hash>(
     next
 }
 
-impl Classes {
-    /// For each predicate the classes of which it is true, ascending.
-    pub(crate) fn columns(&self, predicates: usize) -> Vec<Vec<u32>> {
-        let mut columns = vec![Vec::new(); predicates];
-        for (class, truth) in (0..).zip(&self.truths) {
-            for predicate in truth {
-                columns[*predicate as usize].push(class);
-            }
+/// For each predicate the classes of which it is true, ascending.
+pub(crate) fn columns(classes: &[Truth], predicates: usize) -> Vec<Vec<u32>> {
+    let mut columns = vec![Vec::new(); predicates];
+    for (class, truth) in (0..).zip(classes) {
+        for predicate in truth {
+            columns[*predicate as usize].push(class);
         }
-        columns
     }
+    columns
 }

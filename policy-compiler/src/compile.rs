@@ -11,6 +11,7 @@
 //! [`Counts::linear`](crate::image::Counts) says how many there are.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ahash::AHashMap;
@@ -19,12 +20,12 @@ use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
 use crate::classes::{Classes, Classifying, Kinds};
 use crate::identity::Interner;
-use crate::image::{Chain, Identity, Image, NO_CLASS};
+use crate::image::{Chain, Identity, Image, NO_CLASS, Peers};
 use crate::members::Members;
-use crate::model::Model;
-use crate::predicates::{AskedOfPeers, AtomTruths, evaluate};
+use crate::model::{Mark, Model};
+use crate::predicates::{AtomTruths, InUse, evaluate};
 use crate::prefix_map::PrefixMap;
-use crate::resolve::{LocalName, resolve};
+use crate::resolve::{Candidates, LocalName, Resolved, Vocabulary, resolve_in};
 use crate::rows::Tables;
 use crate::slots::Slots;
 use crate::update::{PodChange, Standing};
@@ -43,6 +44,7 @@ pub struct Compiler {
     /// Counts images.
     serial: u64,
     standing: Option<Standing>,
+    candidates: Candidates,
 }
 
 /// An image has room for this many identities to come, and an eighth of those that it has.
@@ -63,7 +65,15 @@ impl Compiler {
     /// A compiler whose images hold at most about this many bytes of rows and cells.
     pub fn with_budget(budget: usize) -> Self {
         let (interner, slots) = (Interner::default(), Slots::default());
-        Self { interner, slots, used: 0, budget, serial: 0, standing: None }
+        Self {
+            interner,
+            slots,
+            used: 0,
+            budget,
+            serial: 0,
+            standing: None,
+            candidates: Candidates::default(),
+        }
     }
 
     /// Forgets the decisions that have these slots and gives the slots to others. It is for the caller to know that nobody
@@ -88,66 +98,38 @@ impl Compiler {
 
     /// The tables by which the `local` endpoints are judged: pods, and, without a namespace, host endpoints. Names that the
     /// model does not have get none.
+    ///
+    /// What the last image says of addresses is used again where nothing that it rests on has [changed](crate::model::Tracked): between
+    /// the two there may only be policies, tiers and failsafe ports, and changes that [`update`](Self::update) made; and
+    /// policies may not ask what none of them had asked.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
-        self.interner.forget_if_sparse(self.used);
-        let resolved = resolve(model, local);
-        let members = Members::of(model);
-        let asked = AskedOfPeers::by(&resolved);
-        let (predicates, truths) = evaluate(&resolved, &asked, &members, local);
-        let atoms = AtomTruths::new(&predicates.all);
-        let (kinds, of_members) = Kinds::of_members(&members, &truths);
-        let addresses = Addresses::of(model, &members, &of_members, &atoms);
-        let said = self.interner.said(&predicates.all);
-        let mut classifying = Classifying::new(&mut self.interner, &kinds, &atoms, &said);
-        let entries = addresses.identities(&mut classifying);
-        let classes = classifying.classes();
-        let prefixes = PrefixMap::build(
-            Identity::UNKNOWN.0,
-            entries.iter().map(|(net, identity)| (*net, identity.0)),
-        );
-        let ends = LocalEnds {
-            model,
-            members: &members,
-            truths: &truths,
-            kinds: &kinds,
-            atoms: &atoms,
-            addresses: &addresses,
-            prefixes: &prefixes,
-        };
-        let chains = Chains::of(&resolved, &predicates, &ends);
-        let tables =
-            Tables::build(&mut self.slots, self.budget, &resolved, &predicates, &classes, &chains);
-        self.used = classes.identities as u32;
-        let Tables { cells, paths, linear, rows, intervals, by_source, .. } = tables;
-        let slots = self.slots.end();
-        let Classes { truths: class_truths, first, mut of_identity, known, .. } = classes;
-        let spare = SPARE_IDENTITIES + of_identity.len() / 8;
-        of_identity.resize(of_identity.len() + spare, NO_CLASS);
-        self.serial += 1;
-        let own = local.iter().filter_map(|name| model.endpoints.get(name));
-        self.standing = Some(Standing {
-            serial: self.serial,
-            own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
-            counts: truths.counts(predicates.all.len()),
-            kinds,
-            atoms,
-            addresses,
-            class_of: known,
-            said,
-            questions: resolved.questions,
-            asked,
-            local: local.clone(),
-            moved: AHashMap::new(),
-            by_namespace: None,
+        let marks = model.marks();
+        let standing = self.standing.take().filter(|it| it.marks == marks && it.local == *local);
+        let again = standing.and_then(|mut standing| {
+            let vocabulary = &mut standing.vocabulary;
+            let resolved = resolve_in(model, local, vocabulary, &mut self.candidates);
+            let peers = InUse::of_peers(&resolved);
+            let asked = InUse::of_anybody(&resolved);
+            standing.asked.serves(&peers, &asked).then_some((resolved, asked, standing))
         });
+        let (resolved, asked, mut standing) = again.unwrap_or_else(|| {
+            let mut vocabulary = Vocabulary::default();
+            let resolved = resolve_in(model, local, &mut vocabulary, &mut self.candidates);
+            let asked = InUse::of_anybody(&resolved);
+            let standing = self.stand(model, local, marks, &resolved, vocabulary);
+            (resolved, asked, standing)
+        });
+        let peers = Arc::clone(&standing.peers);
+        let chains = Chains::of(&resolved, &peers.predicates, &standing.pod_truths);
+        let tables = Tables::build(&mut self.slots, self.budget, &resolved, &peers, &chains);
+        let Tables { cells, paths, linear, rows, intervals, by_source, .. } = tables;
+        self.serial += 1;
+        standing.serial = self.serial;
+        self.standing = Some(standing);
         Image {
-            prefixes,
+            in_use: peers.predicates.in_use(&asked),
+            peers,
             endpoints: chains.endpoints,
-            first_identity: first,
-            classes: of_identity.into_iter().map(AtomicU32::new).collect(),
-            class_truths: class_truths.into(),
-            predicates: predicates.all.into(),
-            answers: predicates.answers.into(),
             chains: chains
                 .all
                 .into_iter()
@@ -162,10 +144,75 @@ impl Compiler {
             intervals: intervals.into(),
             by_source: by_source.into(),
             paths: paths.into(),
-            slots,
-            identity_count: self.used as usize,
+            slots: self.slots.end(),
             serial: self.serial,
             ..Image::default()
+        }
+    }
+
+    /// What there is to say of all addresses.
+    fn stand(
+        &mut self,
+        model: &Model,
+        local: &BTreeSet<LocalName>,
+        marks: [Mark; 8],
+        resolved: &Resolved,
+        vocabulary: Vocabulary,
+    ) -> Standing {
+        self.interner.forget_if_sparse(self.used);
+        let members = Members::of(model);
+        let asked = InUse::of_peers(resolved);
+        let (predicates, truths) = evaluate(resolved, &asked, &members, local);
+        let atoms = AtomTruths::new(&predicates.all);
+        let (kinds, of_members) = Kinds::of_members(&members, &truths);
+        let addresses = Addresses::of(model, &members, &of_members, &atoms);
+        let said = self.interner.said(&predicates.all);
+        let mut classifying = Classifying::new(&mut self.interner, &kinds, &atoms, &said);
+        let entries = addresses.identities(&mut classifying);
+        let Classes { truths: class_truths, first, mut of_identity, known, identities } =
+            classifying.classes();
+        let prefixes = PrefixMap::build(
+            Identity::UNKNOWN.0,
+            entries.iter().map(|(net, identity)| (*net, identity.0)),
+        );
+        let ends = LocalEnds {
+            model,
+            members: &members,
+            truths: &truths,
+            kinds: &kinds,
+            atoms: &atoms,
+            addresses: &addresses,
+            prefixes: &prefixes,
+        };
+        let pod_truths = ends.pods(local);
+        self.used = identities as u32;
+        let spare = SPARE_IDENTITIES + of_identity.len() / 8;
+        of_identity.resize(of_identity.len() + spare, NO_CLASS);
+        let own = local.iter().filter_map(|name| model.endpoints.get(name));
+        Standing {
+            serial: self.serial,
+            marks,
+            own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+            counts: truths.counts(predicates.all.len()),
+            peers: Arc::new(Peers {
+                prefixes,
+                first_identity: first,
+                classes: of_identity.into_iter().map(AtomicU32::new).collect(),
+                class_truths: class_truths.into(),
+                predicates,
+                identities,
+            }),
+            kinds,
+            atoms,
+            addresses,
+            class_of: known,
+            said,
+            vocabulary,
+            asked,
+            local: local.clone(),
+            pod_truths,
+            moved: AHashMap::new(),
+            by_namespace: None,
         }
     }
 }

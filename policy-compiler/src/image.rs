@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::claim::{OTHERS, icmp_key, matches, table_of};
 use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Shown, Transport, Verdict};
-use crate::predicates::{Answers, Known, Truth};
+use crate::predicates::{Known, Predicates, Truth};
 use crate::prefix_map::PrefixMap;
-use crate::resolve::{Decided, List, LocalName, Predicate, PredicateId, Stage, Steps};
+use crate::resolve::{Decided, List, LocalName, PredicateId, Stage, Steps};
 
 /// Stands for everything that policy can ask of a peer. Its meaning never changes in the life of a compiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -150,19 +150,42 @@ pub(crate) struct Local {
     pub(crate) revision: u64,
 }
 
-/// The tables of one node, immutable.
+/// What is asked of addresses, and what is true of each. Images between which only policies changed may share it, and then
+/// it may know more than one of them asks.
 #[derive(Debug)]
-pub struct Image {
+pub(crate) struct Peers {
     pub(crate) prefixes: PrefixMap,
-    pub(crate) endpoints: BTreeMap<LocalName, Local>,
     /// The identity that stands first in `classes`; at least 1.
     pub(crate) first_identity: u32,
-    /// Class of each identity; [`NO_CLASS`] for those that this image does not use. The last are for identities to come.
+    /// Class of each identity; [`NO_CLASS`] for those not in use. The last are for identities to come.
     pub(crate) classes: Box<[AtomicU32]>,
     /// For each class the predicates that are true of it.
     pub(crate) class_truths: Box<[Truth]>,
-    pub(crate) predicates: Box<[Predicate]>,
-    pub(crate) answers: Box<[Answers]>,
+    pub(crate) predicates: Predicates,
+    /// How many identities some address has.
+    pub(crate) identities: usize,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self {
+            prefixes: PrefixMap::new(Identity::UNKNOWN.0),
+            first_identity: 1,
+            classes: Box::default(),
+            class_truths: Box::default(),
+            predicates: Predicates::default(),
+            identities: 0,
+        }
+    }
+}
+
+/// The tables of one node, immutable.
+#[derive(Debug)]
+pub struct Image {
+    pub(crate) peers: Arc<Peers>,
+    /// By predicate whether a rule here asks it, or a question that it answers.
+    pub(crate) in_use: Box<[bool]>,
+    pub(crate) endpoints: BTreeMap<LocalName, Local>,
     pub(crate) chains: Box<[Chain]>,
     /// Row of (chain, class), all classes of a chain together, or [`LINEAR`].
     pub(crate) cells: Box<[u32]>,
@@ -178,7 +201,6 @@ pub struct Image {
     /// What [`Image::path`] gives for a number that is none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
-    pub(crate) identity_count: usize,
     /// Which of a compiler's images it is.
     pub(crate) serial: u64,
 }
@@ -190,19 +212,19 @@ impl Image {
     /// The identity of an address; every address has one.
     #[inline]
     pub fn identity(&self, address: IpAddr) -> Identity {
-        Identity(self.prefixes.lookup(address))
+        Identity(self.peers.prefixes.lookup(address))
     }
 
     /// [`identity`](Self::identity) for an IPv4 address as a number in host order.
     #[inline]
     pub fn identity_v4(&self, address: u32) -> Identity {
-        Identity(self.prefixes.lookup_v4(address))
+        Identity(self.peers.prefixes.lookup_v4(address))
     }
 
     /// [`identity`](Self::identity) for an IPv6 address as a number in host order.
     #[inline]
     pub fn identity_v6(&self, address: u128) -> Identity {
-        Identity(self.prefixes.lookup_v6(address))
+        Identity(self.peers.prefixes.lookup_v6(address))
     }
 
     /// The chain that judges a local pod's traffic in one direction; `None` for an endpoint that is not in these tables:
@@ -233,7 +255,7 @@ impl Image {
     ) -> PathId {
         let class = self.class(peer).filter(|_| local != Identity::UNKNOWN);
         let Some(class) = class else { return self.unknown(chain) };
-        let cell = chain.0 as usize * self.class_truths.len() + class;
+        let cell = chain.0 as usize * self.peers.class_truths.len() + class;
         let path = match self.cells.get(cell) {
             Some(&LINEAR) => self.judge_linear(chain, local, class, transport),
             Some(row) => self.rows.get(*row as usize).and_then(|row| self.path_in(row, transport)),
@@ -253,16 +275,16 @@ impl Image {
     #[inline]
     pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
         // They wrap round to far beyond the end.
-        let index = identity.0.wrapping_sub(self.first_identity) as usize;
-        let class = self.classes.get(index)?.load(Ordering::Relaxed) as usize;
-        (class < self.class_truths.len()).then_some(class)
+        let index = identity.0.wrapping_sub(self.peers.first_identity) as usize;
+        let class = self.peers.classes.get(index)?.load(Ordering::Relaxed) as usize;
+        (class < self.peers.class_truths.len()).then_some(class)
     }
 
     /// Gives an identity its class before any address has it; `false` where there is no room. The store of the identity
     /// that follows is a release: who sees that sees this, too.
     pub(crate) fn admit(&self, identity: Identity, class: u32) -> bool {
-        let index = identity.0.wrapping_sub(self.first_identity) as usize;
-        let place = self.classes.get(index);
+        let index = identity.0.wrapping_sub(self.peers.first_identity) as usize;
+        let place = self.peers.classes.get(index);
         place.inspect(|place| place.store(class, Ordering::Relaxed)).is_some()
     }
 
@@ -303,14 +325,14 @@ impl Image {
     ) -> Option<PathId> {
         let linear = self.linear.get(&chain)?;
         let known = |class: usize| {
-            let truth = self.class_truths.get(class)?;
+            let truth = self.peers.class_truths.get(class)?;
             let family = crate::predicates::family(truth)?;
-            Some(Known { truth, family, answers: &self.answers })
+            Some(Known { truth, family, answers: &self.peers.predicates.answers })
         };
         let peer = known(peer)?;
         let family = peer.family;
         let chain = self.describe(chain)?;
-        let truth = |truth| Known { truth, family, answers: &self.answers };
+        let truth = |truth| Known { truth, family, answers: &self.peers.predicates.answers };
         let own = match &chain.local {
             // What is true of the local end is known: only the rows were too large.
             Some(local) => truth(&local[family as usize]),
@@ -366,11 +388,11 @@ impl Image {
     pub fn counts(&self) -> Counts {
         Counts {
             endpoints: self.endpoints.len(),
-            identities: self.identity_count,
-            classes: self.class_truths.len(),
+            identities: self.peers.identities,
+            classes: self.peers.class_truths.len(),
             chains: self.chains.len(),
             linear: self.linear.len(),
-            predicates: self.predicates.len(),
+            predicates: self.peers.predicates.all.len(),
             rows: self.rows.len(),
             paths: self.paths.len(),
         }
@@ -378,8 +400,8 @@ impl Image {
 
     /// Bytes of memory of the tables that lookups read; names and descriptions not counted.
     pub fn bytes(&self) -> usize {
-        self.prefixes.bytes()
-            + size_of_val(&*self.classes)
+        self.peers.prefixes.bytes()
+            + size_of_val(&*self.peers.classes)
             + size_of_val(&*self.cells)
             + size_of_val(&*self.rows)
             + size_of_val(&*self.intervals)
@@ -389,12 +411,12 @@ impl Image {
 
     /// The addresses in runs of one identity: first and last of each, ascending.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (IpAddr, IpAddr, Identity)> {
-        self.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
+        self.peers.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
     }
 
     /// The number of the row of a chain and a class, or [`LINEAR`].
     pub(crate) fn cell(&self, chain: ChainId, class: usize) -> Option<u32> {
-        self.cells.get(chain.0 as usize * self.class_truths.len() + class).copied()
+        self.cells.get(chain.0 as usize * self.peers.class_truths.len() + class).copied()
     }
 
     /// The row of a chain and a class.
@@ -420,13 +442,9 @@ impl Default for Image {
     /// The image that stands before any other: it knows no endpoint and no peer, so that nothing passes.
     fn default() -> Self {
         Self {
-            prefixes: PrefixMap::new(Identity::UNKNOWN.0),
+            peers: Arc::default(),
+            in_use: Box::default(),
             endpoints: BTreeMap::new(),
-            first_identity: 1,
-            classes: Box::default(),
-            class_truths: Box::default(),
-            predicates: Box::default(),
-            answers: Box::default(),
             chains: Box::default(),
             cells: Box::default(),
             linear: BTreeMap::new(),
@@ -436,7 +454,6 @@ impl Default for Image {
             paths: Box::new(Direction::ALL.map(Path::unknown)),
             no_path: Path::unknown(Direction::Ingress),
             slots: 2,
-            identity_count: 0,
             serial: 0,
         }
     }

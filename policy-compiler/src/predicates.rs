@@ -30,6 +30,20 @@ pub(crate) struct Predicates {
     pub(crate) answers: Vec<Answers>,
 }
 
+impl Predicates {
+    /// Which of all are in use, given which of those that were resolved are.
+    pub(crate) fn in_use(&self, asked: &InUse) -> Box<[bool]> {
+        let mut in_use = asked.predicates.clone();
+        in_use.resize(self.all.len(), false);
+        for (answers, asked) in self.answers.iter().zip(&asked.questions) {
+            for (_, _, id) in answers {
+                in_use[*id as usize] = *asked;
+            }
+        }
+        in_use.into()
+    }
+}
+
 /// What is true of each member: slices of one run of predicates.
 #[derive(Debug, Default)]
 pub(crate) struct Truths {
@@ -84,15 +98,29 @@ impl Truths {
     }
 }
 
-/// What is asked of those who are not local endpoints, too.
+/// Which predicates and questions rules ask.
 #[derive(Debug, Default)]
-pub(crate) struct AskedOfPeers {
+pub(crate) struct InUse {
     pub(crate) predicates: Vec<bool>,
     pub(crate) questions: Vec<bool>,
 }
 
-impl AskedOfPeers {
-    pub(crate) fn by(resolved: &Resolved) -> Self {
+impl InUse {
+    /// Those that are asked of those who are not local endpoints, too.
+    pub(crate) fn of_peers(resolved: &Resolved) -> Self {
+        Self::of(resolved, false)
+    }
+
+    /// All that are asked, and the families.
+    pub(crate) fn of_anybody(resolved: &Resolved) -> Self {
+        let mut all = Self::of(resolved, true);
+        for family in Family::ALL {
+            all.predicates[family as usize] = true;
+        }
+        all
+    }
+
+    fn of(resolved: &Resolved, local: bool) -> Self {
         let mut asked = Self {
             predicates: vec![false; resolved.predicates.len()],
             questions: vec![false; resolved.questions.len()],
@@ -101,7 +129,7 @@ impl AskedOfPeers {
             for step in &list.steps.steps {
                 asked.end(&step.rule.peer);
                 // The local end of a host endpoint's packets may be any address.
-                if list.list.stage != Stage::Pod {
+                if local || list.list.stage != Stage::Pod {
                     asked.end(&step.rule.local);
                 }
             }
@@ -126,12 +154,29 @@ impl AskedOfPeers {
             }
         }
     }
+
+    /// Whether what was made for the peers of `self` does for those of `peers`, of which `anybody` is in use: what is in use
+    /// is asked of the same, nothing is new, and not too much is not in use any more.
+    pub(crate) fn serves(&self, peers: &Self, anybody: &Self) -> bool {
+        let serves = |kept: &[bool], peers: &[bool], anybody: &[bool]| {
+            let same = kept.iter().zip(peers).zip(anybody);
+            let unused = anybody.iter().filter(|used| !**used).count();
+            kept.len() == peers.len()
+                && unused <= MOST_UNUSED + kept.len() / 4
+                && same.into_iter().all(|((kept, peers), used)| !used || kept == peers)
+        };
+        serves(&self.predicates, &peers.predicates, &anybody.predicates)
+            && serves(&self.questions, &peers.questions, &anybody.questions)
+    }
 }
+
+/// So many predicates may be without use, and a quarter of all.
+const MOST_UNUSED: usize = 16;
 
 /// The predicates and what is true of each member.
 pub(crate) fn evaluate<'m>(
     resolved: &Resolved,
-    asked: &AskedOfPeers,
+    asked: &InUse,
     members: &'m Members<'m>,
     local: &BTreeSet<LocalName>,
 ) -> (Predicates, Truths) {

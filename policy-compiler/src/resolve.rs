@@ -334,16 +334,81 @@ pub struct Resolved {
     pub questions: Vec<Question>,
 }
 
+/// The numbers of predicates and questions.
+#[derive(Debug, Default)]
+pub(crate) struct Vocabulary {
+    predicates: AHashMap<Predicate, PredicateId>,
+    question_ids: AHashMap<Question, QuestionId>,
+    all: Vec<Predicate>,
+    /// By number.
+    pub(crate) questions: Vec<Question>,
+}
+
+impl Vocabulary {
+    fn predicate(&mut self, predicate: Predicate) -> PredicateId {
+        let all = &mut self.all;
+        *self.predicates.entry(predicate).or_insert_with_key(|predicate| {
+            all.push(predicate.clone());
+            all.len() as u32 - 1
+        })
+    }
+
+    fn question(&mut self, question: Question) -> QuestionId {
+        let all = &mut self.questions;
+        *self.question_ids.entry(question).or_insert_with_key(|question| {
+            all.push(question.clone());
+            all.len() as u32 - 1
+        })
+    }
+}
+
+/// Which policies may select one of some local endpoints, by where they are in memory: as long as one is kept here, nothing
+/// else is there.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates {
+    local: BTreeSet<LocalName>,
+    known: AHashMap<usize, (Arc<Policy>, bool)>,
+}
+
+impl Candidates {
+    /// Forgets what is not of these endpoints, and most of the policies that are no more.
+    fn keep(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
+        if self.local != *local || self.known.len() > model.policies.len() * 2 {
+            *self = Self { local: local.clone(), known: AHashMap::new() };
+            self.known.reserve(model.policies.len());
+        }
+    }
+
+    /// Whether a policy may select one of them, whose namespaces `here` knows.
+    fn may_select(&mut self, policy: &Arc<Policy>, here: &impl Fn(&str) -> bool) -> bool {
+        let known = self.known.entry(Arc::as_ptr(policy).addr());
+        known.or_insert_with(|| (Arc::clone(policy), policy.selector.may_match(NAMESPACE, here))).1
+    }
+}
+
 /// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them.
 pub fn resolve(model: &Model, local: &BTreeSet<LocalName>) -> Resolved {
-    let mut resolver = Resolver::new(model, local);
+    resolve_in(model, local, &mut Vocabulary::default(), &mut Candidates::default())
+}
+
+/// The same in the numbers of a vocabulary, to which what is new is added.
+pub(crate) fn resolve_in(
+    model: &Model,
+    local: &BTreeSet<LocalName>,
+    vocabulary: &mut Vocabulary,
+    candidates: &mut Candidates,
+) -> Resolved {
+    let mut resolver = Resolver::new(model, local, vocabulary, candidates);
     for name in local {
         let lists = resolver.endpoint(name);
         if let Some(lists) = lists {
             resolver.resolved.endpoints.insert(name.clone(), lists);
         }
     }
-    resolver.resolved
+    let Resolver { mut resolved, vocabulary, .. } = resolver;
+    resolved.predicates.clone_from(&vocabulary.all);
+    resolved.questions.clone_from(&vocabulary.questions);
+    resolved
 }
 
 /// The policies, sorted for evaluation, and found by the namespace that their selector asks for.
@@ -358,11 +423,12 @@ struct Ordered<'m> {
 
 impl<'m> Ordered<'m> {
     /// The policies that may select one of `local`; the others, as a rule nearly all, are not even sorted.
-    fn new(model: &'m Model, local: &BTreeSet<LocalName>) -> Self {
+    fn new(model: &'m Model, local: &BTreeSet<LocalName>, known: &mut Candidates) -> Self {
         let namespaces: AHashSet<&str> = local.iter().map(|name| name.namespace.as_str()).collect();
         let here = |namespace: &str| namespaces.contains(namespace);
+        known.keep(model, local);
         let candidates =
-            model.policies.iter().filter(|(_, policy)| policy.selector.may_match(NAMESPACE, &here));
+            model.policies.iter().filter(|(_, policy)| known.may_select(policy, &here));
         let mut all: Vec<_> = candidates
             .map(|(name, policy)| {
                 let tier = model.tier_place(&policy.tier);
@@ -397,23 +463,26 @@ impl<'m> Ordered<'m> {
     }
 }
 
-struct Resolver<'m> {
+struct Resolver<'m, 'v> {
     model: &'m Model,
     ordered: Ordered<'m>,
     lists: AHashMap<List, usize>,
-    predicates: AHashMap<Predicate, PredicateId>,
-    questions: AHashMap<Question, QuestionId>,
+    vocabulary: &'v mut Vocabulary,
     resolved: Resolved,
 }
 
-impl<'m> Resolver<'m> {
-    fn new(model: &'m Model, local: &BTreeSet<LocalName>) -> Self {
+impl<'m, 'v> Resolver<'m, 'v> {
+    fn new(
+        model: &'m Model,
+        local: &BTreeSet<LocalName>,
+        vocabulary: &'v mut Vocabulary,
+        candidates: &mut Candidates,
+    ) -> Self {
         let mut resolver = Self {
             model,
-            ordered: Ordered::new(model, local),
+            ordered: Ordered::new(model, local, candidates),
             lists: AHashMap::new(),
-            predicates: AHashMap::new(),
-            questions: AHashMap::new(),
+            vocabulary,
             resolved: Resolved::default(),
         };
         for family in Family::ALL {
@@ -650,19 +719,11 @@ impl<'m> Resolver<'m> {
     }
 
     fn predicate(&mut self, predicate: Predicate) -> PredicateId {
-        let all = &mut self.resolved.predicates;
-        *self.predicates.entry(predicate).or_insert_with_key(|predicate| {
-            all.push(predicate.clone());
-            all.len() as u32 - 1
-        })
+        self.vocabulary.predicate(predicate)
     }
 
     fn question(&mut self, question: Question) -> QuestionId {
-        let all = &mut self.resolved.questions;
-        *self.questions.entry(question).or_insert_with_key(|question| {
-            all.push(question.clone());
-            all.len() as u32 - 1
-        })
+        self.vocabulary.question(question)
     }
 
     /// Hashes with constant keys (`SipHash` with zeroes), because the value must not differ between processes; those who

@@ -8,9 +8,10 @@ use ahash::AHashMap;
 
 use crate::chains::Chains;
 use crate::claim::{Claim, Way, ways};
-use crate::classes::Classes;
+use crate::classes::columns;
 use crate::image::{
-    BY_SOURCE, ChainId, Identity, Interval, LINEAR, Linear, LocalFacts, Path, PathId, Row, Span,
+    BY_SOURCE, ChainId, Identity, Interval, LINEAR, Linear, LocalFacts, Path, PathId, Peers, Row,
+    Span,
 };
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
@@ -40,26 +41,26 @@ impl<'s> Tables<'s> {
         slots: &'s mut Slots,
         budget: usize,
         resolved: &Resolved,
-        predicates: &Predicates,
-        classes: &Classes,
+        peers: &Peers,
         chains: &Chains,
     ) -> Self {
+        let Peers { predicates, class_truths: classes, .. } = peers;
         let mut tables = Self {
             slots,
             by_slot: AHashMap::new(),
             paths: Vec::new(),
-            row_ids: AHashMap::with_capacity(classes.truths.len()),
+            row_ids: AHashMap::with_capacity(classes.len()),
             rows: Vec::new(),
             intervals: Vec::new(),
             by_source: Vec::new(),
-            cells: Vec::with_capacity(chains.all.len() * classes.truths.len()),
+            cells: Vec::with_capacity(chains.all.len() * classes.len()),
             linear: BTreeMap::new(),
             bytes: 0,
         };
         for direction in Direction::ALL {
             tables.path(Reason::Unknown(direction).into());
         }
-        let columns = classes.columns(predicates.all.len());
+        let columns = columns(classes, predicates.all.len());
         for (id, made) in (0..).map(ChainId).zip(&chains.all) {
             let list = &resolved.lists[made.list];
             let rows = made.local.as_ref().and_then(|local| {
@@ -73,7 +74,7 @@ impl<'s> Tables<'s> {
             if let Some(cells) = rows {
                 tables.cells.extend(cells);
             } else {
-                tables.cells.extend(std::iter::repeat_n(LINEAR, classes.truths.len()));
+                tables.cells.extend(std::iter::repeat_n(LINEAR, classes.len()));
                 let linear = tables.judged_linearly(list, &made.each);
                 tables.linear.insert(id, linear);
             }
@@ -203,11 +204,11 @@ impl<'a> ChainRows<'a> {
     fn cells(
         mut self,
         tables: &mut Tables<'_>,
-        classes: &Classes,
+        classes: &[Truth],
         columns: &[Vec<u32>],
         budget: usize,
     ) -> Option<Vec<u32>> {
-        let count = classes.truths.len();
+        let count = classes.len();
         tables.bytes += count * size_of::<u32>();
         // The predicates of the chain that are true of each class; most classes have none of them.
         let mut touched: Vec<(u32, PredicateId)> = Vec::new();
@@ -220,7 +221,7 @@ impl<'a> ChainRows<'a> {
         let mut memo: [AHashMap<Vec<PredicateId>, u32>; 2] = Default::default();
         let mut untouched = [None; 2];
         let mut cells = Vec::with_capacity(count);
-        for (class, truth) in (0..).zip(&classes.truths) {
+        for (class, truth) in (0..).zip(classes) {
             let len = rest.iter().take_while(|(of, _)| *of == class).count();
             let (here, after) = rest.split_at(len);
             rest = after;

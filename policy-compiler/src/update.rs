@@ -7,17 +7,19 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use ahash::AHashMap;
 
 use crate::addresses::Addresses;
+use crate::chains::PodTruths;
 use crate::classes::{KindId, Kinds};
 use crate::identity::{Interner, Key, Said};
-use crate::image::{Identity, Image};
+use crate::image::{Identity, Image, Peers};
 use crate::members::Member;
-use crate::model::{Endpoint, Model, NAMESPACE, ObjectName};
-use crate::predicates::{AskedOfPeers, AtomTruths, Truth};
-use crate::resolve::{LocalName, Predicate, PredicateId, Question, QuestionId};
+use crate::model::{Endpoint, Mark, Model, NAMESPACE, ObjectName};
+use crate::predicates::{AtomTruths, InUse, Truth};
+use crate::resolve::{LocalName, Predicate, PredicateId, Question, QuestionId, Vocabulary};
 
 /// A pod that comes, goes or changes.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +36,9 @@ pub struct PodChange<'m> {
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) serial: u64,
+    /// What it was made of, or brought up to.
+    pub(crate) marks: [Mark; 8],
+    pub(crate) peers: Arc<Peers>,
     pub(crate) kinds: Kinds,
     /// By predicate of how many members it is true.
     pub(crate) counts: Vec<u32>,
@@ -42,9 +47,12 @@ pub(crate) struct Standing {
     pub(crate) class_of: AHashMap<Truth, u32>,
     /// By predicate what it says.
     pub(crate) said: Vec<Said>,
-    pub(crate) questions: Vec<Question>,
-    pub(crate) asked: AskedOfPeers,
+    pub(crate) vocabulary: Vocabulary,
+    /// What was asked of those who are not local endpoints.
+    pub(crate) asked: InUse,
     pub(crate) local: BTreeSet<LocalName>,
+    /// What is true of the local pods themselves.
+    pub(crate) pod_truths: AHashMap<LocalName, PodTruths>,
     /// The local pods' addresses: what is true there of the local end is part of its chains.
     pub(crate) own: BTreeSet<IpAddr>,
     /// The kinds at addresses that have changed since, in the place of those in `addresses`.
@@ -67,7 +75,7 @@ enum Asked {
 }
 
 impl ByNamespace {
-    fn of(predicates: &[Predicate], questions: &[Question], asked: &AskedOfPeers) -> Self {
+    fn of(predicates: &[Predicate], questions: &[Question], asked: &InUse) -> Self {
         let mut all = Self::default();
         let of_peers = (0..).zip(predicates).zip(&asked.predicates).filter(|(_, asked)| **asked);
         for ((id, predicate), _) in of_peers {
@@ -132,7 +140,8 @@ impl Standing {
             for it in &truth {
                 let count = self.counts[*it as usize].checked_sub(1)?;
                 // A number that nobody gives the name any more: nobody asks for it in an image made now.
-                let names = matches!(image.predicates[*it as usize], Predicate::NamesPort { .. });
+                let names =
+                    matches!(image.peers.predicates.all[*it as usize], Predicate::NamesPort { .. });
                 if names && count == 0 {
                     return None;
                 }
@@ -169,26 +178,29 @@ impl Standing {
         for Store { address, identity, class } in stores {
             let stored = identity != Identity::UNKNOWN
                 && image.admit(identity, class)
-                && image.prefixes.set_v4(address.to_bits(), identity.0);
+                && image.peers.prefixes.set_v4(address.to_bits(), identity.0);
             if !stored {
                 return None;
             }
         }
+        self.marks = model.marks();
         Some(())
     }
 
     /// What is true of a pod of another node; `None` if it gives an answer that the image does not know.
     fn truth(&mut self, image: &Image, pod: &Member<'_>) -> Option<Truth> {
-        let Self { by_namespace, questions, asked, .. } = self;
+        let Self { by_namespace, vocabulary, asked, .. } = self;
+        let questions = &vocabulary.questions;
         let by_namespace = by_namespace
-            .get_or_insert_with(|| ByNamespace::of(&image.predicates, questions, asked));
+            .get_or_insert_with(|| ByNamespace::of(&image.peers.predicates.all, questions, asked));
         let view = pod.view()?;
         let here = view.value(NAMESPACE).and_then(|namespace| by_namespace.of.get(namespace));
         let mut truth = Vec::new();
         for asked in here.into_iter().flatten().chain(&by_namespace.anywhere) {
             match asked {
                 Asked::Predicate(id) => {
-                    if let Predicate::Members(selector) = image.predicates.get(*id as usize)?
+                    if let Predicate::Members(selector) =
+                        image.peers.predicates.all.get(*id as usize)?
                         && selector.matches(&view)
                     {
                         truth.push(*id);
@@ -201,7 +213,7 @@ impl Standing {
                     if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
                         continue;
                     }
-                    let answers = image.answers.get(*id as usize)?;
+                    let answers = image.peers.predicates.answers.get(*id as usize)?;
                     for port in pod.named_ports().filter(|port| port.name == *name) {
                         let given = (port.protocol, Some(port.port));
                         truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);

@@ -6,6 +6,7 @@
 mod member;
 mod policy;
 mod reason;
+mod tracked;
 mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ pub use policy::{
     Tier, in_order,
 };
 pub use reason::{Decision, Noted, PolicyKind, PolicyName, Reason, RuleName, Verdict};
+pub use tracked::{Mark, Tracked};
 pub use traffic::{Direction, Family, ICMP, ICMPV6, Protocol, Shown, Transport};
 
 /// The namespace and name of an object; cluster-wide objects have an empty namespace.
@@ -54,27 +56,27 @@ impl fmt::Display for ObjectName {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Model {
     /// Labels of every namespace. A pod whose namespace is missing here is treated as if the namespace had no labels.
-    pub namespaces: BTreeMap<String, Labels>,
+    pub namespaces: Tracked<BTreeMap<String, Labels>>,
     /// Labels of service accounts.
-    pub service_accounts: BTreeMap<ObjectName, Labels>,
+    pub service_accounts: Tracked<BTreeMap<ObjectName, Labels>>,
     /// Every pod that is an endpoint.
-    pub endpoints: BTreeMap<ObjectName, Arc<Endpoint>>,
+    pub endpoints: Tracked<BTreeMap<ObjectName, Arc<Endpoint>>>,
     /// Every host endpoint, by name.
-    pub host_endpoints: BTreeMap<String, Arc<HostEndpoint>>,
+    pub host_endpoints: Tracked<BTreeMap<String, Arc<HostEndpoint>>>,
     /// Every network set; a global one has no namespace.
-    pub network_sets: BTreeMap<ObjectName, Arc<NetworkSet>>,
+    pub network_sets: Tracked<BTreeMap<ObjectName, Arc<NetworkSet>>>,
     /// The endpoints of every service.
-    pub services: BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>,
+    pub services: Tracked<BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>>,
     /// The tiers that have objects; the built-in ones need none, and theirs change nothing.
     pub tiers: BTreeMap<String, Tier>,
     /// Every policy.
     pub policies: BTreeMap<PolicyName, Arc<Policy>>,
     /// Every profile that host endpoints may name.
-    pub profiles: BTreeMap<String, Arc<Profile>>,
+    pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.
     pub failsafe: Failsafe,
     /// Addresses that nobody knows enough about: everything to and from them is denied.
-    pub unknown: BTreeSet<IpAddr>,
+    pub unknown: Tracked<BTreeSet<IpAddr>>,
 }
 
 /// A protocol, a port, and the peers with which it stays open; `None` is everybody.
@@ -102,6 +104,21 @@ impl Default for Failsafe {
 static NONE: Labels = Labels::new();
 
 impl Model {
+    /// The marks of all that says who has which address and what selectors see of him.
+    pub(crate) fn marks(&self) -> [Mark; 8] {
+        [
+            self.namespaces.mark(),
+            self.service_accounts.mark(),
+            self.endpoints.mark(),
+            self.host_endpoints.mark(),
+            self.network_sets.mark(),
+            self.services.mark(),
+            // Host endpoints have their labels.
+            self.profiles.mark(),
+            self.unknown.mark(),
+        ]
+    }
+
     /// The labels of a namespace; none if it is missing.
     pub fn namespace_labels(&self, namespace: &str) -> &Labels {
         self.namespaces.get(namespace).unwrap_or(&NONE)

@@ -198,7 +198,7 @@ pub(super) fn policy(kind: PolicyKind, text: &str) -> (PolicyName, Policy) {
 }
 
 /// A policy as its author writes it.
-pub(super) struct Draft(PolicyName, Policy);
+pub(super) struct Draft(pub(super) PolicyName, pub(super) Policy);
 
 /// A `NetworkPolicy` of Kubernetes.
 pub(super) fn kubernetes(name: &str) -> Draft {
@@ -380,7 +380,7 @@ impl Cluster {
     }
 
     pub(super) fn unknown(mut self, addresses: &str) -> Self {
-        self.model.unknown = words(addresses);
+        self.model.unknown = words(addresses).into();
         self
     }
 

@@ -329,16 +329,16 @@ pub(super) fn model() -> impl Strategy<Value = Model> {
             .map(|(protocol, port, net)| (protocol, port, net.map(|net| net.parse().unwrap())))
             .collect();
         Model {
-            namespaces: names.0,
-            service_accounts: names.1,
-            endpoints: members.0,
-            host_endpoints: members.1,
-            network_sets: members.2,
-            services: members.3,
-            unknown: members.4,
+            namespaces: names.0.into(),
+            service_accounts: names.1.into(),
+            endpoints: members.0.into(),
+            host_endpoints: members.1.into(),
+            network_sets: members.2.into(),
+            services: members.3.into(),
+            unknown: members.4.into(),
             tiers: policies.0,
             policies: policies.1.into_iter().map(|(name, it)| (name, Arc::new(it))).collect(),
-            profiles: policies.2,
+            profiles: policies.2.into(),
             failsafe: Failsafe { ports: [failsafe.clone(), failsafe] },
         }
     })

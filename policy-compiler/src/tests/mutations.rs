@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use super::build::*;
 use crate::compile::Compiler;
-use crate::image::{BY_SOURCE, ChainId, Identity, Image, LINEAR, NO_CLASS, PathId};
+use crate::image::{BY_SOURCE, ChainId, Identity, Image, LINEAR, NO_CLASS, PathId, Peers};
 use crate::model::*;
 use crate::prefix_map::PrefixMap;
 use crate::prove::prove;
@@ -130,6 +131,11 @@ impl Bench {
 /// Another of `len` numbers, and one that is none.
 fn others(at: u32, len: u32) -> impl Iterator<Item = u32> {
     BTreeSet::from([at.wrapping_add(1) % len, len]).into_iter().filter(move |other| *other != at)
+}
+
+/// What nobody else shares.
+fn peers(image: &mut Image) -> &mut Peers {
+    Arc::get_mut(&mut image.peers).unwrap()
 }
 
 fn never<T>(_: &Image, _: &T, _: &T) -> bool {
@@ -269,19 +275,21 @@ fn rows_of_classes_are_equal(image: &Image, a: u32, b: u32) -> bool {
         let chains = (0..image.chains.len() as u32).map(ChainId);
         chains.map(|chain| image.cell(chain, class as usize)).collect()
     };
-    a < image.class_truths.len() as u32 && b < image.class_truths.len() as u32 && rows(a) == rows(b)
+    a < image.peers.class_truths.len() as u32
+        && b < image.peers.class_truths.len() as u32
+        && rows(a) == rows(b)
 }
 
 #[test]
 fn a_changed_class_of_an_identity_is_found() {
     let mut bench = Bench::with_rows();
-    let classes = bench.image.class_truths.len() as u32;
+    let classes = bench.image.peers.class_truths.len() as u32;
     for at in 0..bench.image.counts().identities {
-        let was = *bench.image.classes[at].get_mut();
+        let was = *peers(&mut bench.image).classes[at].get_mut();
         for class in (0..=classes).chain([NO_CLASS]) {
             if class != was {
                 bench.change(
-                    |image| image.classes[at].get_mut(),
+                    |image| peers(image).classes[at].get_mut(),
                     class,
                     |image, old, new| rows_of_classes_are_equal(image, *old, *new),
                 );
@@ -316,7 +324,7 @@ fn a_changed_identity_of_a_prefix_is_found() {
                 };
                 nets.into_iter().map(|net| (net, identity.0))
             });
-            bench.image.prefixes = PrefixMap::build(0, nets);
+            peers(&mut bench.image).prefixes = PrefixMap::build(0, nets);
             let class = |identity| bench.image.class(identity);
             let same = class(*identity).zip(class(was)).is_some_and(|(new, old)| {
                 rows_of_classes_are_equal(&bench.image, new as u32, old as u32)
@@ -339,7 +347,7 @@ fn a_changed_chain_of_an_endpoint_is_found() {
             for chain in (0..=chains).map(ChainId).filter(|chain| chain != was) {
                 // Where no policy speaks, two stages may say the same.
                 let same = |image: &Image, a: &ChainId, b: &ChainId| {
-                    let classes = 0..image.class_truths.len();
+                    let classes = 0..image.peers.class_truths.len();
                     (b.0 as usize) < image.chains.len()
                         && classes
                             .into_iter()

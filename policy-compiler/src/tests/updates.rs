@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 
 use super::build::*;
@@ -47,6 +47,17 @@ impl Kept {
             self.image = self.compiler.compile(&self.model, &self.local);
         }
         in_place
+    }
+
+    /// Puts a policy into the model, or takes it out; whether what the image says of addresses was used again.
+    fn policy(&mut self, name: &PolicyName, policy: Option<Policy>) -> bool {
+        match policy {
+            Some(policy) => self.model.policies.insert(name.clone(), Arc::new(policy)),
+            None => self.model.policies.remove(name),
+        };
+        let before = Arc::clone(&self.image.peers);
+        self.image = self.compiler.compile(&self.model, &self.local);
+        Arc::ptr_eq(&before, &self.image.peers)
     }
 
     #[track_caller]
@@ -90,6 +101,77 @@ fn after_any_stream_of_pods_an_image_is_as_one_made_from_nothing() {
     let (in_place, all) = (in_place.get(), all.get());
     assert!(in_place * 4 > all, "{in_place} of {all} in place: the law is hardly asked");
     assert!(in_place < all, "not one took another image");
+}
+
+#[test]
+fn after_any_stream_of_pods_and_policies_an_image_is_as_one_made_from_nothing() {
+    let pod = (select(&["blue", "red"][..]), select(&["a", "b", "c", "d"][..]));
+    let pod = (pod, prop::option::weighted(0.7, endpoint())).prop_map(Ok);
+    let policy = (any::<Index>(), any::<bool>()).prop_map(Err);
+    let change = prop_oneof![1 => pod, 2 => policy];
+    let (again, all) = (Cell::new(0), Cell::new(0));
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&(model(), vec(change, 1..12)), |(model, changes)| {
+            let policies: Vec<_> = model.policies.clone().into_iter().collect();
+            let mut kept = Kept::of(model.clone(), some_local(&model));
+            for change in changes {
+                match change {
+                    Ok(((namespace, name), pod)) => {
+                        kept.pod(&ObjectName::new(namespace, name), pod.as_ref());
+                    }
+                    Err(_) if policies.is_empty() => {}
+                    // One that is there goes or is turned round, one that is not comes back.
+                    Err((at, turned)) => {
+                        let (name, policy) = at.get(&policies);
+                        let is_there = kept.model.policies.contains_key(name);
+                        let mut next = Policy::clone(policy);
+                        if turned {
+                            let rules = [&mut next.ingress, &mut next.egress];
+                            rules.into_iter().flatten().for_each(|rules| rules.reverse());
+                        }
+                        let next = Some(next).filter(|_| turned || !is_there);
+                        again.set(again.get() + usize::from(kept.policy(name, next)));
+                        all.set(all.get() + 1);
+                    }
+                }
+                kept.is_as_from_nothing();
+            }
+            Ok(())
+        })
+        .unwrap();
+    let (again, all) = (again.get(), all.get());
+    assert!(again * 4 > all, "{again} of {all} used again: the law is hardly asked");
+    assert!(again < all, "not one was made anew");
+}
+
+#[test]
+fn a_policy_that_asks_nothing_new_uses_addresses_again() {
+    let mut kept = cluster();
+    let Draft(name, another) =
+        kubernetes("shop/another").selects("app == 'db'").ingress([deny()]).egress([]);
+    assert!(kept.policy(&name, Some(another)));
+    kept.is_as_from_nothing();
+    assert!(kept.pod(&super::build::name("shop/web2"), Some(&pod("app=web", "10.0.1.9"))));
+    assert!(kept.policy(&name, None));
+    kept.is_as_from_nothing();
+    // A label that nobody has asked for.
+    let Draft(name, asks) =
+        kubernetes("shop/asks").selects("app == 'db'").ingress([allow().from([who("new == 'x'")])]);
+    assert!(!kept.policy(&name, Some(asks)));
+    kept.is_as_from_nothing();
+}
+
+#[test]
+fn what_changed_behind_the_compilers_back_is_made_anew() {
+    let mut kept = cluster();
+    let name = PolicyName::new(PolicyKind::Kubernetes, "shop", "db");
+    kept.model.namespaces.insert("shop".to_owned(), labels("team=a"));
+    assert!(!kept.policy(&name, None));
+    assert!(kept.policy(&name, None));
+    kept.local.insert(super::build::name("shop/web"));
+    assert!(!kept.policy(&name, None));
+    kept.is_as_from_nothing();
 }
 
 /// A local pod that takes web's packets, and pods elsewhere.

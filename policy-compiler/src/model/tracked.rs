@@ -1,0 +1,91 @@
+//! Values that tell whether they may have changed.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// A value with a [`Mark`], which becomes another whenever somebody may change the value.
+#[derive(Debug, Clone, Default)]
+pub struct Tracked<T> {
+    value: T,
+    mark: Mark,
+}
+
+/// Where two marks are equal, so are the values that they stood at: one is the other's clone, and neither was lent for
+/// changing since.
+#[derive(Debug, Clone, Default)]
+pub struct Mark(Arc<()>);
+
+impl PartialEq for Mark {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T> Tracked<T> {
+    /// Its mark.
+    pub fn mark(&self) -> Mark {
+        self.mark.clone()
+    }
+}
+
+impl<T> Deref for Tracked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Tracked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // A mark that nobody else has need not change.
+        if Arc::get_mut(&mut self.mark.0).is_none() {
+            self.mark = Mark::default();
+        }
+        &mut self.value
+    }
+}
+
+impl<T> From<T> for Tracked<T> {
+    fn from(value: T) -> Self {
+        Self { value, mark: Mark::default() }
+    }
+}
+
+impl<T: PartialEq> PartialEq for Tracked<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: Eq> Eq for Tracked<T> {}
+
+#[expect(clippy::into_iter_without_iter, reason = "`iter` is the value's own")]
+impl<'t, T> IntoIterator for &'t Tracked<T>
+where
+    &'t T: IntoIterator,
+{
+    type Item = <&'t T as IntoIterator>::Item;
+    type IntoIter = <&'t T as IntoIterator>::IntoIter;
+
+    fn into_iter(self) -> Self::IntoIter {
+        (&self.value).into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_stays_until_the_value_is_lent_for_changing() {
+        let mut one = Tracked::from(vec![1]);
+        let (mark, other) = (one.mark(), one.clone());
+        assert_eq!(one.len(), 1);
+        assert!(mark == one.mark() && mark == other.mark());
+        one.push(2);
+        assert!(mark != one.mark() && mark == other.mark());
+        assert!(Tracked::from(3).mark() != Tracked::from(3).mark());
+        assert_eq!(Tracked::from(3), Tracked::from(3));
+    }
+}
