@@ -214,9 +214,10 @@ fn happen(directory: &Path, (name, text): &Event) {
 fn after_any_stream_of_objects_all_is_as_from_nothing() {
     let [in_place, tables, import] = [const { Cell::new(0) }; 3];
     let events = vec(vec(prop_oneof![3 => pod(), 1 => other()], 1..3), 1..24);
-    let begin = (0..OBJECTS.len()).map(|at| {
-        let (name, texts) = OBJECTS[at];
-        prop::option::weighted(0.6, Just((name.to_owned(), Some(texts[0].to_owned()))))
+    let begin = OBJECTS.iter().map(|(name, texts)| {
+        let text = prop_oneof![3 => Just(texts[0]), 1 => prop::sample::select(*texts)];
+        let event = text.prop_map(|text| ((*name).to_owned(), Some(text.to_owned())));
+        prop::option::weighted(0.6, event)
     });
     let begin = begin.collect::<Vec<_>>();
     let config = Config { cases: 24, failure_persistence: None, ..Config::default() };
@@ -266,4 +267,29 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
     let counts = [in_place.get(), tables.get(), import.get()];
     let least = counts.iter().sum::<u32>() / 10;
     assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
+}
+
+/// What one object takes, of `OBJECTS` and by which text, where there are others.
+fn left(others: &[(&str, usize)], object: (&str, usize)) -> Left {
+    let text = |(name, at): &(&str, usize)| {
+        OBJECTS.iter().find(|(known, _)| known == name).map(|(_, texts)| texts[*at]).unwrap()
+    };
+    let others: Vec<_> = others.iter().map(|other| (other.0, text(other))).collect();
+    let before = Contents::of_texts(others.iter().copied());
+    let now = Contents::of_texts(others.into_iter().chain([(object.0, text(&object))]));
+    let new = now.objects.keys().filter(|key| !before.objects.contains_key(*key));
+    let changes = Changes::Objects(new.map(|key| (key.clone(), None)).collect());
+    let (mut calculation, mut cluster) = (Calculation::default(), import_for(&before, NODE));
+    let image = calculation.compiler.compile(&cluster.model, &BTreeSet::new());
+    calculation.follow(&image, &mut cluster, &now, &changes)
+}
+
+#[test]
+fn what_rests_on_objects_that_are_not_valid_takes_all_of_them() {
+    assert_eq!(left(&[("namespace-a", 0)], ("twice", 0)), Left::Nothing(1));
+    assert_eq!(left(&[("namespace-a", 2)], ("twice", 0)), Left::Import);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), Left::Tables);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), Left::Import);
+    // Its namespace begins with it.
+    assert_eq!(left(&[], ("twice", 0)), Left::Import);
 }
