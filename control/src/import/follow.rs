@@ -1,16 +1,17 @@
 //! One object that comes, goes or changes, in a cluster that was imported before.
 //!
-//! A pod and a policy are imported by the functions that import all of them; what these read beside the object (the
-//! namespaces, and what of the cluster is not valid) stays as it was, or the whole cluster is imported anew.
+//! A pod, a policy and a service's endpoints are imported by the functions that import all of them; what these read beside
+//! the object (the namespaces, and what of the cluster is not valid) stays as it was, or the whole cluster is imported anew.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use manx_policy_compiler::model::{Endpoint, ObjectName};
+use manx_policy_compiler::model::{Endpoint, Model, ObjectName, Rule};
 
 use super::doubt::Doubt;
-use super::{Cluster, owners, policy_name};
+use super::{Cluster, member, owners, policy_name};
 use crate::manifest::State;
-use crate::manifest::object::{Kind, Object, ObjectKey};
+use crate::manifest::object::{EndpointSlice, Kind, Object, ObjectKey};
 use crate::store::{Contents, Stored};
 
 /// What an object's change means for policy. None of these changes a route.
@@ -27,7 +28,7 @@ pub enum Change {
         /// What it is, if it is one.
         after: Option<Arc<Endpoint>>,
     },
-    /// A policy came, went or changed.
+    /// A policy came, went or changed, or the endpoints of a service that one names.
     Policy,
 }
 
@@ -56,6 +57,7 @@ impl Cluster {
         match key.kind {
             Kind::Pod => self.follow_pod(contents, key, state),
             Kind::Service => Some(Change::Nothing),
+            Kind::EndpointSlice => Some(self.follow_slice(contents, key, [before, state])),
             kind if kind.enforced_policy() || kind.staged() => {
                 self.follow_policy(contents, key, now)
             }
@@ -72,7 +74,9 @@ impl Cluster {
             let (kind, name) = (Kind::Namespace, key.namespace.clone());
             let own = ObjectKey { kind, namespace: String::new(), name };
             let own = contents.objects.get(&own).map(|stored| &stored.state);
-            let held = |kind: Kind| kind.namespaced() && contents.has_in(kind, &key.namespace);
+            let held = |kind: Kind| {
+                kind.namespaced() && contents.of_kind_in(kind, &key.namespace).next().is_some()
+            };
             matches!(own, Some(State::Valid(_))) || Kind::ALL.into_iter().any(held)
         };
         is_there && self.model.namespaces.contains_key(&key.namespace)
@@ -121,4 +125,50 @@ impl Cluster {
         let after = self.model.policies.get(&name);
         Some(if before.as_ref() == after { Change::Nothing } else { Change::Policy })
     }
+    /// Of a slice that changes its service both are others.
+    fn follow_slice(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        states: [Option<&State>; 2],
+    ) -> Change {
+        let mut change = Change::Nothing;
+        let services = states.map(|state| slice(state?)?.service.as_deref());
+        for service in services.into_iter().flatten().collect::<BTreeSet<_>>() {
+            let slices = contents.of_kind_in(Kind::EndpointSlice, &key.namespace);
+            let slices = slices.filter_map(|(_, stored)| slice(&stored.state));
+            let of_service = slices.filter(|slice| slice.service.as_deref() == Some(service));
+            let now: BTreeSet<_> = of_service.map(member::service_endpoints).collect();
+            let name = ObjectName::new(&key.namespace, service);
+            let before = self.model.services.remove(&name);
+            if before.as_deref().map_or(!now.is_empty(), |before| *before != now)
+                && is_named(&self.model, &name)
+            {
+                change = Change::Policy;
+            }
+            if !now.is_empty() {
+                self.model.services.insert(name, Arc::new(now));
+            }
+        }
+        change
+    }
+}
+
+fn slice(state: &State) -> Option<&EndpointSlice> {
+    let State::Valid(object) = state else { return None };
+    match &**object {
+        Object::EndpointSlice(slice) => Some(slice),
+        _ => None,
+    }
+}
+
+/// Whether a rule names a service: to all others its endpoints are addresses as any.
+fn is_named(model: &Model, service: &ObjectName) -> bool {
+    let names = |rule: &Rule| {
+        let entities = [&rule.source, &rule.destination].into_iter().flat_map(|end| &end.entities);
+        entities.flatten().any(|entity| entity.service.as_ref() == Some(service))
+    };
+    let of_policies = model.policies.values().flat_map(|it| it.ingress.iter().chain(&it.egress));
+    let of_profiles = model.profiles.values().flat_map(|it| [&it.ingress, &it.egress]);
+    of_policies.chain(of_profiles).flatten().any(names)
 }

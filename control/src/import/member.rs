@@ -82,12 +82,16 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
 /// Adds the endpoints that a slice has for its service.
 pub(super) fn add_slice(model: &mut Model, key: &ObjectKey, slice: &object::EndpointSlice) {
     let Some(service) = &slice.service else { return };
-    let endpoints = ServiceEndpoints {
+    let service = model.services.entry(ObjectName::new(&key.namespace, service)).or_default();
+    Arc::make_mut(service).insert(service_endpoints(slice));
+}
+
+/// The endpoints that a slice has.
+pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoints {
+    ServiceEndpoints {
         addresses: slice.addresses.clone(),
         ports: slice.ports.iter().map(|(of, port)| (super::protocol(Some(*of)), *port)).collect(),
-    };
-    let service = model.services.entry(ObjectName::new(&key.namespace, service)).or_default();
-    Arc::make_mut(service).insert(endpoints);
+    }
 }
 
 /// The failsafe ports that a configuration changes; what it is silent of stays as it is.

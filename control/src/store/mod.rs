@@ -268,11 +268,16 @@ impl Contents {
         self.objects.range(first..).take_while(move |(key, _)| key.kind == kind)
     }
 
-    /// Whether there is an object of a kind in a namespace.
-    pub fn has_in(&self, kind: Kind, namespace: &str) -> bool {
+    /// The objects of a kind in a namespace.
+    pub fn of_kind_in(
+        &self,
+        kind: Kind,
+        namespace: &str,
+    ) -> impl Iterator<Item = (&ObjectKey, &Stored)> {
         let first = ObjectKey { kind, namespace: namespace.to_owned(), name: String::new() };
-        let next = self.objects.range(first..).next();
-        next.is_some_and(|(key, _)| key.kind == kind && key.namespace == namespace)
+        let end = first.clone();
+        let all = self.objects.range(first..);
+        all.take_while(move |(key, _)| (key.kind, &key.namespace) == (end.kind, &end.namespace))
     }
 
     /// Puts an object in the place of another definition of it, which is returned. Of one that says the same only the place

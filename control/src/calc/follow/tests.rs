@@ -17,25 +17,8 @@ use crate::store::Store;
 
 const NODE: &str = "n1";
 
-/// Objects: each the same in several ways, of which some are not valid. Some refer to others; `twice` defines a pod anew.
+/// Objects, the first [`BY_THEMSELVES`] of kinds that need no whole import: each the same in several ways, of which some are not valid. Some refer to others; `twice` defines a pod anew.
 const OBJECTS: &[(&str, &[&str])] = &[
-    (
-        "namespace-a",
-        &[
-            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: x}}}",
-            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: y}}}",
-            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: '!'}}}",
-        ],
-    ),
-    ("namespace-b", &["{apiVersion: v1, kind: Namespace, metadata: {name: b, labels: {team: x}}}"]),
-    (
-        "account",
-        &[
-            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: x}}}",
-            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: y}}}",
-            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: '!'}}}",
-        ],
-    ),
     (
         "policy",
         &[
@@ -73,22 +56,6 @@ const OBJECTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "tier",
-        &[
-            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 1}}",
-            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 2, defaultAction: Pass}}",
-            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: x}}",
-        ],
-    ),
-    (
-        "set",
-        &[
-            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [10.1.0.0/30, 192.0.2.0/24]}}",
-            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: other}}, spec: {nets: [192.0.2.0/24]}}",
-            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [x]}}",
-        ],
-    ),
-    (
         "slice",
         &[
             "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: svc-1, namespace: b, labels: {kubernetes.io/service-name: svc}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.2]}], ports: [{port: 80, protocol: TCP}]}",
@@ -107,6 +74,39 @@ const OBJECTS: &[(&str, &[&str])] = &[
         "service",
         &[
             "{apiVersion: v1, kind: Service, metadata: {name: svc, namespace: b}, spec: {selector: {app: web}, ports: [{port: 80}]}}",
+        ],
+    ),
+    (
+        "namespace-a",
+        &[
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: x}}}",
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: y}}}",
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: '!'}}}",
+        ],
+    ),
+    ("namespace-b", &["{apiVersion: v1, kind: Namespace, metadata: {name: b, labels: {team: x}}}"]),
+    (
+        "account",
+        &[
+            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: x}}}",
+            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: y}}}",
+            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: '!'}}}",
+        ],
+    ),
+    (
+        "tier",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 1}}",
+            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 2, defaultAction: Pass}}",
+            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: x}}",
+        ],
+    ),
+    (
+        "set",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [10.1.0.0/30, 192.0.2.0/24]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: other}}, spec: {nets: [192.0.2.0/24]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [x]}}",
         ],
     ),
     (
@@ -154,6 +154,8 @@ const OBJECTS: &[(&str, &[&str])] = &[
     ),
 ];
 
+const BY_THEMSELVES: usize = 8;
+
 /// Pods, the first of which is this node's.
 const PODS: [(&str, &str); 6] =
     [("a", "p0"), ("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2"), ("c", "p1")];
@@ -190,8 +192,8 @@ fn pod() -> impl Strategy<Value = Event> {
     })
 }
 
-fn other() -> impl Strategy<Value = Event> {
-    let one = prop::sample::select(OBJECTS).prop_flat_map(|(name, texts)| {
+fn other(objects: &'static [(&str, &[&str])]) -> impl Strategy<Value = Event> {
+    let one = prop::sample::select(objects).prop_flat_map(|(name, texts)| {
         (Just(name), prop::sample::select(texts), prop::bool::weighted(0.75))
     });
     one.prop_map(|(name, text, there)| (name.to_owned(), there.then(|| text.to_owned())))
@@ -213,7 +215,8 @@ fn happen(directory: &Path, (name, text): &Event) {
 #[test]
 fn after_any_stream_of_objects_all_is_as_from_nothing() {
     let [in_place, tables, import] = [const { Cell::new(0) }; 3];
-    let events = vec(vec(prop_oneof![3 => pod(), 1 => other()], 1..3), 1..24);
+    let event = prop_oneof![3 => pod(), 2 => other(&OBJECTS[..BY_THEMSELVES]), 1 => other(OBJECTS)];
+    let events = vec(vec(event, 1..3), 1..24);
     let begin = OBJECTS.iter().map(|(name, texts)| {
         let text = prop_oneof![3 => Just(texts[0]), 1 => prop::sample::select(*texts)];
         let event = text.prop_map(|text| ((*name).to_owned(), Some(text.to_owned())));
@@ -285,11 +288,14 @@ fn left(others: &[(&str, usize)], object: (&str, usize)) -> Left {
 }
 
 #[test]
-fn what_rests_on_objects_that_are_not_valid_takes_all_of_them() {
+fn an_object_takes_as_much_as_rests_on_it() {
     assert_eq!(left(&[("namespace-a", 0)], ("twice", 0)), Left::Nothing(1));
     assert_eq!(left(&[("namespace-a", 2)], ("twice", 0)), Left::Import);
     assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), Left::Tables);
     assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), Left::Import);
+    assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), Left::Nothing(0));
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), Left::Tables);
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), Left::Nothing(0));
     // Its namespace begins with it.
     assert_eq!(left(&[], ("twice", 0)), Left::Import);
 }
