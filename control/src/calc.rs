@@ -44,6 +44,8 @@ pub const fn encapsulation(overlay: Overlay) -> Encapsulation {
 pub struct Local {
     /// Its endpoint's index, kept from attach to detach.
     pub index: u32,
+    /// Its attachment's number, never given again.
+    pub attachment: u32,
     /// Its port.
     pub port: PortId,
     /// The addresses it was given.
@@ -265,9 +267,9 @@ impl Calculation {
                 (image.chain(name, Direction::Ingress), image.chain(name, Direction::Egress));
             if let (Some(ingress), Some(egress)) = chains {
                 let revision = self.revision(name, image.revision(name));
-                let Local { port, mtu, .. } = *local;
+                let Local { attachment, port, mtu, .. } = *local;
                 endpoints[local.index as usize] =
-                    Some(Endpoint { port, mtu, ingress, egress, revision });
+                    Some(Endpoint { attachment, port, mtu, ingress, egress, revision });
             }
         }
         endpoints
@@ -291,7 +293,7 @@ impl Calculation {
         let [native, tunnelled] = hosts.map(|host| {
             let host = host?;
             image.revision(&host).hash(&mut hasher);
-            interface_chains(image, &host, inputs.uplink.is_some())
+            Some(interface_chains(image, &host, inputs.uplink.is_some()))
         });
         (native.is_some(), tunnelled.is_some(), inputs.uplink.is_some()).hash(&mut hasher);
         let revision = self.revision(&name, hasher.finish());
@@ -385,22 +387,21 @@ impl Calculation {
 
 /// What judges packets of an interface that a host endpoint governs: those of forwarded ones, and all others if the uplink is
 /// Manx's own.
-fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> Option<InterfaceChains> {
-    let both = |stage| {
-        let chain = |direction| image.chain_at(host, stage, direction);
-        Some([chain(Direction::Ingress)?, chain(Direction::Egress)?])
-    };
+fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceChains {
+    let chain =
+        |stage, direction| image.chain_at(host, stage, direction).unwrap_or(ChainId::MISSING);
+    let both = |stage| Direction::ALL.map(|direction| chain(stage, direction));
     // Without a policy it decides nothing.
     let asked = |chain: ChainId| {
-        let described = image.describe(chain)?;
-        (!described.list.policies.is_empty()).then_some(chain)
+        let decides = image.describe(chain).is_none_or(|it| !it.list.policies.is_empty());
+        decides.then_some(chain)
     };
     let rest = OwnedChains {
-        local: both(Stage::Host)?,
-        pre_dnat: asked(image.chain_at(host, Stage::PreDnat, Direction::Ingress)?),
-        untracked: both(Stage::Untracked)?.map(asked),
+        local: both(Stage::Host),
+        pre_dnat: asked(chain(Stage::PreDnat, Direction::Ingress)),
+        untracked: both(Stage::Untracked).map(asked),
     };
-    Some(InterfaceChains { forward: both(Stage::Forward)?, owned: owned.then_some(rest) })
+    InterfaceChains { forward: both(Stage::Forward), owned: owned.then_some(rest) }
 }
 
 /// By the packet socket where the next hop is known, else by the raw socket.

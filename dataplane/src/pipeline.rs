@@ -24,7 +24,7 @@ use crate::parse::{Fragment, Parsed, parse};
 use crate::rate_limit::RateLimit;
 use crate::report::{Denied, Report};
 use crate::tables::{PortId, Role, Tables, Via};
-use crate::wire::{protocol, tcp, udp};
+use crate::wire::{icmpv4, icmpv6, protocol, tcp, udp};
 
 /// How much a worker may remember.
 #[derive(Debug, Clone, Copy)]
@@ -358,12 +358,29 @@ fn unveil(item: &mut Item, mtu: usize) {
 
 fn item(mut packet: Packet, entrance: Entrance) -> Result<Item, (Packet, DropReason)> {
     match parse(packet.bytes()) {
-        Ok(parsed) => {
+        Ok(parsed) if may_be_finished(packet.offload.checksum, &parsed) => {
             packet.set_len(parsed.total_len as usize);
             Ok(Item { packet, parsed, entrance, hash: 0 })
         }
+        Ok(_) => Err((packet, DropReason::Malformed)),
         Err(error) => Err((packet, error.into())),
     }
+}
+
+/// Whether a checksum that is written later changes nothing by which the packet is judged: it is the upper layer's own, or
+/// lies behind that layer's header (of a tunnel within). Senders choose its place, and would choose a port's.
+fn may_be_finished(checksum: Checksum, parsed: &Parsed) -> bool {
+    let Checksum::Partial { start, offset } = checksum else { return true };
+    let own = match parsed.protocol {
+        protocol::TCP => Some(tcp::CHECKSUM_OFFSET),
+        protocol::UDP => Some(udp::CHECKSUM_OFFSET),
+        protocol::ICMPV4 => Some(icmpv4::CHECKSUM_OFFSET),
+        protocol::ICMPV6 => Some(icmpv6::CHECKSUM_OFFSET),
+        _ => None,
+    };
+    let is_own = start == parsed.transport_offset && own == Some(usize::from(offset));
+    // What an ICMP error quotes is judged too.
+    is_own || (start >= parsed.header_len && !parsed.is_icmp_error())
 }
 
 impl Mergeable for Item {

@@ -66,6 +66,8 @@ impl Via {
 /// An endpoint of this node.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoint {
+    /// Its attachment's number, never given again: what flows know it by.
+    pub attachment: u32,
     /// Its port.
     pub port: PortId,
     /// Largest packet it takes, in bytes.

@@ -34,6 +34,11 @@ impl Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId(pub u32);
 
+impl ChainId {
+    /// A chain that no image has: it allows nothing.
+    pub const MISSING: Self = Self(u32::MAX);
+}
+
 /// Names a path of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PathId(pub u32);

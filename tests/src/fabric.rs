@@ -106,7 +106,8 @@ impl Node {
         let index = self.locals.len() as u32;
         let port = PortId(FIRST_POD + index as u16);
         self.attach(port, offload);
-        self.locals.insert(name.clone(), Local { index, port, addresses, mtu: MTU });
+        self.locals
+            .insert(name.clone(), Local { index, attachment: index, port, addresses, mtu: MTU });
     }
 
     pub fn tell(&mut self, command: Command) {

@@ -3,8 +3,8 @@
 //!
 //! Usage: `change`
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -146,6 +146,18 @@ fn key(kind: Kind, namespace: usize, name: String) -> ObjectKey {
     ObjectKey { kind, namespace: format!("ns-{namespace}"), name }
 }
 
+/// This node's pods, as if each had been attached.
+fn attached(cluster: &Cluster) -> BTreeMap<ObjectName, Local> {
+    let ours = cluster.pods_by_node.iter().filter(|(_, node)| *node == NODE).map(|(name, _)| name);
+    let local = |(index, name): (u32, &ObjectName)| {
+        let addresses = cluster.model.endpoints.get(name).map(|it| it.addresses.clone());
+        let addresses = addresses.into_iter().flatten().collect();
+        let port = PortId(2 + index as u16);
+        (name.clone(), Local { index, attachment: index, port, addresses, mtu: 1480 })
+    };
+    (0..).zip(ours).map(local).collect()
+}
+
 fn measure() -> Result<(), Failure> {
     let directory = tempfile::tempdir()?;
     for index in 0..NAMESPACES {
@@ -162,15 +174,7 @@ fn measure() -> Result<(), Failure> {
     }
     let (cluster, import) = timed(|| import_for(&contents, NODE));
     let (topology, placed) = timed(|| topology(&cluster, NODE));
-    let ours = cluster.pods_by_node.iter().filter(|(_, node)| *node == NODE).map(|(name, _)| name);
-    let local = |(index, name): (usize, &ObjectName)| {
-        let addresses = cluster.model.endpoints.get(name).map(|it| it.addresses.clone());
-        let addresses: BTreeSet<IpAddr> = addresses.unwrap_or_default();
-        let port = PortId(2 + index as u16);
-        let addresses = addresses.into_iter().collect();
-        (name.clone(), Local { index: index as u32, port, addresses, mtu: 1480 })
-    };
-    let locals: BTreeMap<_, _> = ours.enumerate().map(local).collect();
+    let locals = attached(&cluster);
     println!(
         "{} pods, {} nodes, {} policies; {} pods are this node's",
         cluster.model.endpoints.len(),

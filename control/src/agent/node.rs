@@ -80,6 +80,8 @@ pub(super) struct Agent {
     host: HostPort,
     connections: Connections,
     port_ids: PortIds,
+    /// The last number of an attachment.
+    attachments: u32,
     uplink: String,
     /// Whoever proves tables before they are published, if somebody does.
     pub(super) verifier: Option<Verifier>,
@@ -140,6 +142,7 @@ impl Agent {
             host: HostPort { port: PortId(0), mtu: parts.host_mtu },
             connections: parts.connections,
             port_ids: PortIds::default(),
+            attachments: 0,
             uplink: parts.uplink,
             verifier: parts.verifier,
         };
@@ -237,7 +240,14 @@ impl Agent {
                 return Err(internal(&error));
             }
         };
-        let local = Local { index: self.free_index(), port, addresses: addresses.clone(), mtu };
+        self.attachments += 1;
+        let local = Local {
+            index: self.free_index(),
+            attachment: self.attachments,
+            port,
+            addresses: addresses.clone(),
+            mtu,
+        };
         self.pods.insert(name.clone(), Pod { device, port });
         self.locals.insert(name, local);
         self.publish();

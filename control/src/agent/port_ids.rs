@@ -1,7 +1,7 @@
 //! Port numbers, used again once nobody can mean the old port.
 //!
 //! Two things may still mean a port that control has let go of: tables that the worker judges by, and a report of the
-//! worker that it failed, which control has not read yet. Flow entries name no ports. So a number rests, from its
+//! worker that it failed, which control has not read yet. Flow entries name attachments, not ports. So a number rests, from its
 //! [`Detach`](manx_dataplane::worker::Command::Detach) on, until the worker has handed back the tables that were the last ones
 //! then: it did so after the detachment, and whatever it reported before has been read.
 

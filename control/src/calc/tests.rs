@@ -34,6 +34,7 @@ fn cluster(policies: &[String]) -> Cluster {
 fn local(port: u16) -> Local {
     Local {
         index: 0,
+        attachment: u32::from(port),
         port: PortId(port),
         addresses: vec!["10.244.0.2".parse().unwrap()],
         mtu: 1480,

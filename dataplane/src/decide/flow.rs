@@ -139,14 +139,17 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgem
             return (ends, Judgement { denied: Some(denied), rules });
         }
     }
-    if !judge && is_kept(tables, entry) && leads_as_before(tables, entry, &ends) {
-        entry.path.route_generation = tables.route_generation;
-        return (ends, Judgement { denied: None, rules: entry.counters });
-    }
+    let is_kept = !judge && is_kept(tables, entry) && leads_as_before(tables, entry, &ends);
     let judgement = if connects(tables, &ends) {
         judge::judge(tables, &ends, &grounds, transport(entry), Untracked::NONE)
     } else {
         Judgement::without_rules(Some(DropReason::NoRoute))
+    };
+    // Kept against the rules, it is counted by none of them.
+    let judgement = if is_kept && judgement.denied.is_some() {
+        Judgement::without_rules(None)
+    } else {
+        judgement
     };
     stamp(entry, tables, &ends, grounds, &judgement);
     (ends, judgement)
@@ -163,12 +166,12 @@ fn is_kept(tables: &Tables, entry: &FlowEntry) -> bool {
 fn leads_as_before(tables: &Tables, entry: &FlowEntry, ends: &Ends) -> bool {
     let path = &entry.path;
     let hops = [path.next_hop_reply, path.next_hop_original];
-    hops == [ends.from, ends.to].map(Via::encode) && path.ports == local_ports(tables, ends)
+    hops == [ends.from, ends.to].map(Via::encode) && path.attachments == attachments(tables, ends)
 }
 
-fn local_ports(tables: &Tables, ends: &Ends) -> [u16; 2] {
+fn attachments(tables: &Tables, ends: &Ends) -> [u32; 2] {
     [ends.from, ends.to].map(|via| match via {
-        Via::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.port.0),
+        Via::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.attachment),
         Via::NoRoute | Via::Unreachable | Via::Node | Via::Host | Via::Tunnel(_) => 0,
     })
 }
@@ -193,7 +196,7 @@ fn stamp(
         route_generation: tables.route_generation,
         next_hop_original: ends.to.encode(),
         next_hop_reply: ends.from.encode(),
-        ports: local_ports(tables, ends),
+        attachments: attachments(tables, ends),
     };
 }
 

@@ -39,9 +39,9 @@ pub struct Path {
     pub next_hop_original: u32,
     /// Next hop of replies: where the first packet came from.
     pub next_hop_reply: u32,
-    /// Of the source and of the destination, if it is a local endpoint, the port; else 0. The number of an endpoint may come
-    /// to another one, that of a port does not.
-    pub ports: [u16; 2],
+    /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
+    /// of its port may come to another one, that of an attachment does not.
+    pub attachments: [u32; 2],
 }
 
 /// Counter slots of the rules that allowed the flow's first packet.
@@ -64,9 +64,7 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// One flow: two cache lines of plain data without pointers, so that a table can live in shared memory and outlive the
-/// process. Whoever shares memory writes [`FlowEntry::VERSION`] in front; whoever maps it checks that and every
-/// discriminant before it sees entries.
+/// One flow: two cache lines of plain data.
 ///
 /// The first line holds all that the check of a packet reads; the second what its passing needs and changes.
 #[derive(Debug, Clone, Copy)]
@@ -86,18 +84,12 @@ pub struct FlowEntry {
     pub path: Path,
     /// Which rules allowed it.
     pub counters: RuleCounters,
-    /// Room for an address translation: the numbers of a destination's and of a source's rewriting. Always 0: nothing
-    /// translates yet.
-    translation: [u32; 2],
     traffic: [Traffic; 2],
 }
 
 const _: () = assert!(size_of::<FlowEntry>() == 128);
 
 impl FlowEntry {
-    /// Changes with every change of layout or of a discriminant.
-    pub const VERSION: u8 = 4;
-
     /// The flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
     /// caller has filled in what was decided. Nothing is counted yet: see [`FlowEntry::pass`].
     #[inline]
@@ -112,7 +104,6 @@ impl FlowEntry {
             rests_on: RestsOn::default(),
             path: Path::default(),
             counters: RuleCounters::default(),
-            translation: [0; 2],
             traffic: [Traffic::default(); 2],
         }
     }

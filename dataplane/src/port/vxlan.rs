@@ -112,8 +112,11 @@ impl PacketIo for VxlanSocket {
         limit: usize,
     ) -> io::Result<Received> {
         let mut received = Received::default();
+        // A call for each packet asked for, even if what comes are none.
+        let mut calls = limit;
         let limit = into.len() + limit;
-        while self.unload(pool, into, limit) && into.len() < limit {
+        while self.unload(pool, into, limit) && into.len() < limit && calls > 0 {
+            calls -= 1;
             match train::receive(self.fd.as_fd(), &mut self.room) {
                 Ok(train) if train.len > 0 => self.train = Some((train, 0)),
                 Ok(_) => received.malformed += 1,

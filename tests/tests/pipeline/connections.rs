@@ -2,8 +2,7 @@
 
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowState;
-use manx_dataplane::port::Capabilities;
-use manx_dataplane::tables::{Connections, Established, PortId};
+use manx_dataplane::tables::{Connections, Established};
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Fabric, pod, policy};
 use manx_tests::packet::{ICMP, TCP, Tuple, UDP};
@@ -156,12 +155,11 @@ fn another_pod_with_the_address_does_not_inherit_what_is_kept() {
     let tuple = Tuple::new(CLIENT, SERVER, TCP, 80);
     let mut fabric = fabric(keep(), &(pods("client") + &only_clients()));
     open(&mut fabric, "shop/client", tuple);
-    // The client goes; a pod that comes gets its number and its address, but a port of its own.
-    let port = PortId(40);
+    // The client goes; a pod that comes gets its number, its port and its address.
     let node = &mut fabric.nodes[0];
     let mut local = node.locals.remove(&ObjectName::new("shop", "client")).unwrap();
-    node.attach(port, Capabilities::ALL);
-    local.port = port;
+    local.attachment = 40;
+    let port = local.port;
     node.locals.insert(ObjectName::new("shop", "thief"), local);
     let thief = pod("shop/thief", 0, "{app: thief}", &[CLIENT]);
     let rest = pod("shop/server", 0, "{app: server}", &[SERVER]);

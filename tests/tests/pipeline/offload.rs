@@ -6,7 +6,9 @@ use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::Frame;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Fabric, HOST, MTU, RAW, UNDERLAY, pod, policy};
-use manx_tests::packet::{TCP, Tuple, addresses, assert_whole, change_v4, super_packet, tunnelled};
+use manx_tests::packet::{
+    TCP, Tuple, UDP, addresses, assert_whole, change_v4, super_packet, tunnelled,
+};
 
 const A: &str = "10.1.0.1";
 const A6: &str = "fd00:1::1";
@@ -121,6 +123,34 @@ fn a_super_packet_enters_a_tunnel_in_segments_and_leaves_it_in_super_packets() {
     assert_eq!(counters(RAW).received_packets.read() - received, segments);
     assert_eq!(counters(far).sent_packets.read() - sent, segments);
     assert!(fabric.nodes.iter().all(|node| node.drops().is_empty()));
+}
+
+/// A sender chooses where an unfinished checksum is to be written, and must not choose what policy has looked at.
+#[test]
+fn a_checksum_cannot_be_written_over_what_was_judged() {
+    let tuple = Tuple::new(A, FAR, TCP, 5001);
+    let syn = tuple.opening();
+    let over = [(20, 0), (20, 2), (20, 4), (20, 14), (0, 16), (12, 24), (24, 12), (36, 0)];
+    for (start, offset) in over {
+        let mut fabric = fabric(&pods());
+        let (_, port) = fabric.port("shop/a");
+        let checksum = Checksum::Partial { start, offset };
+        fabric.nodes[0].inject_with(port, &syn, Offload { checksum, ..Offload::default() });
+        fabric.nodes[0].run();
+        assert_eq!(fabric.nodes[0].collect(RAW), [], "{start}+{offset}");
+        assert_eq!(fabric.nodes[0].dropped(port, DropReason::Malformed), 1, "{start}+{offset}");
+    }
+    // Its own, and one of a tunnel's within: behind the header, where nobody looks.
+    let within = Tuple::new(A, FAR, UDP, 6081).data(&[0; 60]);
+    for (bytes, start, offset) in [(&syn, 20, 16), (&within, 20, 6), (&within, 58, 6)] {
+        let mut fabric = fabric(&pods());
+        let (_, port) = fabric.port("shop/a");
+        let checksum = Checksum::Partial { start, offset };
+        fabric.nodes[0].inject_with(port, bytes, Offload { checksum, ..Offload::default() });
+        fabric.nodes[0].run();
+        let sent = fabric.nodes[0].collect(RAW).len();
+        assert_eq!(sent, 1, "{start}+{offset}: {:?}", fabric.nodes[0].drops());
+    }
 }
 
 #[test]

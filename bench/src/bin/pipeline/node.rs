@@ -149,6 +149,7 @@ impl Node {
         populate(&mut cluster, shape.nodes)?;
         let pod = |index, port, address| Local {
             index,
+            attachment: index,
             port,
             addresses: vec![IpAddr::V4(address)],
             mtu: MTU,
