@@ -1,13 +1,12 @@
 //! Policy's part of a decision: a pure function of the tables, the two ends and what is asked for.
 
-use std::net::IpAddr;
-
 use manx_policy_compiler::image::{self, ChainId, Identity};
 use manx_policy_compiler::model::{Direction, Reason, Transport, Verdict};
 
 use crate::fate::DropReason;
 use crate::flow::RuleCounters;
 use crate::tables::{Tables, Via};
+use crate::wire::address::Address;
 
 /// No rule was asked.
 pub const NO_SLOT: u32 = u32::MAX;
@@ -16,9 +15,9 @@ pub const NO_SLOT: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
     /// The initiator's address.
-    pub source: IpAddr,
+    pub source: Address,
     /// The responder's address.
-    pub destination: IpAddr,
+    pub destination: Address,
     /// Where the source is.
     pub from: Via,
     /// Where the destination is.
@@ -58,8 +57,8 @@ pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
         Via::NoRoute | Via::Unreachable => 0,
     };
     Grounds {
-        source_identity: tables.image.identity(ends.source).0,
-        destination_identity: tables.image.identity(ends.destination).0,
+        source_identity: tables.identity(ends.source).0,
+        destination_identity: tables.identity(ends.destination).0,
         source_revision: revision(ends.from),
         destination_revision: revision(ends.to),
     }

@@ -27,8 +27,8 @@
 //! There is no tokio here, no serde, no Kubernetes, and no decision that control has not published.
 //!
 //! **Not supported**: several workers on one node (ports can open several queues; handing a packet to another worker does
-//! not exist), address translation (a flow's entry has room for it), IPv6 in tunnels, `AF_XDP`, uplinks that the
-//! kernel does not share, reassembly (a later fragment follows the first, or is dropped), IPv6 jumbograms, and TCP
+//! not exist), address translation, IPv6 in tunnels, `AF_XDP`, uplinks that the kernel
+//! does not share, reassembly (a later fragment follows the first, or is dropped), IPv6 jumbograms, and TCP
 //! sequence numbers: a flow is followed by its flags.
 
 pub mod checksum;

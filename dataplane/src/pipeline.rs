@@ -9,7 +9,7 @@ use crossbeam::channel::Sender;
 
 use crate::checksum;
 use crate::counters::{PortCounters, WorkerCounters};
-use crate::decide::{self, Decision, Entrance, Memory, Subject};
+use crate::decide::{self, Decision, Entrance, Memory, Name, Subject};
 use crate::denials::Recent;
 use crate::encapsulation;
 use crate::fate::{DropReason, Fate};
@@ -75,7 +75,6 @@ pub(crate) struct Item {
     pub(crate) packet: Packet,
     pub(crate) parsed: Parsed,
     pub(crate) entrance: Entrance,
-    hash: u64,
 }
 
 impl Item {
@@ -92,6 +91,8 @@ pub(crate) struct Pipeline {
     recent: Recent,
     aged: Duration,
     items: Vec<Item>,
+    /// Of each item the name of its flow.
+    names: Vec<Name>,
     counters: Arc<WorkerCounters>,
     reports: Sender<Report>,
 }
@@ -121,6 +122,7 @@ impl Pipeline {
             recent: Recent::default(),
             aged: Duration::ZERO,
             items: Vec::new(),
+            names: Vec::new(),
             counters,
             reports,
         })
@@ -167,29 +169,33 @@ impl Pipeline {
         if arrival.role == Role::Underlay {
             coalesce(&mut self.items, context.pool);
         }
-        for item in &mut self.items {
-            let (key, _) = decide::flow_key(&item.parsed);
-            item.hash = self.memory.flows.hash(&key);
-            self.memory.flows.prefetch(item.hash);
+        let flows = &self.memory.flows;
+        self.names.clear();
+        for item in &self.items {
+            let name = Name::of(&item.parsed, flows);
+            flows.prefetch(name.hash);
+            self.names.push(name);
         }
+        self.names.iter().for_each(|name| flows.prefetch_entry(name.hash));
         let mut items = std::mem::take(&mut self.items);
-        for item in items.drain(..) {
-            self.one(context, item, arrival);
+        let names = std::mem::take(&mut self.names);
+        for (item, name) in items.drain(..).zip(&names) {
+            self.one(context, item, name, arrival);
         }
-        self.items = items;
+        (self.items, self.names) = (items, names);
         self.counters.evictions.set(self.memory.evictions);
     }
 
-    fn one(&mut self, context: &mut Context<'_>, item: Item, arrival: &Arrival<'_>) {
+    fn one(&mut self, context: &mut Context<'_>, item: Item, name: &Name, arrival: &Arrival<'_>) {
         let segments = item.segments();
-        let Item { mut packet, parsed, entrance, hash } = item;
+        let Item { mut packet, parsed, entrance } = item;
         let unit = packet.offload.segmentation.map_or(packet.len(), |s| {
             packet.len().min(parsed.header_len as usize + s.size as usize)
         });
         let subject = Subject { bytes: packet.bytes(), parsed: &parsed, entrance, unit, segments };
         let now = arrival.now.as_secs() as u32;
         let Decision { fate, rules } =
-            decide::decide(context.tables, &mut self.memory, &subject, hash, now);
+            decide::decide(context.tables, &mut self.memory, &subject, name, now);
         for slot in [rules.egress, rules.ingress] {
             if slot != NO_SLOT {
                 self.counters.rules.add(slot, segments);
@@ -213,7 +219,7 @@ impl Pipeline {
                     } else {
                         rules.ingress
                     };
-                    self.report(&parsed, hash, reason, slot, arrival.now);
+                    self.report(&parsed, name.hash, reason, slot, arrival.now);
                 }
                 context.pool.put(packet);
             }
@@ -360,7 +366,7 @@ fn item(mut packet: Packet, entrance: Entrance) -> Result<Item, (Packet, DropRea
     match parse(packet.bytes()) {
         Ok(parsed) if may_be_finished(packet.offload.checksum, &parsed) => {
             packet.set_len(parsed.total_len as usize);
-            Ok(Item { packet, parsed, entrance, hash: 0 })
+            Ok(Item { packet, parsed, entrance })
         }
         Ok(_) => Err((packet, DropReason::Malformed)),
         Err(error) => Err((packet, error.into())),

@@ -3,13 +3,14 @@
 //! A worker holds one `Arc<Tables>` and picks the next one up between batches, so no packet sees a mixed world. The value
 //! that exists before the first publication is [`Tables::closed`]: nothing is in it, and nothing passes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use manx_policy_compiler::image::{ChainId, Image};
+use manx_policy_compiler::image::{ChainId, Identity, Image};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
 use crate::encapsulation::{Encapsulation, Outer};
+use crate::wire::address::Address;
 
 /// A port of the worker: stable from attach to detach, not used again while tables in use or an unread report may mean it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -203,9 +204,10 @@ pub const fn node_of(tunnel: u32) -> u32 {
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
-    /// Counts publications.
+    /// Counts publications, from 1: no two tables that a worker is given have the same. A flow that was looked at under
+    /// another one looks at everything again.
     pub version: u64,
-    /// Changes when any route, tunnel or endpoint port changes: a flow that remembers another one is routed anew.
+    /// Changes when any route, tunnel or endpoint port changes.
     pub route_generation: u32,
     /// The classifier.
     pub image: Arc<Image>,
@@ -265,8 +267,26 @@ impl Tables {
 
     /// Where `address` is reached.
     #[inline]
-    pub fn route(&self, address: IpAddr) -> Via {
-        Via::decode(self.routes.lookup(address))
+    pub fn route(&self, address: Address) -> Via {
+        Via::decode(match address.to_v4() {
+            Some(v4) => self.routes.lookup_v4(v4.to_bits()),
+            None => self.routes.lookup_v6(address.to_bits()),
+        })
+    }
+
+    /// All that policy can ask of `address`.
+    #[inline]
+    pub fn identity(&self, address: Address) -> Identity {
+        match address.to_v4() {
+            Some(v4) => self.image.identity_v4(v4.to_bits()),
+            None => self.image.identity_v6(address.to_bits()),
+        }
+    }
+
+    /// How often what stands at `address` may have been changed in these tables; to be read before anything is looked up.
+    #[inline]
+    pub fn changes(&self, address: Address) -> u32 {
+        address.to_v4().map_or(0, |v4| self.image.changes_v4(v4.to_bits()))
     }
 
     /// An endpoint that is there.
@@ -327,6 +347,6 @@ mod tests {
     fn before_the_first_publication_nothing_is_known() {
         let tables = Tables::closed();
         assert_eq!(tables.role(PortId(0)), Role::Closed);
-        assert_eq!(tables.route(IpAddr::V4(Ipv4Addr::LOCALHOST)), Via::NoRoute);
+        assert_eq!(tables.route(Ipv4Addr::LOCALHOST.into()), Via::NoRoute);
     }
 }

@@ -18,6 +18,7 @@ use ahash::AHashMap;
 
 use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
+use crate::changes::Changes;
 use crate::classes::{Classes, Classifying, Kinds};
 use crate::identity::Interner;
 use crate::image::{Chain, Identity, Image, NO_CLASS, Peers};
@@ -196,6 +197,7 @@ impl Compiler {
             counts: truths.counts(predicates.all.len()),
             peers: Arc::new(Peers {
                 prefixes,
+                changes: Changes::default(),
                 first_identity: first,
                 classes: of_identity.into_iter().map(AtomicU32::new).collect(),
                 class_truths: class_truths.into(),

@@ -11,10 +11,11 @@
 //! nothing here the answer is [`Reason::Unknown`], which denies.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::changes::Changes;
 use crate::claim::{OTHERS, icmp_key, matches, table_of};
 use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Shown, Transport, Verdict};
 use crate::predicates::{Known, Predicates, Truth};
@@ -160,6 +161,8 @@ pub(crate) struct Local {
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) prefixes: PrefixMap,
+    /// What was stored in `prefixes` since.
+    pub(crate) changes: Changes,
     /// The identity that stands first in `classes`; at least 1.
     pub(crate) first_identity: u32,
     /// Class of each identity; [`NO_CLASS`] for those not in use. The last are for identities to come.
@@ -175,6 +178,7 @@ impl Default for Peers {
     fn default() -> Self {
         Self {
             prefixes: PrefixMap::new(Identity::UNKNOWN.0),
+            changes: Changes::default(),
             first_identity: 1,
             classes: Box::default(),
             class_truths: Box::default(),
@@ -224,6 +228,21 @@ impl Image {
     #[inline]
     pub fn identity_v4(&self, address: u32) -> Identity {
         Identity(self.peers.prefixes.lookup_v4(address))
+    }
+
+    /// How often [`identity_v4`](Self::identity_v4) of an address, as a number in host order, may have changed in place; it
+    /// only grows (and wraps). Who reads this first and the identity then, and later finds this the same, has the present
+    /// identity. IPv6 addresses' never change.
+    #[inline]
+    pub fn changes_v4(&self, address: u32) -> u32 {
+        self.peers.changes.of(address)
+    }
+
+    /// Stores an address's identity; `false` where there is no room. One at a time may call this.
+    pub(crate) fn set_v4(&self, address: Ipv4Addr, identity: Identity) -> bool {
+        let stored = self.peers.prefixes.set_v4(address.to_bits(), identity.0);
+        self.peers.changes.note(address.to_bits());
+        stored
     }
 
     /// [`identity`](Self::identity) for an IPv6 address as a number in host order.

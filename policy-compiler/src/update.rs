@@ -178,7 +178,7 @@ impl Standing {
         for Store { address, identity, class } in stores {
             let stored = identity != Identity::UNKNOWN
                 && image.admit(identity, class)
-                && image.peers.prefixes.set_v4(address.to_bits(), identity.0);
+                && image.set_v4(address, identity);
             if !stored {
                 return None;
             }

@@ -115,7 +115,9 @@ impl Node {
         assert!(self.worker.obey());
     }
 
-    pub fn publish(&mut self, tables: Tables) {
+    /// Hands the worker tables, under a version that it has not been given yet.
+    pub fn publish(&mut self, mut tables: Tables) {
+        tables.version = tables.version.max(self.tables.version + 1);
         self.tables = Arc::new(tables);
         self.tell(Command::Publish(Arc::clone(&self.tables)));
     }

@@ -1,27 +1,25 @@
 //! Known flows and new ones: what is remembered, what is judged again, and the ICMP errors that belong to them.
 
-use super::key::{flow_key, key, query, transport};
-use super::{Memory, Settled, Subject, Way, connects, ends, settled};
+use super::key::{key, query, transport};
+use super::{Memory, Name, Settled, Subject, Way, connects, ends, settled};
 use crate::fate::DropReason;
-use crate::flow::{
-    Admission, Evicted, FlowDirection, FlowEntry, FlowKey, FlowTable, Orientation, Path, Verdict,
-};
+use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowTable, Verdict};
 use crate::icmp;
 use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT, Untracked};
 use crate::tables::{Established, Tables, Via};
+use crate::wire::address::Address;
 use crate::wire::protocol;
 
 pub(super) fn flow(
     tables: &Tables,
     memory: &mut Memory,
     subject: &Subject<'_>,
-    hash: u64,
+    name: &Name,
     now: u32,
 ) -> Settled {
-    let (key, orientation) = flow_key(subject.parsed);
     let mut keep = true;
-    if let Some(entry) = memory.flows.lookup(hash, &key, now) {
-        let direction = entry.direction(orientation);
+    if let Some(entry) = memory.flows.lookup(name.hash, &name.key, now) {
+        let direction = entry.direction(name.orientation);
         match entry.admission(subject.flags(), direction) {
             Admission::Cached => return follow(tables, entry, subject, direction, false, now),
             // Were it denied, it would end what is to be kept.
@@ -31,7 +29,7 @@ pub(super) fn flow(
             Admission::Recycle => {}
         }
     }
-    open(tables, memory, subject, hash, (key, orientation), keep, now)
+    open(tables, memory, subject, name, keep, now)
 }
 
 /// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
@@ -39,12 +37,12 @@ fn open(
     tables: &Tables,
     memory: &mut Memory,
     subject: &Subject<'_>,
-    hash: u64,
-    (key, orientation): (FlowKey, Orientation),
+    name: &Name,
     keep: bool,
     now: u32,
 ) -> Settled {
     let (source, destination) = (subject.parsed.source, subject.parsed.destination);
+    let as_of = as_of(tables, source, destination);
     let ends = ends(tables, source, destination);
     if !subject.entrance.admits(ends.from) {
         return Settled::refused(subject.entrance.refusal());
@@ -60,8 +58,9 @@ fn open(
     let judgement = judge::judge(tables, &ends, &grounds, subject.transport(), Untracked::NONE);
     let settled = settled(&ends, &judgement);
     if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
-        let mut entry = FlowEntry::open(key, orientation, subject.flags(), now);
+        let mut entry = FlowEntry::open(name.key, name.orientation, subject.flags(), now);
         stamp(&mut entry, tables, &ends, grounds, &judgement);
+        entry.as_of = as_of;
         entry.pass(
             FlowDirection::Original,
             subject.flags(),
@@ -69,7 +68,7 @@ fn open(
             subject.parsed.total_len as u64,
             now,
         );
-        match memory.flows.insert(hash, entry, now) {
+        match memory.flows.insert(name.hash, entry, now) {
             Some(Evicted::Unestablished | Evicted::Established) => memory.evictions += 1,
             Some(Evicted::Expired) | None => {}
         }
@@ -111,35 +110,69 @@ fn follow(
     settled
 }
 
+/// The state of the world for a flow between these addresses. It is to be taken before anything is looked up, so that what
+/// changes meanwhile is looked at again.
+#[inline]
+fn as_of(tables: &Tables, source: Address, destination: Address) -> AsOf {
+    let changes = tables.changes(source).wrapping_add(tables.changes(destination));
+    AsOf { version: tables.version as u32, changes }
+}
+
 /// Brings a flow up to date with the tables and tells where it goes and what is thought of it.
+#[inline]
 fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgement) {
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
-    let moved = entry.path.route_generation != tables.route_generation;
-    let ends = if moved {
-        ends(tables, source, destination)
-    } else {
-        Ends {
-            source: source.to_ip(),
-            destination: destination.to_ip(),
-            from: Via::decode(entry.path.next_hop_reply),
-            to: Via::decode(entry.path.next_hop_original),
-        }
+    let as_of = as_of(tables, source, destination);
+    let ends = Ends {
+        source,
+        destination,
+        from: Via::decode(entry.next_hop_reply),
+        to: Via::decode(entry.next_hop_original),
     };
-    let grounds = judge::grounds(tables, &ends);
-    if !moved && !judge && grounds == entry.rests_on {
-        let rules = entry.counters;
-        let (denied, slot) = match entry.verdict {
-            Verdict::Allow => return (ends, Judgement { denied: None, rules }),
-            Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
-            Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
-        };
-        // Without a slot it was not policy that ended the flow.
-        if slot != NO_SLOT {
-            return (ends, Judgement { denied: Some(denied), rules });
-        }
+    if as_of == entry.as_of
+        && !judge
+        && let Some(judgement) = remembered(entry)
+    {
+        return (ends, judgement);
     }
-    let is_kept = !judge && is_kept(tables, entry) && leads_as_before(tables, entry, &ends);
+    renewed(tables, entry, ends, as_of, judge)
+}
+
+/// What an entry remembers of its judgement. `None`: it was denied and by no rule, which is not remembered.
+#[inline]
+fn remembered(entry: &FlowEntry) -> Option<Judgement> {
+    let rules = entry.counters;
+    let (denied, slot) = match entry.verdict {
+        Verdict::Allow => return Some(Judgement { denied: None, rules }),
+        Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
+        Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
+    };
+    (slot != NO_SLOT).then_some(Judgement { denied: Some(denied), rules })
+}
+
+/// The same, where something may have changed.
+#[inline(never)]
+fn renewed(
+    tables: &Tables,
+    entry: &mut FlowEntry,
+    known: Ends,
+    as_of: AsOf,
+    judge: bool,
+) -> (Ends, Judgement) {
+    let ends = ends(tables, known.source, known.destination);
+    let grounds = judge::grounds(tables, &ends);
+    let leads_as_before = leads_as_before(tables, entry, &ends);
+    if !judge
+        && leads_as_before
+        && connects(tables, &ends)
+        && grounds == entry.rests_on
+        && let Some(judgement) = remembered(entry)
+    {
+        entry.as_of = as_of;
+        return (ends, judgement);
+    }
+    let is_kept = !judge && is_kept(tables, entry) && leads_as_before;
     let judgement = if connects(tables, &ends) {
         judge::judge(tables, &ends, &grounds, transport(entry), Untracked::NONE)
     } else {
@@ -152,6 +185,7 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgem
         judgement
     };
     stamp(entry, tables, &ends, grounds, &judgement);
+    entry.as_of = as_of;
     (ends, judgement)
 }
 
@@ -164,9 +198,8 @@ fn is_kept(tables: &Tables, entry: &FlowEntry) -> bool {
 
 /// Whether a flow's ends are where they were: not, when another pod has an end's address.
 fn leads_as_before(tables: &Tables, entry: &FlowEntry, ends: &Ends) -> bool {
-    let path = &entry.path;
-    let hops = [path.next_hop_reply, path.next_hop_original];
-    hops == [ends.from, ends.to].map(Via::encode) && path.attachments == attachments(tables, ends)
+    let hops = [entry.next_hop_reply, entry.next_hop_original];
+    hops == [ends.from, ends.to].map(Via::encode) && entry.attachments == attachments(tables, ends)
 }
 
 fn attachments(tables: &Tables, ends: &Ends) -> [u32; 2] {
@@ -192,12 +225,9 @@ fn stamp(
         Some(_) => (Verdict::DenyEgress, Judgement::without_rules(None).rules),
     };
     entry.rests_on = grounds;
-    entry.path = Path {
-        route_generation: tables.route_generation,
-        next_hop_original: ends.to.encode(),
-        next_hop_reply: ends.from.encode(),
-        attachments: attachments(tables, ends),
-    };
+    entry.next_hop_original = ends.to.encode();
+    entry.next_hop_reply = ends.from.encode();
+    entry.attachments = attachments(tables, ends);
 }
 
 /// An ICMP error: it passes with the flow that its quoted header names, towards the sender of what it quotes and from the
@@ -209,7 +239,7 @@ pub(super) fn related(
     now: u32,
 ) -> Settled {
     let unmatched = Settled::refused(DropReason::IcmpErrorUnmatched);
-    if !subject.entrance.admits(tables.route(subject.parsed.source.to_ip())) {
+    if !subject.entrance.admits(tables.route(subject.parsed.source)) {
         return Settled::refused(subject.entrance.refusal());
     }
     let Some(quoted) = icmp::quoted(subject.bytes, subject.parsed) else { return unmatched };

@@ -8,7 +8,7 @@ mod key;
 use manx_policy_compiler::model::{Shown, Transport};
 
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowTable, RuleCounters, TcpFlags};
+use crate::flow::{FlowKey, FlowTable, Orientation, RuleCounters, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
 use crate::judge::{self, Ends, Judgement, NO_SLOT};
@@ -131,17 +131,37 @@ pub struct Memory {
     pub evictions: u64,
 }
 
-/// Decides one packet. `hash` is the flow table's hash of the packet's [`flow_key`]; `now` is in seconds.
+/// The name of a packet's flow, found once for all who ask.
+#[derive(Debug, Clone, Copy)]
+pub struct Name {
+    /// The [`flow_key`].
+    pub key: FlowKey,
+    /// Which way the packet goes in it.
+    pub orientation: Orientation,
+    /// The flow table's hash of the key.
+    pub hash: u64,
+}
+
+impl Name {
+    /// Of a packet.
+    #[inline]
+    pub fn of(parsed: &Parsed, flows: &FlowTable) -> Self {
+        let (key, orientation) = flow_key(parsed);
+        Self { key, orientation, hash: flows.hash(&key) }
+    }
+}
+
+/// Decides one packet. `name` is its flow's; `now` is in seconds.
 pub fn decide(
     tables: &Tables,
     memory: &mut Memory,
     subject: &Subject<'_>,
-    hash: u64,
+    name: &Name,
     now: u32,
 ) -> Decision {
     let settled = match refusal(subject) {
         Some(reason) => Settled::refused(reason),
-        None => settle(tables, memory, subject, hash, now),
+        None => settle(tables, memory, subject, name, now),
     };
     let fate = match settled.verdict {
         Ok(way) => depart(tables, subject, way),
@@ -166,7 +186,7 @@ fn settle(
     tables: &Tables,
     memory: &mut Memory,
     subject: &Subject<'_>,
-    hash: u64,
+    name: &Name,
     now: u32,
 ) -> Settled {
     let first = |memory: &mut Memory| {
@@ -177,7 +197,7 @@ fn settle(
         } else if subject.parsed.is_icmp_error() {
             flow::related(tables, &mut memory.flows, subject, now)
         } else {
-            flow::flow(tables, memory, subject, hash, now)
+            flow::flow(tables, memory, subject, name, now)
         }
     };
     match subject.parsed.fragment {
@@ -230,7 +250,6 @@ fn entrance_code(entrance: Entrance) -> u32 {
 }
 
 fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
-    let (source, destination) = (source.to_ip(), destination.to_ip());
     Ends { source, destination, from: tables.route(source), to: tables.route(destination) }
 }
 

@@ -1,6 +1,7 @@
 //! A flow: the cached decision, and what it rests on.
 
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
+use crate::sys::memory::prefetch;
 
 /// The cached verdict. Zero denies: memory that nobody wrote admits nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,19 +30,15 @@ pub struct RestsOn {
     pub destination_revision: u32,
 }
 
-/// Where the flow's packets go. Numbers are the caller's; nothing here reads them.
+/// A state of the world: while it is the present one, nothing that a flow rests on has changed, and nothing of it need be
+/// looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct Path {
-    /// Generation of the routes that both next hops come from; routed again when it is not the current one.
-    pub route_generation: u32,
-    /// Next hop of packets in the original direction.
-    pub next_hop_original: u32,
-    /// Next hop of replies: where the first packet came from.
-    pub next_hop_reply: u32,
-    /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
-    /// of its port may come to another one, that of an attachment does not.
-    pub attachments: [u32; 2],
+pub struct AsOf {
+    /// Of the tables: the low half of their version. 0: of none.
+    pub version: u32,
+    /// How often what stands at the two addresses had been changed in these tables: a sum of counts, each of which only grows.
+    pub changes: u32,
 }
 
 /// Counter slots of the rules that allowed the flow's first packet.
@@ -78,10 +75,17 @@ pub struct FlowEntry {
     /// The table's: the entry is in the queue of those given up first.
     pub(super) queued: bool,
     last_seen: u32,
+    /// When all that the verdict and the next hops rest on was last looked at.
+    pub as_of: AsOf,
+    /// Next hop of packets in the original direction.
+    pub next_hop_original: u32,
+    /// Next hop of replies: where the first packet came from.
+    pub next_hop_reply: u32,
     /// What the verdict rests on.
     pub rests_on: RestsOn,
-    /// Where its packets go.
-    pub path: Path,
+    /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
+    /// of its port may come to another one, that of an attachment does not.
+    pub attachments: [u32; 2],
     /// Which rules allowed it.
     pub counters: RuleCounters,
     traffic: [Traffic; 2],
@@ -101,8 +105,11 @@ impl FlowEntry {
             original,
             queued: false,
             last_seen: now,
+            as_of: AsOf::default(),
+            next_hop_original: 0,
+            next_hop_reply: 0,
             rests_on: RestsOn::default(),
-            path: Path::default(),
+            attachments: [0; 2],
             counters: RuleCounters::default(),
             traffic: [Traffic::default(); 2],
         }
@@ -117,6 +124,13 @@ impl FlowEntry {
         now: u32,
     ) -> Self {
         Self { state, ..Self::open(key, original, TcpFlags::default(), now) }
+    }
+
+    /// Asks for both of its lines before they are needed.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.key);
+        prefetch(&self.traffic);
     }
 
     /// The connection.

@@ -13,7 +13,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{FlowEntry, Path, RestsOn, RuleCounters, Traffic, Verdict};
+pub use entry::{AsOf, FlowEntry, RestsOn, RuleCounters, Traffic, Verdict};
 pub use key::{FlowKey, Orientation};
 pub(crate) use queue::Link;
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};

@@ -32,21 +32,66 @@ const SAMPLE: usize = 4;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
-    tags: [u16; WAYS],
+    /// Tags of four ways each, the lowest way's in the lowest bits.
+    tags: [u64; 2],
     slots: [u32; WAYS],
     /// Entries whose first bucket this is and that live in their alternate.
     spilled: u32,
 }
 
+const TAG_BITS: usize = 16;
+/// In each lane of a word: one, and everything but the top bit.
+const ONES: u64 = 0x0001_0001_0001_0001;
+const LOW: u64 = 0x7fff_7fff_7fff_7fff;
+
+/// Some of a bucket's ways, a bit for each.
+struct Ways(u64);
+
+impl Iterator for Ways {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let bit = self.0.trailing_zeros() as usize;
+        if bit == 64 {
+            return None;
+        }
+        self.0 &= self.0 - 1;
+        // The lanes of the first word have their top bit, those of the second one the bit eight below.
+        Some(bit / TAG_BITS + if bit % TAG_BITS == TAG_BITS - 1 { 0 } else { WAYS / 2 })
+    }
+}
+
 impl Bucket {
+    /// The ways with this tag: of all lanes at once those that are zero once the tag is taken off.
+    #[inline]
+    fn with(&self, tag: u16) -> Ways {
+        let [first, second] = self.tags.map(|word| {
+            let other = word ^ (u64::from(tag) * ONES);
+            !(((other & LOW) + LOW) | other | LOW)
+        });
+        Ways(first | second >> 8)
+    }
+
+    #[inline]
+    fn tag(&self, way: usize) -> u16 {
+        (self.tags[way / 4] >> (way % 4 * TAG_BITS)) as u16
+    }
+
+    fn set_tag(&mut self, way: usize, tag: u16) {
+        let shift = way % 4 * TAG_BITS;
+        let word = &mut self.tags[way / 4];
+        *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
+    }
+
     #[inline]
     fn used(&self) -> usize {
-        self.tags.iter().filter(|&&tag| tag != 0).count()
+        WAYS - self.with(0).0.count_ones() as usize
     }
 
     #[inline]
     fn free_way(&self) -> Option<usize> {
-        self.tags.iter().position(|&tag| tag == 0)
+        self.with(0).next()
     }
 }
 
@@ -144,6 +189,17 @@ impl FlowTable {
         prefetch(&self.buckets[self.first(hash)]);
     }
 
+    /// For a batch, after [`FlowTable::prefetch`] of all of it: asks for the entry that the bucket most likely leads to.
+    #[inline]
+    pub fn prefetch_entry(&self, hash: u64) {
+        let bucket = &self.buckets[self.first(hash)];
+        if let Some(way) = bucket.with(tag(hash)).next()
+            && let Some(entry) = self.entries.get(bucket.slots[way] as usize)
+        {
+            entry.prefetch();
+        }
+    }
+
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
     #[inline]
     pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<&mut FlowEntry> {
@@ -187,7 +243,7 @@ impl FlowTable {
         }
         let line = &mut self.buckets[bucket];
         if let Some(way) = line.free_way() {
-            line.tags[way] = tag(hash);
+            line.set_tag(way, tag(hash));
             line.slots[way] = slot;
         }
         self.entries[slot as usize] = entry;
@@ -225,12 +281,9 @@ impl FlowTable {
     /// All flows, in no order; expired ones that have not been met yet included.
     pub fn iter(&self) -> impl Iterator<Item = &FlowEntry> {
         self.buckets.iter().flat_map(|bucket| {
-            bucket
-                .tags
-                .iter()
-                .zip(&bucket.slots)
-                .filter(|&(&tag, _)| tag != 0)
-                .map(|(_, &slot)| &self.entries[slot as usize])
+            (0..WAYS)
+                .filter(|&way| bucket.tag(way) != 0)
+                .map(|way| &self.entries[bucket.slots[way] as usize])
         })
     }
 
@@ -248,7 +301,7 @@ impl FlowTable {
     #[inline]
     fn place(&self, bucket: usize, way: usize) -> Option<Place> {
         let line = &self.buckets[bucket];
-        (line.tags[way] != 0).then(|| Place { bucket, way, slot: line.slots[way] })
+        (line.tag(way) != 0).then(|| Place { bucket, way, slot: line.slots[way] })
     }
 
     #[inline]
@@ -265,20 +318,11 @@ impl FlowTable {
     #[inline]
     fn find_in(&self, bucket: usize, hash: u64, key: &FlowKey) -> Option<Place> {
         let line = &self.buckets[bucket];
-        let tag = tag(hash);
-        let mut hits = 0u8;
-        for (way, &stored) in line.tags.iter().enumerate() {
-            hits |= u8::from(stored == tag) << way;
-        }
-        while hits != 0 {
-            let way = hits.trailing_zeros() as usize;
+        line.with(tag(hash)).find_map(|way| {
             let slot = line.slots[way];
-            if self.entries[slot as usize].key() == key {
-                return Some(Place { bucket, way, slot });
-            }
-            hits &= hits - 1;
-        }
-        None
+            let found = self.entries.get(slot as usize)?.key() == key;
+            found.then_some(Place { bucket, way, slot })
+        })
     }
 
     fn choose_bucket(&self, hash: u64) -> Option<usize> {
@@ -359,7 +403,7 @@ impl FlowTable {
         if bucket != first {
             self.buckets[first].spilled -= 1;
         }
-        self.buckets[bucket].tags[way] = 0;
+        self.buckets[bucket].set_tag(way, 0);
         if entry.queued {
             self.slots.unqueue(slot);
         }

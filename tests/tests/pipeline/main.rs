@@ -10,6 +10,7 @@ mod fragments;
 mod hops;
 mod hosts;
 mod hosts_oracle;
+mod in_place;
 mod offload;
 mod oracle;
 mod vxlan;
