@@ -183,7 +183,8 @@ impl Standing {
                 return None;
             }
         }
-        self.marks = model.marks();
+        // Of all else it does not know whether it has changed.
+        self.marks[Model::ENDPOINTS] = model.endpoints.mark();
         Some(())
     }
 

@@ -11,7 +11,7 @@ use manx_policy_compiler::model::{Endpoint, Model, ObjectName, Rule};
 use super::doubt::Doubt;
 use super::{Cluster, member, owners, policy_name};
 use crate::manifest::State;
-use crate::manifest::object::{EndpointSlice, Kind, Object, ObjectKey};
+use crate::manifest::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
 use crate::store::{Contents, Stored};
 
 /// What an object's change means for policy. None of these changes a route.
@@ -89,22 +89,40 @@ impl Cluster {
         state: Option<&State>,
     ) -> Option<Change> {
         let name = ObjectName::new(&key.namespace, &key.name);
-        let before = self.model.endpoints.remove(&name);
-        self.pods_by_node.remove(&name);
-        if let Some(State::Valid(object)) = state
-            && let Object::Pod(pod) = &**object
-        {
-            let is_broken = |owner: &ObjectKey| {
-                let owner = contents.objects.get(owner);
-                owner.is_some_and(|owner| matches!(owner.state, State::Invalid(_)))
-            };
-            if owners(key, pod).iter().any(is_broken) {
-                return None;
-            }
-            self.import_pod(name.clone(), pod);
+        let pod = match state {
+            Some(State::Valid(object)) => match &**object {
+                Object::Pod(pod) => Some(&**pod),
+                _ => None,
+            },
+            _ => None,
+        };
+        let is_broken = |owner: &ObjectKey| {
+            let owner = contents.objects.get(owner);
+            owner.is_some_and(|owner| matches!(owner.state, State::Invalid(_)))
+        };
+        if pod.is_some_and(|pod| owners(key, pod).iter().any(is_broken)) {
+            return None;
         }
-        let after = self.model.endpoints.get(&name).cloned();
-        Some(if before == after { Change::Nothing } else { Change::Pod { name, before, after } })
+        Some(self.put_pod(name, pod))
+    }
+
+    /// Takes in what a pod is now, or that it is gone. What stays as it is, is not touched.
+    pub(super) fn put_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Change {
+        let pod = pod.filter(|pod| member::takes_part(pod));
+        match pod.and_then(|pod| pod.node_name.clone()) {
+            Some(node) => self.pods_by_node.insert(name.clone(), node),
+            None => self.pods_by_node.remove(&name),
+        };
+        let before = self.model.endpoints.get(&name).cloned();
+        let after = pod.and_then(member::endpoint).map(Arc::new);
+        if before == after {
+            return Change::Nothing;
+        }
+        match &after {
+            Some(after) => self.model.endpoints.insert(name.clone(), Arc::clone(after)),
+            None => self.model.endpoints.remove(&name),
+        };
+        Change::Pod { name, before, after }
     }
 
     fn follow_policy(
@@ -140,14 +158,17 @@ impl Cluster {
             let of_service = slices.filter(|slice| slice.service.as_deref() == Some(service));
             let now: BTreeSet<_> = of_service.map(member::service_endpoints).collect();
             let name = ObjectName::new(&key.namespace, service);
-            let before = self.model.services.remove(&name);
-            if before.as_deref().map_or(!now.is_empty(), |before| *before != now)
-                && is_named(&self.model, &name)
-            {
-                change = Change::Policy;
+            let before = self.model.services.get(&name);
+            if before.map_or(now.is_empty(), |before| **before == now) {
+                continue;
             }
-            if !now.is_empty() {
-                self.model.services.insert(name, Arc::new(now));
+            if now.is_empty() {
+                self.model.services.remove(&name);
+            } else {
+                self.model.services.insert(name.clone(), Arc::new(now));
+            }
+            if is_named(&self.model, &name) {
+                change = Change::Policy;
             }
         }
         change

@@ -176,7 +176,7 @@ impl Cluster {
                         let message = format!("its {owner} is not valid: nothing passes it");
                         self.problem(key, stored, message);
                     }
-                    None => self.import_pod(name, pod),
+                    None => _ = self.put_pod(name, Some(pod)),
                 }
             }
             Object::ServiceAccount(account) => {
@@ -314,18 +314,6 @@ impl Cluster {
             let name = key.namespace.clone();
             let labels = Labels::from([(NAMESPACE_NAME.to_owned(), name.clone())]);
             self.model.namespaces.insert(name, labels);
-        }
-    }
-
-    fn import_pod(&mut self, name: ObjectName, pod: &object::Pod) {
-        if !member::takes_part(pod) {
-            return;
-        }
-        if let Some(node) = &pod.node_name {
-            self.pods_by_node.insert(name.clone(), node.clone());
-        }
-        if let Some(endpoint) = member::endpoint(pod) {
-            self.model.endpoints.insert(name, Arc::new(endpoint));
         }
     }
 

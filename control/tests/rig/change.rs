@@ -69,12 +69,19 @@ fn a_pod_that_is_relabelled_loses_and_gets_back_its_open_connections() {
         );
         apply(&bench, &pod);
     };
+    let tables = || {
+        let status =
+            json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
+        ["tables", "changed_in_place"].map(|counter| status[counter].as_u64().unwrap())
+    };
     // At the other end of the connection, on another node.
+    let [published, changed] = tables();
     label("client", "node-2", "other");
     assert_silent(&[both(&far), both(&near)].concat());
     label("client", "node-2", "client");
     assert_flows(&both(&far));
     assert_silent(&both(&near));
+    assert_eq!(tables(), [published, changed + 2], "tables published, and changed in place");
     // At this end: no policy selects it any more.
     label("web", "node-1", "other");
     assert_flows(&[both(&far), both(&near)].concat());

@@ -17,7 +17,7 @@ use crate::store::Store;
 
 const NODE: &str = "n1";
 
-/// Objects, the first [`BY_THEMSELVES`] of kinds that need no whole import: each the same in several ways, of which some are not valid. Some refer to others; `twice` defines a pod anew.
+/// Objects, the first [`BY_THEMSELVES`] of kinds that need no whole import: each the same in several ways, of which some are not valid. Some refer to others; `own` and `twice` define pods that [`PODS`] define, too.
 const OBJECTS: &[(&str, &[&str])] = &[
     (
         "policy",
@@ -147,6 +147,12 @@ const OBJECTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "own",
+        &[
+            "{apiVersion: v1, kind: Pod, metadata: {name: p0, namespace: a, labels: {app: web}}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIP: 10.1.0.9}}",
+        ],
+    ),
+    (
         "twice",
         &[
             "{apiVersion: v1, kind: Pod, metadata: {name: p1, namespace: a, labels: {app: web}}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.2.0.9}}",
@@ -228,8 +234,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
         .run(&(begin, events), |(begin, events)| {
             let directory = tempfile::tempdir().unwrap();
             begin.iter().flatten().for_each(|event| happen(directory.path(), event));
-            let local: BTreeSet<_> =
-                [ObjectName::new("a", "p0"), ObjectName::new("", "h")].into_iter().collect();
+            let local = local();
             let mut store = Store::new(directory.path());
             store.refresh();
             let mut calculation = Calculation::default();
@@ -272,19 +277,60 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
     assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
 }
 
-/// What one object takes, of `OBJECTS` and by which text, where there are others.
-fn left(others: &[(&str, usize)], object: (&str, usize)) -> Left {
-    let text = |(name, at): &(&str, usize)| {
-        OBJECTS.iter().find(|(known, _)| known == name).map(|(_, texts)| texts[*at]).unwrap()
-    };
-    let others: Vec<_> = others.iter().map(|other| (other.0, text(other))).collect();
-    let before = Contents::of_texts(others.iter().copied());
-    let now = Contents::of_texts(others.into_iter().chain([(object.0, text(&object))]));
-    let new = now.objects.keys().filter(|key| !before.objects.contains_key(*key));
-    let changes = Changes::Objects(new.map(|key| (key.clone(), None)).collect());
-    let (mut calculation, mut cluster) = (Calculation::default(), import_for(&before, NODE));
-    let image = calculation.compiler.compile(&cluster.model, &BTreeSet::new());
-    calculation.follow(&image, &mut cluster, &now, &changes)
+/// A cluster of some of `OBJECTS`, each by the number of one of its texts.
+struct Followed {
+    contents: Contents,
+    cluster: Cluster,
+    calculation: Calculation,
+    image: Image,
+}
+
+impl Followed {
+    fn from(objects: &[(&'static str, usize)]) -> Self {
+        let (contents, mut calculation) = (contents(objects), Calculation::default());
+        let cluster = import_for(&contents, NODE);
+        let image = calculation.compiler.compile(&cluster.model, &local());
+        Self { contents, cluster, calculation, image }
+    }
+
+    #[track_caller]
+    fn to(&mut self, objects: &[(&'static str, usize)]) -> Left {
+        let before = std::mem::replace(&mut self.contents, contents(objects));
+        let keys = before.objects.keys().chain(self.contents.objects.keys());
+        let differ = keys.filter(|key| before.objects.get(key) != self.contents.objects.get(key));
+        let changes = differ.map(|key| (key.clone(), before.objects.get(key).cloned())).collect();
+        let changes = Changes::Objects(changes);
+        let Self { contents, cluster, calculation, image } = self;
+        let left = calculation.follow(image, cluster, contents, &changes);
+        if left == Left::Import {
+            *cluster = import_for(contents, NODE);
+        }
+        if !matches!(left, Left::Nothing(_)) {
+            *image = calculation.compiler.compile(&cluster.model, &local());
+        }
+        let fresh = Compiler::new().compile(&cluster.model, &local());
+        assert_eq!(image.canonical_hash(), fresh.canonical_hash());
+        left
+    }
+}
+
+fn contents(objects: &[(&'static str, usize)]) -> Contents {
+    let text = |(name, at): &(&'static str, usize)| (*name, texts(name)[*at]);
+    Contents::of_texts(objects.iter().map(text))
+}
+
+fn texts(name: &str) -> &'static [&'static str] {
+    OBJECTS.iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+fn local() -> BTreeSet<ObjectName> {
+    [ObjectName::new("a", "p0"), ObjectName::new("", "h")].into_iter().collect()
+}
+
+/// What one object takes where there are others.
+#[track_caller]
+fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> Left {
+    Followed::from(others).to(&[others, &[object]].concat())
 }
 
 #[test]
@@ -298,4 +344,15 @@ fn an_object_takes_as_much_as_rests_on_it() {
     assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), Left::Nothing(0));
     // Its namespace begins with it.
     assert_eq!(left(&[], ("twice", 0)), Left::Import);
+}
+
+#[test]
+fn a_service_that_changes_while_no_rule_names_it_is_known_when_one_does() {
+    let others = [("namespace-a", 0), ("namespace-b", 0), ("own", 0)];
+    let with = |more: &[(&'static str, usize)]| [&others, more].concat();
+    let mut followed = Followed::from(&with(&[("calico", 1), ("slice", 0)]));
+    assert_eq!(followed.to(&with(&[("slice", 0)])), Left::Tables);
+    assert_eq!(followed.to(&with(&[("slice", 1)])), Left::Nothing(0));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0)])), Left::Nothing(1));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0), ("calico", 1)])), Left::Tables);
 }
