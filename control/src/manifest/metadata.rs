@@ -40,7 +40,7 @@ pub(super) struct Metadata {
 
 /// The object's identity, if it can be read, legal or not: an illegal name still tells which object it is that fails.
 pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
-    let namespace = if kind.namespaced() { namespace(root) } else { String::new() };
+    let namespace = if kind.namespaced() { namespace(root)? } else { String::new() };
     let stored = match stored(root) {
         Stored::Metadata(node) => match node.get("name").map(|name| &name.value) {
             Some(Value::String(name)) => Some(name.clone()),
@@ -78,9 +78,16 @@ fn stored(root: &Cursor<'_>) -> Stored {
     }
 }
 
-/// The namespace of a namespaced object: `default` where there is none, as with kubectl.
-pub(super) fn namespace(root: &Cursor<'_>) -> String {
-    text(root, "namespace").unwrap_or_else(|| "default".to_owned())
+/// The namespace of a namespaced object: `default` where there is none, as with kubectl. `None` if it cannot be read.
+pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
+    let metadata = root.node.get("metadata")?;
+    if !matches!(metadata.value, Value::Mapping(_)) {
+        return None;
+    }
+    match metadata.get("namespace").map(|namespace| &namespace.value) {
+        None | Some(Value::Null) => Some("default".to_owned()),
+        Some(_) => text(root, "namespace"),
+    }
 }
 
 fn text(root: &Cursor<'_>, key: &str) -> Option<String> {

@@ -31,6 +31,8 @@ pub struct Manifest {
 pub struct Entry {
     /// Which object it is.
     pub key: ObjectKey,
+    /// Whether that could be read. If not, the key is of what stands for it.
+    pub identified: bool,
     /// Where it begins.
     pub place: Place,
     /// The object.
@@ -108,54 +110,46 @@ impl Reader<'_> {
                 cause: Cause::Flaw(flaw.kind.to_string()),
             })
             .collect();
-        self.value(&document.root, document.number, None, flaws);
+        self.value(&document.root, document.number, (None, None), flaws);
     }
 
-    /// An object or a list of objects. `flaws` of the document belong to whatever it holds.
+    /// An object or a list of objects. `flaws` of the document belong to whatever it holds; `default` is what the list that
+    /// it stands in says of it: kind and API version.
     fn value(
         &mut self,
         node: &Node,
         document: usize,
-        default: Option<(&str, &str)>,
+        default: (Option<&str>, Option<&str>),
         flaws: Vec<Finding>,
     ) {
         let text = |key| match node.get(key).map(|field| &field.value) {
             Some(Value::String(text)) => Some(text.as_str()),
             _ => None,
         };
-        let kind = text("kind").or(default.map(|(kind, _)| kind));
-        let version = text("apiVersion").or(default.map(|(_, version)| version));
+        let kind = text("kind").or(default.0);
+        let version = text("apiVersion").or(default.1);
+        if let (Some(item_kind), Some(Value::Sequence(items))) = (
+            kind.map_or(Some(""), |kind| kind.strip_suffix("List")),
+            node.get("items").map(|items| &items.value),
+        ) {
+            // The items of a list that does not say what it is are no less closed for that.
+            if kind.is_none() || version.is_none() {
+                self.unidentified(node, document, kind, Vec::new());
+            }
+            let item_kind = (!item_kind.is_empty()).then_some(item_kind);
+            for item in items {
+                self.value(item, document, (item_kind, version), flaws.clone());
+            }
+            return;
+        }
+        if let Some(claim) = Claim::of(node, kind, version) {
+            self.object(node, document, claim, flaws);
+            return;
+        }
         let (Some(kind), Some(version)) = (kind, version) else {
-            for flaw in flaws {
-                self.report(document, None, flaw);
-            }
-            let mut out = Findings::default();
-            let root = Cursor::root(node);
-            if matches!(node.value, Value::Mapping(_)) {
-                let field = if kind.is_none() { "kind" } else { "apiVersion" };
-                root.missing(&mut out, field, "what every Kubernetes object says of itself");
-            } else {
-                root.expected(&mut out, "a Kubernetes object");
-            }
-            for finding in out.0 {
-                self.report(document, None, finding);
-            }
+            self.unidentified(node, document, kind, flaws);
             return;
         };
-        if let (Some(item_kind), Some(Value::Sequence(items))) =
-            (kind.strip_suffix("List"), node.get("items").map(|items| &items.value))
-        {
-            let default = (!item_kind.is_empty()).then_some((item_kind, version));
-            for item in items {
-                self.value(item, document, default, flaws.clone());
-            }
-            return;
-        }
-        let mut known = Kind::ALL.into_iter().filter(|known| known.name() == kind);
-        if let Some(known) = known.find(|known| is_read(*known, version)) {
-            self.object(node, document, known, version, flaws);
-            return;
-        }
         let (kind, api_version) = (kind.to_owned(), version.to_owned());
         // A policy that is passed over leaves open what its author believes closed: that is an error.
         let (severity, cause) = if kind.contains("NetworkPolicy") {
@@ -167,28 +161,48 @@ impl Reader<'_> {
         self.report(document, None, finding);
     }
 
-    fn object(
+    /// Reports what does not say which kind of object it is.
+    fn unidentified(
         &mut self,
         node: &Node,
         document: usize,
-        kind: Kind,
-        version: &str,
+        kind: Option<&str>,
         flaws: Vec<Finding>,
     ) {
+        let mut out = Findings(flaws);
+        let root = Cursor::root(node);
+        if matches!(node.value, Value::Mapping(_)) {
+            let field = if kind.is_none() { "kind" } else { "apiVersion" };
+            root.missing(&mut out, field, OF_ITSELF);
+        } else {
+            root.expected(&mut out, "a Kubernetes object");
+        }
+        for finding in out.0 {
+            self.report(document, None, finding);
+        }
+    }
+
+    fn object(&mut self, node: &Node, document: usize, claim: Claim<'_>, flaws: Vec<Finding>) {
         let root = Cursor::root(node);
         let mut out = Findings(flaws);
-        if !kind.api_versions().contains(&version)
-            && let Some(field) = root.field("apiVersion")
-        {
-            field.expected(&mut out, kind.api_versions().join(" or "));
-        }
-        let key =
-            metadata::identity(&root, kind).or_else(|| self.placeholder(&root, kind, document));
+        claim.check(&root, &mut out);
+        let kind = claim.kind;
+        let identity = metadata::identity(&root, kind);
+        let identified = identity.is_some();
+        let key = identity.or_else(|| self.placeholder(&root, kind, document));
         let metadata = metadata::metadata(&root, kind, &mut out);
         let name = key.as_ref().map_or("", |key| key.name.as_str());
-        let (object, invalid) = decode(&root, kind, name, metadata, &mut out);
+        let (object, invalid) = if claim.certain {
+            decode(&root, kind, name, metadata, &mut out)
+        } else {
+            (None, Invalid::default())
+        };
         let state = match object {
             Some(object) if !out.errors() => State::Valid(Arc::new(object)),
+            // Whom a policy selects in its namespace is not whom it selects everywhere.
+            _ if key.as_ref().is_some_and(|key| key.kind != kind) => {
+                State::Invalid(Invalid::default())
+            }
             _ => State::Invalid(invalid),
         };
         for finding in out.0 {
@@ -196,16 +210,111 @@ impl Reader<'_> {
         }
         if let Some(key) = key {
             let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
-            self.manifest.entries.push(Entry { key, place, state });
+            self.manifest.entries.push(Entry { key, identified, place, state });
         }
     }
 
-    /// A policy without a name still has to fail closed, so it gets one that no object can have.
+    /// What stands for an object whose name or namespace cannot be read, so that it fails closed: one of a name that no
+    /// object can have. Where nobody can tell what the object means to others, that is a policy which is not valid and
+    /// denies everything, of the namespace if that is known.
     fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
-        let name = format!("(no name: {} document {document})", self.file);
-        let namespace = metadata::namespace(root);
-        let namespace = if kind.namespaced() { namespace } else { String::new() };
-        kind.enforced_policy().then_some(ObjectKey { kind, namespace, name })
+        let namespace =
+            if kind.namespaced() { metadata::namespace(root) } else { Some(String::new()) };
+        let mut name = format!("(no name: {kind}, {} document {document})", self.file);
+        let everywhere = (Kind::GlobalNetworkPolicy, String::new());
+        let (kind, namespace) = match (kind, namespace) {
+            // By its labels any selector may mean any namespace's pods; any policy may be of the tier.
+            (Kind::Namespace | Kind::Tier, _) => everywhere,
+            (Kind::ServiceAccount, Some(namespace)) => (Kind::CalicoNetworkPolicy, namespace),
+            // Its addresses are closed, wherever it lives.
+            (Kind::Pod, None) => (kind, "default".to_owned()),
+            // It may be the one that every node obeys.
+            (Kind::FelixConfiguration, _) => {
+                "default".clone_into(&mut name);
+                (kind, String::new())
+            }
+            // Nothing opens without these: to a node that is not there nothing is routed, a profile that is not there
+            // denies, and of services and staged policies nothing is enforced.
+            (
+                Kind::Node
+                | Kind::Profile
+                | Kind::Service
+                | Kind::StagedNetworkPolicy
+                | Kind::StagedGlobalNetworkPolicy
+                | Kind::StagedKubernetesNetworkPolicy,
+                _,
+            ) => return None,
+            (kind, Some(namespace)) => (kind, namespace),
+            (_, None) => everywhere,
+        };
+        Some(ObjectKey { kind, namespace, name })
+    }
+}
+
+/// What every object has to say, as messages have it.
+const OF_ITSELF: &str = "what every Kubernetes object says of itself";
+
+/// Which kind of object a document is to be judged as.
+#[derive(Debug, Clone, Copy)]
+struct Claim<'a> {
+    kind: Kind,
+    version: Option<&'a str>,
+    /// Whether it is of this kind, valid or not. If not, it is of one of several, and `kind` is the one that closes most;
+    /// what it says of itself cannot be read then.
+    certain: bool,
+}
+
+impl<'a> Claim<'a> {
+    /// `None`: nothing that is read. A document that lacks its kind or its API version is what the other leaves; if a policy
+    /// is among that, it is one. Without either it is nobody's.
+    fn of(node: &Node, kind: Option<&str>, version: Option<&'a str>) -> Option<Self> {
+        let claim = |kind, certain| Some(Self { kind, version, certain });
+        let Some(kind) = kind else {
+            let namespace = node.get("metadata").and_then(|metadata| metadata.get("namespace"));
+            // The one that closes most of those that it may be.
+            let policies = [
+                if namespace.is_some() {
+                    Kind::CalicoNetworkPolicy
+                } else {
+                    Kind::GlobalNetworkPolicy
+                },
+                Kind::ClusterNetworkPolicy,
+                Kind::NetworkPolicy,
+            ];
+            let version = version?;
+            return claim(policies.into_iter().find(|kind| is_read(*kind, version))?, false);
+        };
+        let mut named = Kind::ALL.into_iter().filter(|known| known.name() == kind);
+        if let Some(known) =
+            named.clone().find(|known| version.is_some_and(|it| is_read(*known, it)))
+        {
+            return claim(known, true);
+        }
+        let (first, last) = (named.next()?, named.next_back());
+        // Of other projects' kinds some are called Node or Service; without these of ours something opens.
+        let closes = version.is_none() || first.enforced_policy() || first.opens_if_absent();
+        // Calico's NetworkPolicy comes after Kubernetes', and closes more.
+        if closes { claim(last.unwrap_or(first), last.is_none()) } else { None }
+    }
+
+    /// Reports a kind that is missing, and an API version that is or is none of the kind's.
+    fn check(&self, root: &Cursor<'_>, out: &mut Findings) {
+        if root.field("kind").is_none() && !self.certain {
+            root.missing(out, "kind", OF_ITSELF);
+            return;
+        }
+        let of_kind = Kind::ALL.into_iter().filter(|kind| {
+            *kind == self.kind || (!self.certain && kind.name() == self.kind.name())
+        });
+        let versions: Vec<_> = of_kind.flat_map(Kind::api_versions).copied().collect();
+        if self.certain && self.version.is_some_and(|version| versions.contains(&version)) {
+            return;
+        }
+        let expected = versions.join(" or ");
+        match root.field("apiVersion") {
+            Some(field) => field.expected(out, expected),
+            None => root.missing(out, "apiVersion", &expected),
+        }
     }
 }
 

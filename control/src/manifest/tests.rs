@@ -4,8 +4,9 @@ use super::object::{
     Kind, LabelSelector, NetworkPolicy, Object, ObjectKey, Peer, Phase, Pod, PolicyType, Port,
     PortNumber, Protocol, Subject,
 };
+use super::problem::Severity;
 use super::tree::{Node, Value};
-use super::{Manifest, State, read, yaml};
+use super::{Entry, Manifest, State, read, yaml};
 
 /// Every problem of a text, as people see it.
 pub(super) fn problems(text: &str) -> String {
@@ -289,6 +290,115 @@ fn a_policy_without_a_name_still_fails_closed_in_its_namespace() {
     );
 }
 
+/// `KIND NAMESPACE` of everything in a text, none of which may be valid.
+fn closing(text: &str) -> Vec<String> {
+    let manifest = read("file.yaml", text).unwrap();
+    assert!(manifest.problems.iter().any(|it| it.severity == Severity::Error), "{text}");
+    let entries = manifest.entries.into_iter();
+    entries
+        .map(|Entry { key, state, .. }| {
+            assert!(matches!(state, State::Invalid(_)), "{key}");
+            format!("{:?} {}", key.kind, key.namespace).trim_end().to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn a_policy_that_does_not_say_what_it_is_closes_all_that_it_may_be() {
+    let metadata = "metadata: {name: a, namespace: shop}\n";
+    for (head, kind) in [
+        ("kind: NetworkPolicy", "CalicoNetworkPolicy shop"),
+        ("kind: NetworkPolicy\napiVersion: networking.k8s.io", "CalicoNetworkPolicy shop"),
+        ("kind: NetworkPolicy\napiVersion: networking.k8s.io/v2", "NetworkPolicy shop"),
+        ("kind: NetworkPolicy\napiVersion: [networking.k8s.io/v1]", "CalicoNetworkPolicy shop"),
+        ("kind: GlobalNetworkPolicy", "GlobalNetworkPolicy"),
+        ("kind: GlobalNetworkPolicy\napiVersion: projectcalico/v3", "GlobalNetworkPolicy"),
+        ("kind: ClusterNetworkPolicy\napiVersion: v1", "ClusterNetworkPolicy"),
+        ("kind: HostEndpoint\napiVersion: v3", "HostEndpoint"),
+        ("kind: NetworkSet", "NetworkSet shop"),
+        ("kind: Pod", "Pod shop"),
+        ("apiVersion: networking.k8s.io/v1", "NetworkPolicy shop"),
+        ("apiVersion: policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"),
+        ("apiVersion: projectcalico.org/v3", "CalicoNetworkPolicy shop"),
+    ] {
+        assert_eq!(closing(&format!("{head}\n{metadata}")), [kind], "{head}");
+        let list = head.replace('\n', "\n  ");
+        let items = format!("items:\n- {list}\n  {metadata}");
+        for list in ["apiVersion: v1\nkind: List", "kind: List", "apiVersion: v1"] {
+            // What an item lacks its list may say.
+            let expected = usize::from(!list.contains("v1") || kind != "Pod shop");
+            let found = read("file.yaml", &format!("{list}\n{items}")).unwrap();
+            let invalid = |entry: &&Entry| matches!(entry.state, State::Invalid(_));
+            assert_eq!(found.entries.iter().filter(invalid).count(), expected, "{list} of {head}");
+        }
+    }
+    let items = "items: [{metadata: {name: a, namespace: shop}}]";
+    assert_eq!(closing(&format!("kind: NetworkPolicyList\n{items}")), ["CalicoNetworkPolicy shop"]);
+    let old = format!("kind: NetworkPolicyList\napiVersion: networking.k8s.io/v1beta1\n{items}");
+    assert_eq!(closing(&old), ["NetworkPolicy shop"]);
+    assert_eq!(closing("apiVersion: projectcalico.org/v3\nspec: {}\n"), ["GlobalNetworkPolicy"]);
+    assert!(closing("metadata: {name: a}\n").is_empty());
+    // What others call by these names is theirs.
+    let knative = read("file.yaml", "apiVersion: serving.knative.dev/v1\nkind: Service\n").unwrap();
+    assert!(knative.entries.is_empty() && knative.problems[0].severity == Severity::Warning);
+}
+
+#[test]
+fn what_an_invalid_policy_selects_is_kept_without_its_api_version() {
+    let text = "kind: GlobalNetworkPolicy\nmetadata: {name: a}\nspec: {selector: app == 'web'}\n";
+    let manifest = read("file.yaml", text).unwrap();
+    let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
+    assert!(invalid.subject.is_some());
+    // Of whichever API it is, `selector` or `podSelector` says nothing for certain.
+    let manifest = read("file.yaml", &text.replace("Global", "")).unwrap();
+    assert_eq!(manifest.entries[0].state, State::Invalid(super::Invalid::default()));
+}
+
+#[test]
+fn what_has_no_name_fails_closed() {
+    let calico = "projectcalico.org/v3";
+    for (version, kind, named, unknown) in [
+        ("v1", "Namespace", Some("GlobalNetworkPolicy"), Some("GlobalNetworkPolicy")),
+        ("v1", "ServiceAccount", Some("CalicoNetworkPolicy shop"), Some("GlobalNetworkPolicy")),
+        ("v1", "Pod", Some("Pod shop"), Some("Pod default")),
+        ("v1", "Service", None, None),
+        ("v1", "Node", None, None),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            Some("EndpointSlice shop"),
+            Some("GlobalNetworkPolicy"),
+        ),
+        (
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            Some("NetworkPolicy shop"),
+            Some("GlobalNetworkPolicy"),
+        ),
+        (calico, "NetworkPolicy", Some("CalicoNetworkPolicy shop"), Some("GlobalNetworkPolicy")),
+        (calico, "NetworkSet", Some("NetworkSet shop"), Some("GlobalNetworkPolicy")),
+        (calico, "GlobalNetworkSet", Some("GlobalNetworkSet"), Some("GlobalNetworkSet")),
+        (calico, "HostEndpoint", Some("HostEndpoint"), Some("HostEndpoint")),
+        (calico, "Tier", Some("GlobalNetworkPolicy"), Some("GlobalNetworkPolicy")),
+        (calico, "FelixConfiguration", Some("FelixConfiguration"), Some("FelixConfiguration")),
+        (calico, "IPPool", Some("IpPool"), Some("IpPool")),
+        (calico, "Profile", None, None),
+        (calico, "StagedNetworkPolicy", None, None),
+    ] {
+        let head = format!("apiVersion: {version}\nkind: {kind}\n");
+        let found = closing(&format!("{head}metadata: {{namespace: shop}}\n"));
+        assert_eq!(found, named.into_iter().collect::<Vec<_>>(), "{kind}");
+        // Nobody knows the namespace either.
+        for metadata in ["", "metadata: [shop]\n", "metadata: {namespace: [shop]}\n"] {
+            let found = closing(&format!("{head}{metadata}"));
+            assert_eq!(found, unknown.into_iter().collect::<Vec<_>>(), "{kind} {metadata}");
+        }
+    }
+    // A name does not help who lives nobody knows where.
+    let text = policy_text("podSelector: {}").replace("namespace: shop", "namespace: [shop]");
+    assert_eq!(closing(&text), ["GlobalNetworkPolicy"]);
+}
+
 /// Every error, each by a manifest that has it: the texts are what people read, so they stand here to be read.
 #[test]
 fn error_texts_of_policies() {
@@ -347,6 +457,7 @@ fn error_texts_of_other_objects() {
         ("too_deep", "[".repeat(70)),
         ("no_kind", "apiVersion: v1\nmetadata: {name: a}\n".to_owned()),
         ("no_api_version", "kind: Pod\nmetadata: {name: a}\n".to_owned()),
+        ("policy_without_api_version", "kind: NetworkPolicy\nmetadata: {name: a}\n".to_owned()),
         ("no_object", "- a\n- b\n".to_owned()),
         ("kind_unknown", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n".to_owned()),
         (

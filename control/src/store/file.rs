@@ -76,8 +76,10 @@ struct Version {
 }
 
 impl Version {
+    /// The objects that it has. What only stands for one is none that could get lost: a save that was half done leaves it.
     fn keys(&self) -> BTreeSet<&ObjectKey> {
-        self.manifest.entries.iter().map(|entry| &entry.key).collect()
+        let entries = self.manifest.entries.iter();
+        entries.filter(|entry| entry.identified).map(|entry| &entry.key).collect()
     }
 
     /// What it would take away from what `self` says, if it is to be doubted.

@@ -172,6 +172,18 @@ impl Kind {
         )
     }
 
+    /// Whether policy that stands elsewhere may allow more for want of an object of the kind.
+    pub const fn opens_if_absent(self) -> bool {
+        matches!(
+            self,
+            Self::Tier
+                | Self::NetworkSet
+                | Self::GlobalNetworkSet
+                | Self::HostEndpoint
+                | Self::FelixConfiguration
+        )
+    }
+
     /// What becomes of an object of the kind while it is not valid.
     pub const fn when_invalid(self) -> &'static str {
         match self {
