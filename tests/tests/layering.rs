@@ -114,7 +114,7 @@ const CONTROL: &[(&str, &[&str])] = &[
     ("references", &["manifest", "store"]),
     ("topology", &["import", "ipam", "manifest"]),
     ("interfaces", &[]),
-    ("calc", &["import", "interfaces", "topology"]),
+    ("calc", &["import", "interfaces", "store", "topology"]),
     (
         "agent",
         &[
