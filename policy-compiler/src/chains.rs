@@ -61,7 +61,7 @@ pub(crate) struct Made {
     pub(crate) list: usize,
     /// See [`Chain::local`](crate::image::Chain::local).
     pub(crate) local: Option<LocalFacts>,
-    /// Where `local` is `None`, of a pod what is true of each of its addresses.
+    /// Where `local` is `None`, of a pod what is true, of all that its list asks, of each of its addresses.
     pub(crate) each: Vec<(Identity, Truth)>,
 }
 
@@ -93,7 +93,8 @@ impl Chains {
                     made.local = constant(truths, &asked);
                     if made.local.is_none() {
                         let each = truths.iter();
-                        made.each = each.map(|(_, id, truth)| (*id, truth.clone())).collect();
+                        made.each =
+                            each.map(|(_, id, truth)| (*id, restrict(truth, &asked))).collect();
                     }
                 }
                 list.revision.hash(&mut hasher);
@@ -124,14 +125,15 @@ fn asked(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> 
     list.local.iter().copied().chain(answers.map(|answer| answer.2)).collect()
 }
 
+fn restrict(truth: &Truth, asked: &BTreeSet<PredicateId>) -> Truth {
+    truth.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
+}
+
 /// What is true, of all that is asked, for each family, if it is the same for all addresses of that.
 fn constant(truths: &PodTruths, asked: &BTreeSet<PredicateId>) -> Option<LocalFacts> {
-    let of_family = |family: Family| -> Option<Box<[PredicateId]>> {
-        let restrict = |truth: &Truth| -> Box<[PredicateId]> {
-            truth.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
-        };
+    let of_family = |family: Family| -> Option<Truth> {
         let truths = truths.iter().filter(|(of, ..)| *of == family);
-        let mut restricted = truths.map(|(_, _, truth)| restrict(truth));
+        let mut restricted = truths.map(|(_, _, truth)| restrict(truth, asked));
         let first = restricted.next().unwrap_or_default();
         restricted.all(|other| other == first).then_some(first)
     };

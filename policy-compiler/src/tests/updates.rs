@@ -279,3 +279,22 @@ fn an_image_that_is_not_the_last_is_left_alone() {
     assert!(!kept.compiler.update(&older, &kept.model, change));
     assert!(!kept.compiler.update(&kept.image, &kept.model, change), "until another is made");
 }
+
+#[test]
+fn what_no_rule_asks_any_more_is_not_part_of_what_is_true_of_each_address_of_a_pod() {
+    let mut from_red = allow();
+    from_red.source.entities = Some(vec![who("projectcalico.org/namespace == 'red'")]);
+    // One of its two addresses is in a set of namespace red.
+    let cluster = Cluster::new()
+        .pod("blue/a", "", "fd00::3 fd00::4")
+        .network_set("red/n", "", "fd00::/126")
+        .policy(
+            kubernetes("blue/p")
+                .selects("projectcalico.org/namespace == 'blue'")
+                .egress([from_red]),
+        )
+        .policy(global("p").egress([allow().to([nets("0.0.0.0/0 ::/0")])]));
+    let mut kept = Kept::of(cluster.model, BTreeSet::from([name("blue/a")]));
+    assert!(kept.policy(&PolicyName::new(PolicyKind::Global, "", "p"), None), "made anew");
+    kept.is_as_from_nothing();
+}
