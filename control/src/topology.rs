@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 use crate::import::{Cluster, Node, Overlap, Overlay, Pool};
+use crate::interfaces::Interfaces;
 use crate::ipam;
 use crate::manifest::object::EncapsulationMode;
 
@@ -72,6 +73,8 @@ pub struct Topology {
     pub blocks: Vec<IpNet>,
     /// The node's own address of each block ([`ipam::tunnel_address`]), for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
+    /// The node's own addresses, by which a host endpoint with `expectedIPs` finds the uplink.
+    pub addresses: Vec<IpAddr>,
     /// Where other nodes send tunnel packets.
     pub underlay: Option<Ipv4Addr>,
     /// The nodes that send here, and how: by the pools of this node's own blocks.
@@ -95,6 +98,11 @@ impl Topology {
     /// The far ends of all tunnels, in order.
     pub fn peers(&self) -> BTreeSet<Peer> {
         self.receivers().union(&self.senders).copied().collect()
+    }
+
+    /// The interfaces of this node, which is called `node`, that host endpoints may govern.
+    pub fn interfaces<'a>(&'a self, node: &'a str, uplink: &'a str) -> Interfaces<'a> {
+        Interfaces { node, uplink: Some(uplink), addresses: &self.addresses }
     }
 
     /// What is wrong with the cluster as this node sees it.
@@ -285,6 +293,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         prefixes,
         blocks: here.pod_cidrs.clone(),
         tunnel_addresses,
+        addresses: here.internal_ips.clone(),
         underlay: underlay_address(here),
         senders: senders(cluster, name, here),
         vxlan_macs,
@@ -294,6 +303,10 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use manx_policy_compiler::model::{HostEndpoint, Interface};
+
     use super::*;
 
     fn node(ip: &str, subnet: &str, block: &str) -> Node {
@@ -316,11 +329,27 @@ mod tests {
                 cidr: "10.244.0.0/16".parse().unwrap(),
                 overlay: Overlay::Ipip,
                 mode: ipip,
-                nat_outgoing: false,
-                disabled: false,
             }],
             ..Cluster::default()
         }
+    }
+
+    /// The agent keeps its last topology while its own Node cannot be used: what found the uplink by its addresses still does.
+    #[test]
+    fn a_host_endpoint_found_by_address_outlives_the_node_object() {
+        let mut cluster = cluster(EncapsulationMode::Always);
+        let host = HostEndpoint {
+            node: "a".to_owned(),
+            interface: Interface::OfAddresses,
+            addresses: ["172.18.0.2".parse().unwrap()].into(),
+            ..HostEndpoint::broken()
+        };
+        let host = HostEndpoint { broken: false, ..host };
+        cluster.model.host_endpoints.insert("uplink".to_owned(), Arc::new(host));
+        let last = topology(&cluster, "a").unwrap();
+        cluster.nodes.remove("a");
+        assert!(topology(&cluster, "a").is_err());
+        assert_eq!(last.interfaces("a", "eth0").native(&cluster.model), Some("uplink"));
     }
 
     fn leads(ipip: EncapsulationMode, prefix: &str) -> Leads {

@@ -32,7 +32,6 @@ use crate::api::{
 use crate::calc::{self, Calculation, Inputs, Left, Local, Underlay};
 use crate::import::{Cluster, Overlay, import_for};
 use crate::inquiry::Inquiry;
-use crate::interfaces::Interfaces;
 use crate::ipam;
 use crate::store::Store;
 use crate::topology::{self, Topology};
@@ -390,12 +389,6 @@ impl Agent {
         if !self.cluster.in_sync {
             return;
         }
-        let node = self.cluster.nodes.get(&self.name);
-        let interfaces = Interfaces {
-            node: &self.name,
-            uplink: Some(&self.uplink),
-            addresses: node.map(|node| node.internal_ips.as_slice()).unwrap_or_default(),
-        };
         let tables = self.calculation.tables(&Inputs {
             cluster: &self.cluster,
             topology: &self.topology,
@@ -404,7 +397,7 @@ impl Agent {
             host: self.host,
             uplink: None,
             connections: self.connections,
-            interfaces,
+            interfaces: self.topology.interfaces(&self.name, &self.uplink),
         });
         let proved = self.verifier.as_mut().is_none_or(|verifier| {
             verifier.admits(self.store.contents(), self.locals.keys().cloned(), &tables.image)
