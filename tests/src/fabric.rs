@@ -257,8 +257,6 @@ impl Fabric {
             cidr: "10.244.0.0/16".parse().unwrap(),
             overlay: self.overlay,
             mode: EncapsulationMode::Always,
-            nat_outgoing: false,
-            disabled: false,
         }];
         let mut taken: Vec<IpAddr> = Vec::new();
         let endpoints = self.cluster.model.endpoints.clone();

@@ -131,7 +131,7 @@ impl Cluster {
         key: &ObjectKey,
         now: Option<&Stored>,
     ) -> Option<Change> {
-        let name = policy_name(key);
+        let name = policy_name(key)?;
         let before = self.model.policies.remove(&name);
         let problems = self.problems.len();
         if let Some(stored) = now {

@@ -98,10 +98,6 @@ pub struct Pool {
     pub overlay: Overlay,
     /// Between which nodes they are.
     pub mode: EncapsulationMode,
-    /// Whether packets from them to outside of all pools get the node's address.
-    pub nat_outgoing: bool,
-    /// Not to be allocated from; all else holds.
-    pub disabled: bool,
 }
 
 /// Imports everything that the store holds.
@@ -318,7 +314,9 @@ impl Cluster {
     }
 
     fn add_policy(&mut self, key: &ObjectKey, policy: Policy) {
-        self.model.policies.insert(policy_name(key), Arc::new(policy));
+        if let Some(name) = policy_name(key) {
+            self.model.policies.insert(name, Arc::new(policy));
+        }
     }
 
     /// A problem of the node with the inner block: it is as a rule the later mistake.
@@ -367,7 +365,8 @@ fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
     ]
 }
 
-fn policy_name(key: &ObjectKey) -> PolicyName {
+/// `None`: it is no policy.
+fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
     let kind = match key.kind {
         Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
         Kind::AdminNetworkPolicy => PolicyKind::Admin,
@@ -377,9 +376,22 @@ fn policy_name(key: &ObjectKey) -> PolicyName {
         Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
         Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
         Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
-        _ => PolicyKind::Kubernetes,
+        Kind::NetworkPolicy => PolicyKind::Kubernetes,
+        Kind::Namespace
+        | Kind::Node
+        | Kind::Pod
+        | Kind::ServiceAccount
+        | Kind::Service
+        | Kind::EndpointSlice
+        | Kind::IpPool
+        | Kind::Tier
+        | Kind::NetworkSet
+        | Kind::GlobalNetworkSet
+        | Kind::HostEndpoint
+        | Kind::Profile
+        | Kind::FelixConfiguration => return None,
     };
-    PolicyName::new(kind, &key.namespace, &key.name)
+    Some(PolicyName::new(kind, &key.namespace, &key.name))
 }
 
 /// What stands for an enforced policy that is not valid. One of Kubernetes' own isolates, any other denies.
@@ -452,13 +464,7 @@ fn import_pool(pool: &object::IpPool) -> Pool {
         None | Some(EncapsulationMode::Never) => (Overlay::Ipip, pool.ipip_mode),
         mode => (Overlay::Vxlan, mode),
     };
-    Pool {
-        cidr: pool.cidr,
-        overlay,
-        mode: mode.unwrap_or(EncapsulationMode::Never),
-        nat_outgoing: pool.nat_outgoing,
-        disabled: pool.disabled,
-    }
+    Pool { cidr: pool.cidr, overlay, mode: mode.unwrap_or(EncapsulationMode::Never) }
 }
 
 /// Absent is TCP.

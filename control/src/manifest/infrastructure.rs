@@ -175,14 +175,16 @@ pub(super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
             field.warning(out, Cause::Notice(message.to_owned()));
         }
     }
-    Some(IpPool {
-        cidr: net?.trunc(),
-        ipip_mode,
-        vxlan_mode,
-        nat_outgoing: spec
-            .field("natOutgoing")
-            .and_then(|field| field.boolean(out))
-            .unwrap_or(false),
-        disabled: spec.field("disabled").and_then(|field| field.boolean(out)).unwrap_or(false),
-    })
+    if let Some(field) = spec.field("natOutgoing")
+        && field.boolean(out) == Some(true)
+    {
+        let message =
+            "is not done: what pods of this pool send to outside keeps their own addresses";
+        field.warning(out, Cause::Notice(message.to_owned()));
+    }
+    // Pods get addresses from their node's blocks, not from pools.
+    if let Some(field) = spec.field("disabled") {
+        field.boolean(out);
+    }
+    Some(IpPool { cidr: net?.trunc(), ipip_mode, vxlan_mode })
 }

@@ -185,13 +185,16 @@ fn nodes_namespaces_and_pools_are_read_whole() {
     assert_eq!(namespace.labels["kubernetes.io/metadata.name"], "shop");
     assert_eq!(namespace.labels["team"], "a");
 
-    let Object::IpPool(pool) = only(
+    let pool = read(
+        "file.yaml",
         "apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: p}\n\
          spec: {cidr: 10.0.0.0/8, ipipMode: CrossSubnet, vxlanMode: Never, natOutgoing: true, blockSize: 26}\n",
-    ) else {
-        panic!()
-    };
-    assert!(pool.nat_outgoing && !pool.disabled);
+    )
+    .unwrap();
+    let told: Vec<_> = pool.problems.iter().map(|it| (it.severity, it.field.as_str())).collect();
+    assert_eq!(told, [(Severity::Warning, "spec.natOutgoing")]);
+    let State::Valid(pool) = &pool.entries[0].state else { panic!() };
+    let Object::IpPool(pool) = &**pool else { panic!() };
     assert_eq!(pool.ipip_mode, Some(super::object::EncapsulationMode::CrossSubnet));
 }
 

@@ -303,8 +303,6 @@ fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Box<dyn Error>> {
             cidr: format!("{pool}/10").parse()?,
             overlay: Overlay::Ipip,
             mode,
-            nat_outgoing: false,
-            disabled: false,
         });
     }
     let mut pod = |name: String, role: &str, addresses: BTreeSet<IpAddr>| {

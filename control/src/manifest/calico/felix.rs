@@ -35,6 +35,7 @@ pub(in super::super) fn felix_configuration(
             field.warning_at(out, at, Cause::UnknownField { similar: None });
         }
     });
+    unheeded(&spec, out);
     felix.endpoint_to_host = spec
         .field("defaultEndpointToHostAction")
         .filter(|field| !field.is_empty())
@@ -53,6 +54,22 @@ pub(in super::super) fn felix_configuration(
     felix.failsafe_outbound =
         spec.field("failsafeOutboundHostPorts").map(|field| failsafes(&field, out));
     felix
+}
+
+/// Encapsulation is the pools' to ask for, and VXLAN's network and port are the ones that Calico has by default.
+fn unheeded(spec: &Cursor<'_>, out: &mut Findings) {
+    for (key, number) in [("vxlanVNI", 4096), ("vxlanPort", 4789)] {
+        if let Some(field) = spec.field(key).filter(|it| it.node.value != Value::Integer(number)) {
+            let message = format!("is not heeded: it is {number}");
+            field.warning(out, Cause::Notice(message));
+        }
+    }
+    for key in ["ipipEnabled", "vxlanEnabled"] {
+        if let Some(field) = spec.field(key).filter(|it| it.node.value == Value::Boolean(false)) {
+            let message = "is not heeded: the IPPools alone tell what is encapsulated";
+            field.warning(out, Cause::Notice(message.to_owned()));
+        }
+    }
 }
 
 /// A list of objects as in the resource, or the text of Felix's own parameter: parts joined by commas, `none` for none.

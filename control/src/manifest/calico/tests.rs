@@ -546,3 +546,17 @@ fn warning_texts_of_calicos_kinds() {
     ];
     insta::assert_snapshot!(messages(texts, true));
 }
+
+#[test]
+fn what_of_felix_is_not_heeded_is_told_where_it_is_not_as_by_default() {
+    let told = |spec: &str| {
+        let manifest = read("file.yaml", &text("FelixConfiguration", spec)).unwrap();
+        let fields = manifest.problems.into_iter().map(|problem| problem.field);
+        fields.collect::<Vec<String>>()
+    };
+    let other = "vxlanVNI: 5\nvxlanPort: 8472\nvxlanEnabled: false\nipipEnabled: false";
+    let fields = ["spec.vxlanVNI", "spec.vxlanPort", "spec.ipipEnabled", "spec.vxlanEnabled"];
+    assert_eq!(told(other), fields);
+    let default = "vxlanVNI: 4096\nvxlanPort: 4789\nvxlanEnabled: true\nipipEnabled: true";
+    assert!(told(default).is_empty());
+}

@@ -564,10 +564,6 @@ pub struct IpPool {
     pub ipip_mode: Option<EncapsulationMode>,
     /// `spec.vxlanMode`; Never where absent, and where `ipipMode` is not Never.
     pub vxlan_mode: Option<EncapsulationMode>,
-    /// `spec.natOutgoing`.
-    pub nat_outgoing: bool,
-    /// `spec.disabled`.
-    pub disabled: bool,
 }
 
 /// `spec.ipipMode` and `spec.vxlanMode` of an [`IpPool`].
