@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -187,7 +187,13 @@ impl File {
             Err(error) => {
                 self.stamp = None;
                 self.doubtful = None;
-                let cause = Cause::Unreadable(error.to_string());
+                let mut message = error.to_string();
+                if error.kind() == io::ErrorKind::NotFound
+                    && name.contains(char::REPLACEMENT_CHARACTER)
+                {
+                    "its name is not UTF-8: rename it".clone_into(&mut message);
+                }
+                let cause = Cause::Unreadable(message);
                 let fault = Some(Problem::of_file(&Arc::from(name), cause));
                 if self.fault == fault {
                     return Refreshed::Same;
@@ -264,10 +270,29 @@ fn fingerprint_of(name: &str, version: Option<&Version>) -> u64 {
     version.map_or(0, |version| fingerprint((name, version.fingerprint)))
 }
 
+/// Whether a file of this name is taken for a manifest.
+fn is_manifest(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+/// Opens a manifest, or a link to one. A FIFO of such a name would not be opened before somebody writes to it; what has
+/// another name was named by people, who may mean `/dev/stdin`.
+fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
+    let flags = if is_manifest(path) { libc::O_NONBLOCK } else { 0 };
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if is_manifest(path) && !metadata.is_file() {
+        let message = "is no regular file, nor a link to one: replace it by one";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok((file, metadata))
+}
+
 /// The file's text; `None` if it still has the `known` stamp.
 fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
-    let file = std::fs::File::open(path)?;
-    let stamp = Stamp::of(&file.metadata()?);
+    let (file, metadata) = open(path)?;
+    let stamp = Stamp::of(&metadata);
     if known == Some(stamp) {
         return Ok(None);
     }
@@ -281,14 +306,14 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>
     Ok(Some((stamp, text)))
 }
 
-/// The names of the manifests in a directory.
+/// The names of the manifests in a directory. One that is not UTF-8 is there with what stands for the rest, so that no such
+/// file is found and somebody is told.
 pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
-        let manifest = matches!(extension, Some("yaml" | "yml" | "json"));
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let manifest = is_manifest(Path::new(&name));
         // A link to a file is a file; one to nowhere is reported when it is opened.
         if manifest && !name.starts_with('.') && !entry.path().is_dir() {
             names.insert(name);

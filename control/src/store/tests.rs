@@ -1,6 +1,7 @@
 mod changes;
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use std::time::Duration;
@@ -9,7 +10,7 @@ use super::file::Moment;
 use super::{Change, Contents, STANDS, Store, Watcher};
 use crate::manifest::State;
 use crate::manifest::object::{Kind, Object, ObjectKey, Subject};
-use crate::manifest::problem::Severity;
+use crate::manifest::problem::{Problem, Severity};
 
 const POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}\n\
                       spec: {podSelector: {matchLabels: {app: web}}}\n";
@@ -44,6 +45,29 @@ fn put(directory: &Path, name: &str, text: &str) {
     let temporary = directory.join(format!(".{name}.tmp"));
     fs::write(&temporary, text).unwrap();
     fs::rename(temporary, directory.join(name)).unwrap();
+}
+
+#[test]
+fn what_cannot_be_a_manifest_and_is_called_one_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    put(path, "a.yaml", &namespace("a", "x"));
+    std::os::unix::fs::symlink("a.yaml", path.join("b.yaml")).unwrap();
+    assert!(Store::load(path).in_sync);
+    let latin = std::ffi::OsStr::from_bytes(b"p\xe9.yaml");
+    fs::write(path.join(latin), POLICY).unwrap();
+    nix::unistd::mkfifo(&path.join("fifo.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let contents = Store::load(path);
+    assert!(!contents.in_sync);
+    let of_files = contents.problems.iter().filter(|it| it.severity == Severity::Error);
+    let told: Vec<String> = of_files.map(Problem::summary).collect();
+    assert_eq!(
+        told,
+        [
+            "fifo.yaml: cannot be read: is no regular file, nor a link to one: replace it by one",
+            "p\u{fffd}.yaml: cannot be read: its name is not UTF-8: rename it"
+        ]
+    );
 }
 
 #[test]
