@@ -3,6 +3,7 @@
 //! A message is a 4-byte little-endian length and that many bytes of JSON, at most [`MAX_MESSAGE`]. A connection carries
 //! requests and their answers in turn. The socket has mode 0600.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -83,8 +84,8 @@ pub struct PodName {
     pub name: String,
 }
 
-impl std::fmt::Display for PodName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
@@ -136,6 +137,15 @@ pub enum Device {
     Tun,
     /// A veth whose host end is in the agent's own network namespace.
     Veth,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tun => "TUN",
+            Self::Veth => "veth",
+        })
+    }
 }
 
 /// What [`Call::Attach`] made.
@@ -301,7 +311,7 @@ pub struct RouteStatus {
 /// One port.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// The name: `pod:namespace/name`, `host`, `uplink-raw`, `uplink-packet`.
+    /// The name: `pod:namespace/name`, `host`, `uplink-raw`, `uplink-packet`, `uplink-vxlan`.
     pub name: String,
     /// Packets received, super-packets counted in segments.
     pub received_packets: u64,

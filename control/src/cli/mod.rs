@@ -28,7 +28,7 @@ pub use self::error::Error;
 #[derive(Debug, Parser)]
 #[command(name = "manx", version, propagate_version = false, max_term_width = 100)]
 pub struct Manx {
-    /// What to do.
+    /// The command, with its settings.
     #[command(subcommand)]
     pub command: Command,
 }

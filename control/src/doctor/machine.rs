@@ -98,7 +98,7 @@ fn judge_ipip(loaded: bool) -> Check {
     Err(Lack {
         capability: Capability::NoIpipModule,
         found: "the kernel's ipip module is loaded".to_owned(),
-        cost: "it takes Manx's tunnel packets apart a second time, or answers them with errors; IPIP pools are refused"
+        cost: "it takes Manx's tunnel packets apart a second time, or answers them with errors; the agent does not start"
             .to_owned(),
         remedy: "to unload it: sudo ip link delete tunl0; sudo modprobe -r ipip".to_owned(),
     })
@@ -147,7 +147,7 @@ mod tests {
         one core may be used: the worker shares it with the pods' own programs, so throughput is a fraction; widen the affinity (taskset -c 0-N), the container's --cpus or the machine
         kernel.io_uring_disabled is 2: small packets to pods are written one by one: some three for every five with it; to allow it: sudo sysctl -w kernel.io_uring_disabled=0
         io_uring_setup is refused (Function not implemented (os error 38)): small packets to pods are written one by one: some three for every five with it; in a container, allow it in the seccomp profile (docker run --security-opt seccomp=unconfined)
-        the kernel's ipip module is loaded: it takes Manx's tunnel packets apart a second time, or answers them with errors; IPIP pools are refused; to unload it: sudo ip link delete tunl0; sudo modprobe -r ipip
+        the kernel's ipip module is loaded: it takes Manx's tunnel packets apart a second time, or answers them with errors; the agent does not start; to unload it: sudo ip link delete tunl0; sudo modprobe -r ipip
         "#);
         assert!(
             judge_cores(2).is_ok()

@@ -89,7 +89,7 @@ pub struct AgentNamespace {
 }
 
 impl AgentNamespace {
-    /// Makes it, deaf and dumb.
+    /// Makes it, with IPv6 and forwarding off, and no answer to ARP.
     pub fn create() -> Result<Self, Error> {
         let netns = netns::create()?;
         netns::run_in(&netns, || {

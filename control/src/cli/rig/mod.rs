@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode};
-use super::output::Output;
+use super::output::{self, Output};
 use crate::rig::caller::{self, CallError};
 use crate::rig::event::Fault;
 use crate::rig::live::InputError;
@@ -26,7 +26,7 @@ use crate::rig::workdir::{self, Workdir, WorkdirError};
 /// `manx rig ...`.
 #[derive(Debug, Args)]
 pub struct Rig {
-    /// Which.
+    /// The command, with its settings.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -187,8 +187,7 @@ pub fn run(rig: Rig) -> Result<(), Error> {
         }
         Command::Init { directory } => {
             template::write(&directory).map_err(|error| Error::Invalid(error.to_string()))?;
-            println!("{0} is a rig: `manx rig run {0}`", directory.display());
-            Ok(())
+            output::print(&format!("{0} is a rig: `manx rig run {0}`\n", directory.display()))
         }
     }
 }
@@ -220,16 +219,16 @@ fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
 fn list() -> Result<(), Error> {
     for workdir in workdir::running()? {
         // A rig that is being built has no state yet.
-        match State::read(&workdir) {
-            Ok(state) => println!(
-                "{}: {} nodes, {} pods, from {}",
+        output::print(&match State::read(&workdir) {
+            Ok(state) => format!(
+                "{}: {} nodes, {} pods, from {}\n",
                 state.name,
                 state.nodes.len(),
                 state.pods.len(),
                 state.source.display()
             ),
-            Err(_) => println!("{}: being built", workdir.name()),
-        }
+            Err(_) => format!("{}: being built\n", workdir.name()),
+        })?;
     }
     Ok(())
 }
@@ -240,25 +239,28 @@ fn status(named: &Named) -> Result<(), Error> {
     let ips = |ips: &[std::net::IpAddr]| {
         ips.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ")
     };
-    println!(
-        "rig {} from {}, files in {}",
-        state.name,
-        state.source.display(),
-        workdir.path().display()
-    );
-    println!("outside: {}", ips(&state.outside));
+    let mut lines = vec![
+        format!(
+            "rig {} from {}, files in {}",
+            state.name,
+            state.source.display(),
+            workdir.path().display()
+        ),
+        format!("outside: {}", ips(&state.outside)),
+    ];
     for node in &state.nodes {
-        println!(
+        lines.push(format!(
             "node/{}: {}; agent at {}",
             node.name,
             ips(&node.addresses),
             node.socket.display()
-        );
+        ));
         for pod in state.pods.iter().filter(|pod| pod.node == node.name) {
-            println!("  {}: {} ({:?})", pod.name, ips(&pod.addresses), pod.device);
+            lines.push(format!("  {}: {} ({})", pod.name, ips(&pod.addresses), pod.device));
         }
     }
-    Ok(())
+    lines.push(String::new());
+    output::print(&lines.join("\n"))
 }
 
 #[cfg(test)]
