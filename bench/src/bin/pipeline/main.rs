@@ -5,6 +5,7 @@
 //! Cycles are those of the time-stamp counter, whose rate is constant, whatever the core's frequency is at the moment.
 //! What generator and sink cost is measured by runs without a decision between them, and taken off.
 
+mod beside;
 mod node;
 mod rows;
 mod station;
@@ -53,8 +54,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rate = rate();
     describe(&arguments, rate);
     let rows: Vec<&Row> = ROWS.iter().filter(|row| wanted(row.name)).collect();
-    if rows.is_empty() {
-        let known = ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+    let besides: Vec<_> = beside::ALL.iter().filter(|(name, _)| wanted(name)).collect();
+    if rows.is_empty() && besides.is_empty() {
+        let known = ROWS.iter().map(|row| row.name).chain(beside::ALL.iter().map(|it| it.0));
+        let known = known.collect::<Vec<_>>().join(", ");
         return Err(format!("found {:?}, expected of {known}", arguments.rows).into());
     }
     let mut table = Table::new();
@@ -78,7 +81,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             format!("<= {}", row.goal),
         ]);
     }
-    println!("{table}");
+    if !rows.is_empty() {
+        println!("{table}\n");
+    }
+    for (_, beside) in besides {
+        println!("- {}", beside(arguments.rounds)?);
+    }
     Ok(())
 }
 

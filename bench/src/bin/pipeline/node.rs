@@ -124,16 +124,16 @@ impl Default for Shape {
 
 /// See the module.
 pub(crate) struct Node {
-    cluster: Cluster,
-    locals: BTreeMap<ObjectName, Local>,
+    pub(crate) cluster: Cluster,
+    pub(crate) locals: BTreeMap<ObjectName, Local>,
     calculation: Calculation,
     owned: bool,
-    tables: Tables,
+    pub(crate) tables: Tables,
     pub(crate) counters: Arc<WorkerCounters>,
     stations: BTreeMap<PortId, (Station, Arc<PortCounters>)>,
-    commands: Sender<Command>,
-    /// Unread: what is dropped here is an error anyway.
-    _reports: Receiver<Report>,
+    pub(crate) commands: Sender<Command>,
+    /// What the worker gives back.
+    pub(crate) reports: Receiver<Report>,
     worker: Worker,
     start: Instant,
 }
@@ -173,7 +173,7 @@ impl Node {
             counters,
             stations: BTreeMap::new(),
             commands,
-            _reports: reports,
+            reports,
             worker,
             start: Instant::now(),
         };
@@ -189,7 +189,7 @@ impl Node {
     }
 
     /// Makes tables of what the cluster is now.
-    fn calculate(&mut self) -> Result<Tables, Box<dyn Error>> {
+    pub(crate) fn calculate(&mut self) -> Result<Tables, Box<dyn Error>> {
         let topology = topology(&self.cluster, NAME)?;
         let underlay = Underlay {
             mtu: MTU,
@@ -215,7 +215,7 @@ impl Node {
     }
 
     /// Hands the worker the tables.
-    fn publish(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn publish(&mut self) -> Result<(), Box<dyn Error>> {
         self.tell(Command::Publish(Arc::new(self.tables.clone())))
     }
 
@@ -226,7 +226,7 @@ impl Node {
 
     /// One turn as the worker's own loop makes it, but for ageing.
     #[inline]
-    fn turn(&mut self) -> usize {
+    pub(crate) fn turn(&mut self) -> usize {
         let now = self.start.elapsed();
         self.worker.obey();
         self.worker.turn(now)

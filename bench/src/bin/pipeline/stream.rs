@@ -31,6 +31,8 @@ pub(crate) enum Way {
     Back,
     /// Their answers, out of their nodes' tunnels.
     Tunnelled,
+    /// From peers that begin flows with the client.
+    Knock,
 }
 
 /// The packets of `flows` flows between the client and its peers, in turn, for ever.
@@ -55,6 +57,13 @@ impl Stream {
         Self::new(peers, way, first, flows, protocol::UDP, &transport)
     }
 
+    /// TCP with these flags.
+    pub(crate) fn tcp(peers: &Arc<Peers>, way: Way, first: u32, flows: u32, flags: u8) -> Self {
+        let mut transport = [0; LEN - IP];
+        (transport[12], transport[13]) = (5 << 4, flags);
+        Self::new(peers, way, first, flows, protocol::TCP, &transport)
+    }
+
     fn new(
         peers: &Arc<Peers>,
         way: Way,
@@ -66,7 +75,7 @@ impl Stream {
         let nowhere = Ipv4Addr::UNSPECIFIED;
         let (source, destination) = match way {
             Way::Forth => (CLIENT, nowhere),
-            Way::Back | Way::Tunnelled => (nowhere, CLIENT),
+            Way::Back | Way::Tunnelled | Way::Knock => (nowhere, CLIENT),
         };
         let inner = ip(LEN, protocol, source, destination);
         let mut template = Vec::new();
@@ -116,6 +125,7 @@ impl Stream {
         let (at, ports) = match self.way {
             Way::Forth => (DESTINATION, [source, destination]),
             Way::Back | Way::Tunnelled => (SOURCE, [destination, source]),
+            Way::Knock => (SOURCE, [source, destination]),
         };
         address(inner, at, peer, self.sums[0]);
         inner[IP..IP + 2].copy_from_slice(&ports[0].to_be_bytes());

@@ -1,0 +1,275 @@
+//! What must not suffer from what happens beside it.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use manx_bench::cores::pin;
+use manx_bench::statistics::Summary;
+use manx_dataplane::sys::clock::ticks;
+use manx_dataplane::tables::Tables;
+use manx_dataplane::wire::{protocol, tcp};
+use manx_dataplane::worker::Command;
+use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::model::{Direction, Endpoint, Model, ObjectName};
+use manx_policy_compiler::update::PodChange;
+
+use crate::node::{CLIENT_PORT, HOST, Node, Peers, Rules, Shape};
+use crate::rows::WHOLE;
+use crate::stream::{Stream, Way};
+
+/// Measures one and says what was found; it is given the number of rounds.
+type Beside = fn(usize) -> Result<String, Box<dyn Error>>;
+
+/// By name.
+pub(crate) const ALL: &[(&str, Beside)] = &[("swap", swap), ("flood", flood), ("churn", churn)];
+
+/// How long one round of each lasts.
+const ROUND: Duration = Duration::from_millis(500);
+const FLOWS: u32 = 1000;
+/// Where control's thread runs; the worker is elsewhere unless it was told otherwise.
+const CONTROL_CORE: usize = 0;
+
+/// Flows that both sides have spoken in, and the stream of their packets.
+fn established(node: &mut Node, flows: u32) -> Stream {
+    let peers = Peers::far(1, false);
+    let forth = Stream::udp(&peers, Way::Forth, 0, flows);
+    node.station(CLIENT_PORT).load(forth.clone().in_order(), flows.into(), WHOLE);
+    node.run();
+    node.station(HOST).load(Stream::udp(&peers, Way::Back, 0, flows), flows.into(), WHOLE);
+    node.run();
+    forth
+}
+
+/// Packets as fast as they go for a while: how many, ticks of all, and ticks of each batch.
+fn load(node: &mut Node, stream: &Stream, batches: &mut Vec<f64>) -> (u64, u64) {
+    node.station(CLIENT_PORT).load(stream.clone(), u64::MAX, WHOLE);
+    let (began, start) = (Instant::now(), ticks());
+    let mut packets = 0;
+    let mut last = start;
+    while began.elapsed() < ROUND {
+        packets += node.turn() as u64;
+        let now = ticks();
+        batches.push(now.wrapping_sub(last) as f64);
+        last = now;
+    }
+    node.station(CLIENT_PORT).unload();
+    (packets, last.wrapping_sub(start))
+}
+
+/// The value below which all but one in a thousand lie.
+fn p999(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() * 999 / 1000).copied().unwrap_or_default()
+}
+
+fn summary(values: &[f64]) -> Result<Summary, Box<dyn Error>> {
+    Summary::of(values).ok_or_else(|| "no rounds were asked for".into())
+}
+
+/// Policy exchanged every millisecond, whole, under full load: each flow is judged again by each.
+fn swap(rounds: usize) -> Result<String, Box<dyn Error>> {
+    let mut node = Node::new(Shape { rules: Rules::Pods(1000), ..Shape::default() })?;
+    let mut other = Node::new(Shape { rules: Rules::Pods(1001), ..Shape::default() })?;
+    let stream = established(&mut node, FLOWS);
+    let worlds = [node.tables.clone(), other.calculate()?];
+    let (mut quiet, mut swapping, mut published) = (Vec::new(), Vec::new(), 0);
+    let before = node.left().0;
+    let mut packets = 0;
+    let mut costs = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        let (count, spent) = load(&mut node, &stream, &mut quiet);
+        costs[0].push(spent as f64 / count as f64);
+        packets += count;
+        let stop = AtomicBool::new(false);
+        let (commands, stopped) = (node.commands.clone(), &stop);
+        let (made, (count, spent)) = std::thread::scope(|scope| {
+            let publisher = scope.spawn(|| publish(&worlds, &commands, published, stopped));
+            let passed = load(&mut node, &stream, &mut swapping);
+            stop.store(true, Ordering::Relaxed);
+            (publisher.join().unwrap_or_default(), passed)
+        });
+        published += made;
+        costs[1].push(spent as f64 / count as f64);
+        packets += count;
+        // What was retired is freed outside of the rounds.
+        node.reports.try_iter().for_each(drop);
+    }
+    let lost = packets - (node.left().0 - before);
+    let [before, after] = [summary(&costs[0])?, summary(&costs[1])?];
+    Ok(format!(
+        "swap: {published} policies published while {packets} packets of {FLOWS} flows passed: {lost} lost; \
+         ticks per packet {} quiet, {} swapping; p99.9 of a batch {:.0} quiet, {:.0} swapping",
+        before.show(0),
+        after.show(0),
+        p999(&mut quiet),
+        p999(&mut swapping),
+    ))
+}
+
+/// Publishes one world and the other in turn; how often.
+fn publish(
+    worlds: &[Tables; 2],
+    commands: &crossbeam::channel::Sender<Command>,
+    published: u64,
+    stop: &AtomicBool,
+) -> u64 {
+    pin(CONTROL_CORE);
+    let mut made = 0;
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+        made += 1;
+        let mut tables = worlds[made as usize % 2].clone();
+        // No two that a worker is given have one version, and the rules of each mean something else.
+        let number = 2 + published + made;
+        tables.version += number;
+        for endpoint in tables.endpoints.iter_mut().flatten() {
+            endpoint.revision += number as u32 * 16;
+        }
+        if commands.send(Command::Publish(Arc::new(tables))).is_err() {
+            break;
+        }
+    }
+    made
+}
+
+/// SYNs of flows that were never seen, one for each packet of an established flow, into a table that they fill many times.
+fn flood(_: usize) -> Result<String, Box<dyn Error>> {
+    const TABLE: usize = 1 << 16;
+    const SYNS: u64 = 4 << 20;
+    let mut node = Node::new(Shape { flows: TABLE, ..Shape::default() })?;
+    let peers = Peers::far(1, false);
+    let stream = established(&mut node, FLOWS);
+    let flood = Stream::tcp(&peers, Way::Knock, 0, u32::MAX, tcp::flag::SYN).in_order();
+    // Once round, so that all memory that a full table takes is taken.
+    node.station(HOST).load(flood, 2 * TABLE as u64, WHOLE);
+    node.run();
+    let (before_flood, before) = (resident()?, node.left().0);
+    let Some(flood) = node.station(HOST).unload() else { return Err("no flood".into()) };
+    node.station(HOST).load(flood, SYNS, WHOLE);
+    node.station(CLIENT_PORT).load(stream, SYNS, WHOLE);
+    let start = ticks();
+    let packets = node.run();
+    let spent = ticks().wrapping_sub(start);
+    let more = resident()?.saturating_sub(before_flood);
+    let lost = packets - (node.left().0 - before);
+    let flows = node.flows()?;
+    let kept = flows.iter().filter(|flow| flow.key().protocol() == protocol::UDP).count();
+    Ok(format!(
+        "flood: {SYNS} SYNs of new flows beside as many packets of {FLOWS} established ones, a table of {TABLE}: {lost} of \
+         all packets lost, {kept} of the established flows kept; {:.0} ticks per packet; {} KiB more resident than before",
+        spent as f64 / packets as f64,
+        more,
+    ))
+}
+
+/// KiB of this process in memory.
+fn resident() -> Result<u64, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    Ok(kib.ok_or("found no VmRSS in /proc/self/status, expected one")?.parse()?)
+}
+
+const PODS: u32 = 100_000;
+const CHANGES_PER_SECOND: u32 = 1000;
+
+/// Pods of other nodes that come and go in tables of 100,000, while packets pass.
+fn churn(rounds: usize) -> Result<String, Box<dyn Error>> {
+    let mut node = Node::new(Shape::default())?;
+    let stream = established(&mut node, 100_000);
+    let mut model = node.cluster.model.clone();
+    let names: Vec<ObjectName> =
+        (0..PODS).map(|at| ObjectName::new("shop", format!("more-{at}"))).collect();
+    for (at, name) in (0..).zip(&names) {
+        let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 140, 0, 0)) + at);
+        let role = if at % 2 == 0 { "server" } else { "other" };
+        let pod = Endpoint {
+            labels: [("role".to_owned(), role.to_owned())].into(),
+            addresses: BTreeSet::from([IpAddr::V4(address)]),
+            ..Endpoint::default()
+        };
+        model.endpoints.insert(name.clone(), Arc::new(pod));
+    }
+    let mut compiler = Compiler::new();
+    let image = Arc::new(compiler.compile(&model, &node.locals.keys().cloned().collect()));
+    for (name, local) in &node.locals {
+        if let Some(endpoint) = &mut node.tables.endpoints[local.index as usize] {
+            let chain = |direction| image.chain(name, direction).ok_or("a pod without policy");
+            endpoint.ingress = chain(Direction::Ingress)?;
+            endpoint.egress = chain(Direction::Egress)?;
+        }
+    }
+    node.tables.version += 1;
+    node.tables.image = Arc::clone(&image);
+    node.publish()?;
+    let (mut quiet, mut churning) = (Vec::new(), Vec::new());
+    let (changes, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let mut ratios = Vec::new();
+    let mut batches = Vec::new();
+    for _ in 0..rounds {
+        batches.clear();
+        let (count, spent) = load(&mut node, &stream, &mut batches);
+        quiet.push(spent as f64 / count as f64);
+        let stop = AtomicBool::new(false);
+        let (count, spent) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pin(CONTROL_CORE);
+                let began = Instant::now();
+                let mut made = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let due =
+                        began.elapsed().as_millis() as u64 * u64::from(CHANGES_PER_SECOND) / 1000;
+                    for _ in made..due {
+                        let at = changes.fetch_add(1, Ordering::Relaxed);
+                        if !change(&mut compiler, &image, &mut model, &names, at) {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    made = due;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            batches.clear();
+            let passed = load(&mut node, &stream, &mut batches);
+            stop.store(true, Ordering::Relaxed);
+            passed
+        });
+        churning.push(spent as f64 / count as f64);
+        ratios.extend(quiet.last().zip(churning.last()).map(|(quiet, churning)| churning / quiet));
+    }
+    Ok(format!(
+        "churn: {} changes in place of {PODS} pods, {CHANGES_PER_SECOND} a second, {} refused; ticks per packet of 100,000 flows: \
+         {} quiet, {} churning; {} of quiet (goal <= 1.1)",
+        changes.into_inner(),
+        refused.into_inner(),
+        summary(&quiet)?.show(0),
+        summary(&churning)?.show(0),
+        summary(&ratios)?.show(2),
+    ))
+}
+
+/// A pod goes, or comes back; whether the image could follow in place.
+fn change(
+    compiler: &mut Compiler,
+    image: &manx_policy_compiler::image::Image,
+    model: &mut Model,
+    names: &[ObjectName],
+    at: u64,
+) -> bool {
+    let name = &names[(at / 2) as usize % names.len()];
+    let Some(pod) = model.endpoints.get(name).cloned() else { return false };
+    // What the model says of a pod that has gone is what it will be when it is back.
+    if at.is_multiple_of(2) {
+        model.endpoints.remove(name);
+        let done =
+            compiler.update(image, model, PodChange { name, before: Some(&pod), after: None });
+        model.endpoints.insert(name.clone(), pod);
+        done
+    } else {
+        compiler.update(image, model, PodChange { name, before: None, after: Some(&pod) })
+    }
+}
