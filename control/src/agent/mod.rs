@@ -3,6 +3,7 @@
 mod capture;
 mod denials;
 pub mod device;
+mod fault;
 pub mod host_device;
 mod node;
 pub mod pod_device;
@@ -296,6 +297,7 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
             }
             _ = tick.tick() => {
                 agent.read_reports();
+                agent.retry();
                 if let Some(error) = agent.failed.take() {
                     return Err(error);
                 }

@@ -19,6 +19,7 @@ use manx_policy_compiler::model::ObjectName;
 use super::capture;
 use super::denials::Denials;
 use super::device::AgentNamespace;
+use super::fault::Fault;
 use super::host_device::HostDevice;
 use super::pod_device::{self, Attachment, PodDevice};
 use super::port_ids::PortIds;
@@ -82,6 +83,8 @@ pub(super) struct Agent {
     /// The last number of an attachment.
     attachments: u32,
     uplink: String,
+    /// Why VXLAN's socket is not open, while a tunnel asks for it.
+    pub(super) vxlan_fault: Fault,
     /// Whoever proves tables before they are published, if somebody does.
     pub(super) verifier: Option<Verifier>,
 }
@@ -143,6 +146,7 @@ impl Agent {
             port_ids: PortIds::default(),
             attachments: 0,
             uplink: parts.uplink,
+            vxlan_fault: Fault::default(),
             verifier: parts.verifier,
         };
         agent.host.port = agent.plug("host".to_owned(), parts.host)?;
@@ -301,22 +305,33 @@ impl Agent {
         self.underlay.mtu.saturating_sub(most as u32)
     }
 
-    /// Opens VXLAN's socket when the first tunnel asks for it. Until that works those tunnels lead nowhere.
-    fn open_vxlan(&mut self) {
+    /// Opens VXLAN's socket when the first tunnel asks for it. Until that works those tunnels lead nowhere. Returns whether
+    /// it has been opened now.
+    fn open_vxlan(&mut self) -> bool {
         let wanted = self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan);
         let Some(local) =
             self.topology.underlay.filter(|_| wanted && self.underlay.vxlan.is_none())
         else {
-            return;
-        };
-        match uplink::vxlan(local) {
-            Ok(socket) => match self.plug("uplink-vxlan".to_owned(), socket) {
-                Ok(port) => self.underlay.vxlan = Some(port),
-                Err(error) => tracing::error!(%error, "no port for VXLAN"),
-            },
-            Err(error) => {
-                tracing::error!(%error, "nodes behind VXLAN cannot be reached");
+            if !wanted {
+                self.vxlan_fault = Fault::default();
             }
+            return false;
+        };
+        let opened = match uplink::vxlan(local) {
+            Ok(socket) => self
+                .plug("uplink-vxlan".to_owned(), socket)
+                .map_err(|error| format!("no port for VXLAN: {error}")),
+            Err(error) => Err(format!("nodes behind VXLAN cannot be reached: {error}")),
+        };
+        let Some(port) = self.vxlan_fault.settle(opened) else { return false };
+        self.underlay.vxlan = Some(port);
+        true
+    }
+
+    /// Tries again what did not work.
+    pub(super) fn retry(&mut self) {
+        if self.vxlan_fault.message().is_some() && self.open_vxlan() {
+            self.publish();
         }
     }
 

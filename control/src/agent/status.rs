@@ -71,7 +71,8 @@ fn noted(agent: &Agent) -> Vec<NotedCount> {
 
 fn invalid(agent: &Agent) -> Vec<String> {
     let problems = agent.cluster.problems.iter().map(Problem::summary);
-    problems.chain(agent.topology.problems()).collect()
+    let vxlan = agent.vxlan_fault.message().map(str::to_owned);
+    problems.chain(agent.topology.problems()).chain(vxlan).collect()
 }
 
 fn endpoints(agent: &Agent) -> Vec<EndpointStatus> {
