@@ -1,7 +1,7 @@
 //! The calculation: cluster, topology and this node's attachments to the dataplane's tables.
 //!
 //! It depends on the current state only, never on the way there, but for what must outlive a table: indexes of tunnels, the
-//! route generation and the revisions by which a flow tells that its way or its policy has changed, and what rules counted.
+//! revisions by which a flow tells that its policy has changed, and what rules counted.
 
 mod follow;
 
@@ -97,8 +97,8 @@ pub struct Calculation {
     /// The number of each node to which there has been a tunnel.
     tunnel_nodes: BTreeMap<Ipv4Addr, u32>,
     version: u64,
-    route_generation: u32,
-    ways: Option<Ways>,
+    /// Of the last tables.
+    routes: BTreeMap<IpNet, Via>,
     /// Of the attached pods.
     revisions: BTreeMap<ObjectName, Revision>,
     /// The last number of a revision.
@@ -133,15 +133,6 @@ struct Counted {
 /// back goes on counting where it stopped.
 const KEPT_SLOTS: usize = 1024;
 
-/// What a flow's remembered way depends on.
-#[derive(PartialEq)]
-struct Ways {
-    routes: BTreeMap<IpNet, Via>,
-    endpoints: BTreeMap<u32, (PortId, u32)>,
-    tunnels: Vec<Option<Tunnel>>,
-    host: [Option<(PortId, u32)>; 2],
-}
-
 impl Calculation {
     /// Makes the next tables.
     pub fn tables(&mut self, inputs: &Inputs<'_>) -> Tables {
@@ -161,29 +152,15 @@ impl Calculation {
                 Some((key, self.tunnel_index(peer)?))
             })
             .collect();
-        let ways = Ways {
-            routes,
-            endpoints: inputs
-                .locals
-                .values()
-                .map(|local| (local.index, (local.port, local.mtu)))
-                .collect(),
-            tunnels: tunnels.clone(),
-            host: [Some(inputs.host), inputs.uplink].map(|it| it.map(|it| (it.port, it.mtu))),
-        };
         let map = PrefixMap::build(
             Via::NoRoute.encode(),
-            ways.routes.iter().map(|(net, via)| (*net, via.encode())),
+            routes.iter().map(|(net, via)| (*net, via.encode())),
         );
-        if self.ways.as_ref() != Some(&ways) {
-            self.route_generation = self.route_generation.wrapping_add(1);
-            self.ways = Some(ways);
-        }
+        self.routes = routes;
         self.version += 1;
         self.count(&image);
         Tables {
             version: self.version,
-            route_generation: self.route_generation,
             endpoints: self.endpoints(inputs, &image),
             host_policy: self.host_policy(inputs, &image, hosts),
             image,
@@ -354,7 +331,7 @@ impl Calculation {
 
     /// The routes of the last tables.
     pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, Via)> + '_ {
-        self.ways.iter().flat_map(|ways| ways.routes.iter().map(|(net, via)| (*net, *via)))
+        self.routes.iter().map(|(net, via)| (*net, *via))
     }
 
     /// What a counter slot counts.

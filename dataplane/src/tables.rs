@@ -207,8 +207,6 @@ pub struct Tables {
     /// Counts publications, from 1: no two tables that a worker is given have the same. A flow that was looked at under
     /// another one looks at everything again.
     pub version: u64,
-    /// Changes when any route, tunnel or endpoint port changes.
-    pub route_generation: u32,
     /// The classifier.
     pub image: Arc<Image>,
     /// Address to [`Via`], longest prefix first.
@@ -242,7 +240,6 @@ impl Tables {
     pub fn closed() -> Self {
         Self {
             version: 0,
-            route_generation: 0,
             image: Arc::new(Image::default()),
             routes: Arc::new(PrefixMap::new(Via::NoRoute.encode())),
             endpoints: Vec::new(),
