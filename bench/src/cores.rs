@@ -75,6 +75,17 @@ impl Cores {
     }
 }
 
+/// How many processors the machine has, and of what model, for the head of a report.
+pub fn processors() -> String {
+    let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let count = machine.lines().filter(|line| line.starts_with("processor")).count();
+    let model = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("a processor of unknown model", |(_, model)| model.trim());
+    format!("{count} x {model}")
+}
+
 /// The cores that this process may use.
 fn allowed() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return vec![0] };

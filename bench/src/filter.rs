@@ -27,7 +27,7 @@ pub fn other_rule(index: usize) -> (String, usize) {
 
 impl Filter {
     /// What loads a whole set of rules.
-    pub const fn program(self) -> &'static str {
+    const fn program(self) -> &'static str {
         match self {
             Self::Nftables => "nft",
             Self::Iptables => "iptables-legacy-restore",
@@ -36,9 +36,10 @@ impl Filter {
 
     /// Why this filter cannot be measured here, if so.
     pub fn is_missing(self) -> Option<String> {
-        let (program, package) = match self {
-            Self::Nftables => ("nft", "nftables"),
-            Self::Iptables => ("iptables-legacy-restore", "iptables"),
+        let program = self.program();
+        let package = match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
         };
         let found = Command::new(program).arg("--version").output().is_ok();
         (!found).then(|| {

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use manx_bench::agents::{self, AGENT};
 use manx_bench::comparison::{self, Comparison, Paths};
-use manx_bench::cores::{Cores, Placement};
+use manx_bench::cores::{Cores, Placement, processors};
 use manx_bench::error::Error;
 use manx_bench::path::Between;
 use manx_bench::statistics::{Pair, Summary};
@@ -91,14 +91,8 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
 }
 
 fn describe(arguments: &Arguments, cores: Cores) {
-    let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processors = machine.lines().filter(|line| line.starts_with("processor")).count();
-    let model = machine
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
-        .map_or("a processor of unknown model", |(_, model)| model.trim());
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    println!("{processors} x {model}, Linux {}", kernel.trim());
+    println!("{}, Linux {}", processors(), kernel.trim());
     println!(
         "{} pairs (the other, Manx, the other, Manx, ...) of {} s each",
         arguments.rounds, arguments.seconds

@@ -365,8 +365,8 @@ fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
     ]
 }
 
-/// `None`: it is no policy.
-fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
+/// What the model calls a policy. `None`: it is none.
+pub(crate) fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
     let kind = match key.kind {
         Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
         Kind::AdminNetworkPolicy => PolicyKind::Admin,

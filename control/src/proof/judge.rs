@@ -5,13 +5,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use manx_policy_compiler::model::{
-    Action, Direction, Noted, PolicyKind, PolicyName, Reason, RuleName, Shown, Transport, Verdict,
+    Action, Direction, Noted, Reason, RuleName, Shown, Transport, Verdict,
 };
 use manx_policy_compiler::prove::{Expected, Judge};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 use manx_policy_compiler::witness::{Atoms, Bounds, Peers};
 
-use crate::manifest::object::{Kind, ObjectKey, calico};
+use crate::import::policy_name;
+use crate::manifest::object::{Kind, calico};
 use crate::oracle::{self, Explanation, Oracle, Packet, Place, Staged};
 
 /// Judges by the objects alone.
@@ -126,8 +127,8 @@ impl ByObjects<'_> {
             }
             Explanation::NoEndpoint | Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
             Explanation::InvalidPolicies(policies) => {
-                let named = policies.iter().map(|key| Reason::Broken(direction, policy_name(key)));
-                return named.collect();
+                let named = policies.iter().filter_map(policy_name);
+                return named.map(|name| Reason::Broken(direction, name)).collect();
             }
             Explanation::InvalidHostEndpoints(hosts) => {
                 return hosts.into_iter().map(|it| Reason::BrokenHost(direction, it)).collect();
@@ -142,11 +143,12 @@ impl ByObjects<'_> {
                 }
             }
             Explanation::TierEnd { policies, .. } => {
-                policies.first().map(|first| Reason::Isolated(direction, policy_name(first)))
+                let first = policies.first().and_then(policy_name);
+                first.map(|first| Reason::Isolated(direction, first))
             }
             Explanation::NotForwarded => {
-                let first = self.oracle.first_asked(&end.seen);
-                first.map(|first| Reason::Isolated(direction, policy_name(first)))
+                let first = self.oracle.first_asked(&end.seen).and_then(policy_name);
+                first.map(|first| Reason::Isolated(direction, first))
             }
             Explanation::MissingProfile(profile) => {
                 Some(Reason::MissingProfile(direction, profile))
@@ -191,26 +193,11 @@ const fn action(staged: &Staged) -> Action {
     }
 }
 
-fn policy_name(key: &ObjectKey) -> PolicyName {
-    let kind = match key.kind {
-        Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
-        Kind::AdminNetworkPolicy => PolicyKind::Admin,
-        Kind::BaselineAdminNetworkPolicy => PolicyKind::BaselineAdmin,
-        Kind::CalicoNetworkPolicy => PolicyKind::Calico,
-        Kind::GlobalNetworkPolicy => PolicyKind::Global,
-        Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
-        Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
-        Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
-        _ => PolicyKind::Kubernetes,
-    };
-    PolicyName::new(kind, &key.namespace, &key.name)
-}
-
 fn rule_name(rule: &oracle::RuleName) -> Option<RuleName> {
     let direction = match rule.direction {
         oracle::Direction::Ingress => Direction::Ingress,
         oracle::Direction::Egress => Direction::Egress,
     };
     let index = u32::try_from(rule.index).ok()?;
-    Some(RuleName { policy: policy_name(&rule.policy), direction, index })
+    Some(RuleName { policy: policy_name(&rule.policy)?, direction, index })
 }

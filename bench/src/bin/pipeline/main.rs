@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
+use manx_bench::cores::processors;
 use manx_dataplane::sys::clock::{UNIT, ticks};
 
 use rows::{ROWS, Row};
@@ -112,13 +113,7 @@ fn rate() -> f64 {
 }
 
 fn describe(arguments: &Arguments, rate: f64) {
-    let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processors = machine.lines().filter(|line| line.starts_with("processor")).count();
-    let model = machine
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
-        .map_or("a processor of unknown model", |(_, model)| model.trim());
-    println!("{processors} x {model}, {UNIT} at {:.2} GHz, core {}", rate / 1e9, arguments.core);
+    println!("{}, {UNIT} at {:.2} GHz, core {}", processors(), rate / 1e9, arguments.core);
     println!("{} runs of {} packets each\n", arguments.rounds, arguments.packets);
     if cfg!(debug_assertions) {
         println!("NOT OPTIMISED: build it with --release\n");
