@@ -1,0 +1,373 @@
+//! From the policies of a model to the lists of endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use ipnet::IpNet;
+
+use super::ordered::Ordered;
+use super::{
+    Candidates, List, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId,
+    Resolved, ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
+    Vocabulary,
+};
+use crate::model::{
+    Action, DefaultAction, Direction, End, Entity, Family, Model, Noted, Policy, PolicyKind,
+    PolicyName, PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
+};
+use crate::selector::Selector;
+
+/// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them.
+pub fn resolve(model: &Model, local: &BTreeSet<LocalName>) -> Resolved {
+    resolve_in(model, local, &mut Vocabulary::default(), &mut Candidates::default())
+}
+
+/// The same in the numbers of a vocabulary, to which what is new is added.
+pub(crate) fn resolve_in(
+    model: &Model,
+    local: &BTreeSet<LocalName>,
+    vocabulary: &mut Vocabulary,
+    candidates: &mut Candidates,
+) -> Resolved {
+    let mut resolver = Resolver::new(model, local, vocabulary, candidates);
+    for name in local {
+        let lists = resolver.endpoint(name);
+        if let Some(lists) = lists {
+            resolver.resolved.endpoints.insert(name.clone(), lists);
+        }
+    }
+    let Resolver { mut resolved, vocabulary, .. } = resolver;
+    resolved.predicates.clone_from(&vocabulary.all);
+    resolved.questions.clone_from(&vocabulary.questions);
+    resolved
+}
+struct Resolver<'m, 'v> {
+    model: &'m Model,
+    ordered: Ordered<'m>,
+    lists: AHashMap<List, usize>,
+    vocabulary: &'v mut Vocabulary,
+    resolved: Resolved,
+}
+
+impl<'m, 'v> Resolver<'m, 'v> {
+    fn new(
+        model: &'m Model,
+        local: &BTreeSet<LocalName>,
+        vocabulary: &'v mut Vocabulary,
+        candidates: &mut Candidates,
+    ) -> Self {
+        let mut resolver = Self {
+            model,
+            ordered: Ordered::new(model, local, candidates),
+            lists: AHashMap::new(),
+            vocabulary,
+            resolved: Resolved::default(),
+        };
+        for family in Family::ALL {
+            resolver.predicate(Predicate::Family(family));
+        }
+        resolver
+    }
+
+    fn endpoint(&mut self, name: &LocalName) -> Option<BTreeMap<(Stage, Direction), usize>> {
+        let model = self.model;
+        let mut broken = None;
+        let (selecting, stages, profiles): (_, &[Stage], &[String]) =
+            if let Some(pod) = model.endpoints.get(name) {
+                (self.ordered.selecting(&model.pod_view(name, pod)), &[Stage::Pod], &[])
+            } else {
+                let host = model.host_endpoints.get(&name.name);
+                let host = host.filter(|_| name.namespace.is_empty())?;
+                broken = host.broken.then_some(name.name.as_str());
+                let inherited = model.inherited(host);
+                let view = Model::host_view(host, &inherited);
+                (self.ordered.selecting(&view), &Stage::OF_HOST, &host.profiles)
+            };
+        let mut lists = BTreeMap::new();
+        for stage in stages {
+            for direction in Direction::ALL {
+                let index = match broken {
+                    Some(host) => self.list_of_broken(*stage, direction, host),
+                    None => self.list(*stage, direction, &selecting, profiles),
+                };
+                lists.insert((*stage, direction), index);
+            }
+        }
+        Some(lists)
+    }
+
+    fn list(
+        &mut self,
+        stage: Stage,
+        direction: Direction,
+        selecting: &[(&'m PolicyName, &'m Policy)],
+        profiles: &[String],
+    ) -> usize {
+        let speaking: Vec<_> = selecting
+            .iter()
+            .copied()
+            .filter(|(_, policy)| {
+                policy.broken
+                    || (stage.asks(policy.hook, direction) && policy.rules(direction).is_some())
+            })
+            .collect();
+        let profiles = if stage == Stage::Host { profiles.to_vec() } else { Vec::new() };
+        let policies = speaking.iter().map(|(name, _)| (*name).clone()).collect();
+        let list = List { stage, direction, policies, profiles, broken_host: None };
+        self.intern(list, &speaking)
+    }
+
+    /// Of a host endpoint that is not valid: every global policy that may deny what it forwards may select it.
+    fn list_of_broken(&mut self, stage: Stage, direction: Direction, host: &str) -> usize {
+        let may_deny = self.model.policies.iter().filter(|(name, policy)| {
+            stage == Stage::Forward
+                && name.kind == PolicyKind::Global
+                && policy.may_deny_forwarded(direction)
+        });
+        let policies = may_deny.map(|(name, _)| name.clone()).collect();
+        let (profiles, broken_host) = (Vec::new(), Some(host.to_owned()));
+        self.intern(List { stage, direction, policies, profiles, broken_host }, &[])
+    }
+
+    fn intern(&mut self, list: List, speaking: &[(&'m PolicyName, &'m Policy)]) -> usize {
+        if let Some(index) = self.lists.get(&list) {
+            return *index;
+        }
+        let index = self.resolved.lists.len();
+        let steps = self.steps(&list, speaking);
+        let (local, local_questions) = asked_of_local(&steps);
+        let revision = self.revision(&list, speaking);
+        self.lists.insert(list.clone(), index);
+        let steps = Arc::new(steps);
+        let resolved = ResolvedList { list, steps, local, local_questions, revision };
+        self.resolved.lists.push(resolved);
+        index
+    }
+
+    fn steps(&mut self, list: &List, policies: &[(&'m PolicyName, &'m Policy)]) -> Steps {
+        let (stage, direction) = (list.stage, list.direction);
+        let mut steps = Steps::default();
+        if stage.failsafe() {
+            let model = self.model;
+            for (protocol, port, net) in &model.failsafe.ports[direction as usize] {
+                let rule = failsafe(*protocol, *port, *net, direction);
+                self.step(
+                    &mut steps,
+                    direction,
+                    &rule,
+                    Outcome::Decide(Reason::Failsafe(direction)),
+                );
+            }
+        }
+        let everything = Rule::every_packet(0, Action::Deny);
+        for (name, _) in
+            policies.iter().filter(|(name, policy)| policy.broken && !name.kind.staged())
+        {
+            let reason = Reason::Broken(direction, (*name).clone());
+            self.step(&mut steps, direction, &everything, Outcome::Decide(reason));
+        }
+        steps.ends.push(None);
+        let sound: Vec<_> = policies.iter().filter(|(_, policy)| !policy.broken).collect();
+        for tier in sound.chunk_by(|a, b| a.1.tier == b.1.tier) {
+            for (name, policy) in tier {
+                for rule in policy.rules(direction).unwrap_or_default() {
+                    let outcome = outcome(name, direction, rule);
+                    self.step(&mut steps, direction, rule, outcome);
+                }
+            }
+            let enforced = tier.iter().find(|(name, _)| !name.kind.staged());
+            let end = enforced.filter(|(_, policy)| {
+                stage.ends_tiers()
+                    && self.model.tier(&policy.tier).default_action == DefaultAction::Deny
+            });
+            steps.ends.push(end.map(|(name, _)| Reason::Isolated(direction, (*name).clone())));
+        }
+        let first =
+            sound.iter().find(|(name, _)| !name.kind.staged()).map(|(name, _)| (*name).clone());
+        let last = self.fallback(list, first, &mut steps);
+        steps.ends.push(Some(last));
+        steps
+    }
+
+    /// The profiles' rules, and what happens behind them. `first` is the first enforced policy.
+    fn fallback(&mut self, list: &List, first: Option<PolicyName>, steps: &mut Steps) -> Reason {
+        let direction = list.direction;
+        if let Some(host) = &list.broken_host {
+            return if list.stage == Stage::Host || !list.policies.is_empty() {
+                Reason::BrokenHost(direction, host.clone())
+            } else {
+                Reason::NoHostPolicy(direction)
+            };
+        }
+        match (list.stage, first) {
+            (Stage::Pod, _) => return Reason::NotIsolated(direction),
+            (Stage::Forward, Some(first)) => return Reason::Isolated(direction, first),
+            (Stage::Forward | Stage::PreDnat | Stage::Untracked, _) => {
+                return Reason::NoHostPolicy(direction);
+            }
+            (Stage::Host, _) => {}
+        }
+        for name in &list.profiles {
+            let Some(profile) = self.model.profiles.get(name) else {
+                return Reason::MissingProfile(direction, name.clone());
+            };
+            for rule in profile.rules(direction) {
+                let verdict = match rule.action {
+                    Action::Allow => Verdict::Allow,
+                    Action::Deny | Action::Pass => Verdict::Deny,
+                    Action::Log => continue,
+                };
+                let reason = Reason::Profile(direction, name.clone(), rule.index, verdict);
+                self.step(steps, direction, rule, Outcome::Decide(reason));
+            }
+        }
+        Reason::NoProfile(direction)
+    }
+
+    fn step(&mut self, steps: &mut Steps, direction: Direction, rule: &Rule, outcome: Outcome) {
+        let rule = self.rule(direction, rule);
+        steps.steps.push(Step { tier: steps.ends.len() as u32, rule, outcome });
+    }
+
+    fn rule(&mut self, direction: Direction, rule: &Rule) -> ResolvedRule {
+        let (local, peer) = rule.ends(direction);
+        let mut families = [false; 2];
+        rule.families().for_each(|family| families[family as usize] = true);
+        ResolvedRule {
+            protocol: rule.protocol,
+            not_protocol: rule.not_protocol,
+            icmp: rule.icmp,
+            not_icmp: rule.not_icmp,
+            families,
+            local: self.end(local, false),
+            peer: self.end(peer, direction == Direction::Egress),
+        }
+    }
+
+    /// `service_ports`: whether a service at this end is meant with its ports: the destination of egress.
+    fn end(&mut self, end: &End, service_ports: bool) -> ResolvedEnd {
+        let whoever = [Entity::default()];
+        let entities = end.entities.as_deref().unwrap_or(&whoever);
+        let entities =
+            entities.iter().map(|entity| self.entity(entity, end, service_ports)).collect();
+        let not_ports = end.not_ports.iter().map(|port| self.port(port, None)).collect();
+        ResolvedEnd { entities, not_ports }
+    }
+
+    fn entity(&mut self, entity: &Entity, end: &End, service_ports: bool) -> ResolvedEntity {
+        let mut resolved = ResolvedEntity::default();
+        for family in Family::ALL.into_iter().filter(|family| !entity.speaks_of(*family)) {
+            resolved.unwanted.push(family as u32);
+        }
+        if let Some(selector) = &entity.selector {
+            resolved.wanted.push(self.predicate(Predicate::Members(selector.clone())));
+        }
+        if let Some(selector) = &entity.not_selector {
+            resolved.unwanted.push(self.predicate(Predicate::Members(selector.clone())));
+        }
+        if !entity.nets.is_empty() {
+            resolved.wanted.push(self.predicate(Predicate::Nets(entity.nets.clone())));
+        }
+        if !entity.not_nets.is_empty() {
+            resolved.unwanted.push(self.predicate(Predicate::Nets(entity.not_nets.clone())));
+        }
+        if !end.ports.is_empty() {
+            let selector = entity.selector.as_ref();
+            resolved.ports = Some(end.ports.iter().map(|port| self.port(port, selector)).collect());
+        }
+        if let Some(service) = &entity.service {
+            if service_ports {
+                let question = self.question(Question::Service(service.clone()));
+                resolved.ports = Some(vec![Ports::Answer(question)]);
+            } else {
+                resolved.wanted.push(self.predicate(Predicate::Service(service.clone())));
+            }
+        }
+        resolved
+    }
+
+    fn port(&mut self, port: &PortMatch, selector: Option<&Selector>) -> Ports {
+        match port {
+            PortMatch::Range { first, last } => Ports::Range(*first, *last),
+            PortMatch::Named(name) => {
+                let question = Question::Named { selector: selector.cloned(), name: name.clone() };
+                Ports::Answer(self.question(question))
+            }
+        }
+    }
+
+    fn predicate(&mut self, predicate: Predicate) -> PredicateId {
+        self.vocabulary.predicate(predicate)
+    }
+
+    fn question(&mut self, question: Question) -> QuestionId {
+        self.vocabulary.question(question)
+    }
+
+    /// Hashes with constant keys (`SipHash` with zeroes), because the value must not differ between processes; those who
+    /// write policies gain nothing from a collision but late enforcement of their own change.
+    fn revision(&self, list: &List, policies: &[(&PolicyName, &Policy)]) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        list.hash(&mut hasher);
+        for (_, policy) in policies {
+            (policy.broken, &policy.tier, self.model.tier(&policy.tier)).hash(&mut hasher);
+            policy.rules(list.direction).hash(&mut hasher);
+        }
+        for profile in &list.profiles {
+            self.model.profiles.get(profile).hash(&mut hasher);
+        }
+        if list.stage.failsafe() {
+            self.model.failsafe.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+fn outcome(policy: &PolicyName, direction: Direction, rule: &Rule) -> Outcome {
+    let name = RuleName { policy: policy.clone(), direction, index: rule.index };
+    let noted = |rule: RuleName, action| Noted { rule, action };
+    match rule.action {
+        Action::Log => Outcome::Log(noted(name, Action::Log)),
+        action if policy.kind.staged() => Outcome::Staged(noted(name, action)),
+        Action::Allow => Outcome::Decide(Reason::Rule(name, Verdict::Allow)),
+        Action::Deny => Outcome::Decide(Reason::Rule(name, Verdict::Deny)),
+        Action::Pass => Outcome::Pass(noted(name, Action::Pass)),
+    }
+}
+
+/// A rule that allows a failsafe port: the destination's, with a peer in `net`.
+fn failsafe(protocol: Protocol, port: u16, net: Option<IpNet>, direction: Direction) -> Rule {
+    let mut rule = Rule::every_packet(0, Action::Allow);
+    rule.protocol = Some(protocol.number());
+    rule.destination.ports = vec![PortMatch::Range { first: port, last: port }];
+    if let Some(net) = net {
+        let entity = Entity { nets: BTreeSet::from([net]), ..Entity::default() };
+        match direction {
+            Direction::Ingress => rule.source.entities = Some(vec![entity]),
+            Direction::Egress => rule.destination.entities = Some(vec![entity]),
+        }
+    }
+    rule
+}
+
+/// What the steps ask of the local end.
+fn asked_of_local(steps: &Steps) -> (Vec<PredicateId>, Vec<QuestionId>) {
+    let (mut predicates, mut questions) = (BTreeSet::new(), BTreeSet::new());
+    for end in steps.steps.iter().map(|step| &step.rule.local) {
+        let ports = |ports: &[Ports]| -> Vec<QuestionId> {
+            let answers = ports.iter().filter_map(|ports| match ports {
+                Ports::Answer(question) => Some(*question),
+                Ports::Range(..) => None,
+            });
+            answers.collect()
+        };
+        questions.extend(ports(&end.not_ports));
+        for entity in &end.entities {
+            predicates.extend(entity.wanted.iter().chain(&entity.unwanted));
+            questions.extend(ports(entity.ports.as_deref().unwrap_or_default()));
+        }
+    }
+    (predicates.into_iter().collect(), questions.into_iter().collect())
+}
