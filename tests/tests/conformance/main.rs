@@ -9,6 +9,7 @@
 //! clusters.
 
 mod ablation;
+mod contract;
 mod every_api;
 
 use std::cell::RefCell;

@@ -1,0 +1,111 @@
+//! Who is an endpoint, as manifests say it.
+
+use super::{calico, kubernetes, lets_in, says, says_of_what_is_not_valid};
+
+/// A pod of `shop` with label `app: new`.
+fn pod(name: &str, spec: &str, status: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop, labels: {{app: new}}}}, \
+         spec: {{nodeName: n1, {spec}}}, status: {{{status}}}}}\n---\n"
+    )
+}
+
+fn only_new() -> String {
+    lets_in("source: {selector: app == 'new'}")
+}
+
+#[test]
+fn host_network_pods_are_never_endpoints_and_match_by_the_nodes_address_only() {
+    let host = pod("h", "hostNetwork: true", "podIP: 172.18.0.2");
+    says(
+        &(host.clone() + &only_new()),
+        "shop/h < shop/web tcp 80 = deny: unknown peer, ingress
+         shop/db < 172.18.0.2 tcp 80 = deny: isolated by GlobalNetworkPolicy p for ingress, no rule allows",
+    );
+    says(
+        &(host + &lets_in("source: {nets: [172.18.0.2/32]}")),
+        "shop/db < 172.18.0.2 tcp 80 = allow",
+    );
+}
+
+#[test]
+fn finished_pods_and_released_addresses_are_in_no_set() {
+    let there = "shop/db < 10.0.1.9 tcp 80 = allow";
+    let gone = "shop/db < 10.0.1.9 tcp 80 = deny";
+    for phase in ["Pending", "Running", "Unknown"] {
+        let status = format!("phase: {phase}, podIP: 10.0.1.9");
+        says(&(pod("new", "", &status) + &only_new()), there);
+    }
+    for phase in ["Succeeded", "Failed"] {
+        let status = format!("phase: {phase}, podIP: 10.0.1.9");
+        says(&(pod("new", "", &status) + &only_new()), gone);
+    }
+    // Calico empties the annotation when it has released them.
+    let deleted = |annotation: &str| {
+        pod("new", "", "podIP: 10.0.1.9").replace(
+            "name: new,",
+            &format!(
+                "name: new, deletionTimestamp: '2024-01-01T00:00:00Z', \
+                 annotations: {{cni.projectcalico.org/podIPs: '{annotation}'}},"
+            ),
+        )
+    };
+    says(&(deleted("10.0.1.9/32") + &only_new()), there);
+    says(&(deleted("") + &only_new()), gone);
+}
+
+#[test]
+fn addresses_are_pod_ips_before_pod_ip_before_the_annotation() {
+    let with = |status: &str| {
+        pod("new", "", status).replace(
+            "name: new,",
+            "name: new, annotations: {cni.projectcalico.org/podIPs: '10.0.1.7/32,fd00:1::7/128'},",
+        ) + &only_new()
+    };
+    says(
+        &with("podIP: 10.0.1.8, podIPs: [{ip: 10.0.1.9}]"),
+        "shop/db < 10.0.1.9 tcp 80 = allow
+         shop/db < 10.0.1.8 tcp 80 = deny
+         shop/db < 10.0.1.7 tcp 80 = deny",
+    );
+    says(
+        &with("podIP: 10.0.1.8"),
+        "shop/db < 10.0.1.8 tcp 80 = allow
+         shop/db < 10.0.1.7 tcp 80 = deny",
+    );
+    says(
+        &with(""),
+        "shop/db < 10.0.1.7 tcp 80 = allow
+         shop/db < fd00:1::7 tcp 80 = allow",
+    );
+}
+
+#[test]
+fn an_address_on_two_pods_is_in_the_sets_of_both_and_stays_when_one_is_deleted() {
+    let one = pod("one", "", "podIP: 10.0.1.9");
+    let two = pod("two", "", "podIP: 10.0.1.9");
+    let other = two.replace("app: new", "app: other");
+    let in_set = "shop/db < 10.0.1.9 tcp 80 = allow";
+    says(&(one.clone() + &two + &only_new()), in_set);
+    says(&(two + &only_new()), in_set);
+    says(&(one + &other + &only_new()), in_set);
+    says(&(other + &only_new()), "shop/db < 10.0.1.9 tcp 80 = deny");
+}
+
+#[test]
+fn an_object_that_is_not_valid_closes() {
+    let broken = calico("GlobalNetworkPolicy", "odd", "selector: app == 'db', order: first");
+    says_of_what_is_not_valid(
+        &broken,
+        "shop/db < shop/web tcp 80 = deny: GlobalNetworkPolicy odd is not valid and denies ingress
+         shop/db > shop/web tcp 80 = deny: GlobalNetworkPolicy odd is not valid and denies egress
+         shop/web < lab/web tcp 80 = allow",
+    );
+    let isolates = kubernetes("shop/odd", "podSelector: {matchLabels: {app: db}}, ingress: 5");
+    says_of_what_is_not_valid(
+        &isolates,
+        "shop/db < shop/web tcp 80 = deny: isolated by shop/odd for ingress, no rule allows
+         shop/db > shop/web tcp 80 = deny: isolated by shop/odd for egress, no rule allows
+         shop/web < lab/web tcp 80 = allow",
+    );
+}
