@@ -1,3 +1,5 @@
+mod validity;
+
 use std::fmt::Write as _;
 
 use super::object::{

@@ -1,0 +1,269 @@
+//! What policies and what they refer to may say: the lines of `docs/policy-semantics.md` and `docs/policy-input.md` that
+//! make an object valid or not. What then stands for one that is not is tested where it is imported.
+
+use super::invalid;
+
+/// An object whose `spec` is YAML's flow mapping.
+fn object(version: &str, kind: &str, name: &str, spec: &str) -> String {
+    format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
+}
+
+fn calico(kind: &str, spec: &str) -> String {
+    object("projectcalico.org/v3", kind, "a", spec)
+}
+
+/// A GlobalNetworkPolicy with one ingress rule.
+fn rule(rule: &str) -> String {
+    calico("GlobalNetworkPolicy", &format!("ingress: [{{action: Deny, {rule}}}]"))
+}
+
+/// A NetworkPolicy of Kubernetes with one entry of ports.
+fn port(port: &str) -> String {
+    object(
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        "a",
+        &format!("ingress: [{{ports: [{{{port}}}]}}]"),
+    )
+}
+
+/// That each text is a valid object, or each is not.
+#[track_caller]
+fn are<'a>(valid: bool, make: impl Fn(&str) -> String, specs: impl IntoIterator<Item = &'a str>) {
+    for spec in specs {
+        let text = make(spec);
+        assert_eq!(invalid(&text).is_none(), valid, "{text}\n{}", super::problems(&text));
+    }
+}
+
+#[test]
+fn a_tiers_default_action_is_deny_or_pass_never_allow() {
+    let tier = |action: &str| calico("Tier", &format!("defaultAction: {action}"));
+    are(true, tier, ["Deny", "Pass", "deny", "PASS"]);
+    are(false, tier, ["Allow", "allow", "Log", "Drop", "5"]);
+}
+
+#[test]
+fn the_built_in_tiers_orders_and_default_actions_are_fixed() {
+    let tiers = [
+        ("kube-admin", "1000", "Pass"),
+        ("default", "1000000", "Deny"),
+        ("kube-baseline", "10000000", "Pass"),
+    ];
+    for (name, order, action) in tiers {
+        let tier = |spec: &str| object("projectcalico.org/v3", "Tier", name, spec);
+        let other = if action == "Pass" { "Deny" } else { "Pass" };
+        are(
+            true,
+            tier,
+            [&*format!("order: {order}"), &format!("order: {order}, defaultAction: {action}")],
+        );
+        are(
+            false,
+            tier,
+            [
+                "",
+                "order: 1",
+                &format!("order: {order}, defaultAction: {other}"),
+                &format!("defaultAction: {action}"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn one_rule_may_not_mix_families_over_its_four_net_lists() {
+    let (v4, v6) = ("[10.0.0.0/8]", "['fd00::/8']");
+    let lists = [
+        "source: {nets: $}",
+        "source: {notNets: $}",
+        "destination: {nets: $}",
+        "destination: {notNets: $}",
+    ];
+    let with = |list: &str, nets: &str| list.replace('$', nets);
+    for first in lists {
+        are(true, rule, [&*with(first, v4), &with(first, v6)]);
+        are(false, rule, [&*with(first, "[10.0.0.0/8, 'fd00::/8']")]);
+        for second in lists.into_iter().filter(|second| second[..6] != first[..6]) {
+            are(true, rule, [&*format!("{}, {}", with(first, v4), with(second, v4))]);
+            are(false, rule, [&*format!("{}, {}", with(first, v4), with(second, v6))]);
+        }
+    }
+    are(false, rule, ["source: {nets: [10.0.0.0/8], notNets: ['fd00::/8']}"]);
+}
+
+#[test]
+fn not_nets_of_everything_is_not_valid() {
+    are(false, rule, ["source: {notNets: [0.0.0.0/0]}", "destination: {notNets: ['::/0']}"]);
+    are(true, rule, ["source: {nets: [0.0.0.0/0]}", "source: {notNets: [0.0.0.0/1, 128.0.0.0/1]}"]);
+}
+
+#[test]
+fn nets_in_rules_need_a_mask_and_no_host_bits_and_network_sets_take_both() {
+    let nets = ["10.0.0.1", "10.0.0.1/8", "fd00::1", "fd00::1/8"];
+    for kind in ["NetworkSet", "GlobalNetworkSet"] {
+        are(true, |net| calico(kind, &format!("nets: ['{net}']")), nets);
+    }
+    are(false, |net| rule(&format!("source: {{nets: ['{net}']}}")), nets);
+    are(false, |net| rule(&format!("destination: {{notNets: ['{net}']}}")), nets);
+    are(
+        true,
+        |net| rule(&format!("source: {{nets: ['{net}']}}")),
+        ["10.0.0.1/32", "10.0.0.0/8", "fd00::/8"],
+    );
+}
+
+#[test]
+fn numeric_ports_are_of_tcp_udp_and_sctp_only_and_named_ports_need_no_protocol() {
+    let ports = |field: &str, port: &str| format!("destination: {{{field}: [{port}]}}");
+    for field in ["ports", "notPorts"] {
+        for protocol in ["TCP", "UDP", "SCTP", "6", "17", "132"] {
+            are(
+                true,
+                rule,
+                [&*format!("protocol: {protocol}, {}", ports(field, "80, '90:99', http"))],
+            );
+        }
+        for protocol in ["ICMP", "ICMPv6", "UDPLite", "47"] {
+            are(
+                false,
+                rule,
+                [
+                    &*format!("protocol: {protocol}, {}", ports(field, "80")),
+                    &format!("protocol: {protocol}, {}", ports(field, "http")),
+                ],
+            );
+        }
+        are(
+            false,
+            rule,
+            [&*ports(field, "80"), &ports(field, "'90:99'"), &ports(field, "http, 80")],
+        );
+        are(true, rule, [&*ports(field, "http"), &ports(field, "http, dns")]);
+    }
+}
+
+#[test]
+fn an_end_port_is_at_least_the_port_which_is_a_number() {
+    are(true, port, ["port: 80, endPort: 80", "port: 80, endPort: 65535", "port: 1", "port: http"]);
+    are(
+        false,
+        port,
+        [
+            "port: 80, endPort: 79",
+            "port: http, endPort: 80",
+            "endPort: 80",
+            "port: 80, endPort: 65536",
+        ],
+    );
+}
+
+#[test]
+fn icmp_types_are_0_to_254_codes_0_to_255_and_a_code_needs_a_type() {
+    for field in ["icmp", "notICMP"] {
+        let icmp = |spec: &str| rule(&format!("protocol: ICMP, {field}: {{{spec}}}"));
+        are(true, icmp, ["", "type: 0", "type: 254", "type: 3, code: 0", "type: 3, code: 255"]);
+        are(false, icmp, ["type: 255", "type: -1", "type: 3, code: 256", "code: 1", "type: all"]);
+    }
+}
+
+#[test]
+fn the_ip_version_must_agree_with_protocol_and_nets() {
+    are(
+        true,
+        rule,
+        [
+            "ipVersion: 4, protocol: ICMP",
+            "ipVersion: 6, protocol: ICMPv6",
+            "ipVersion: 4, protocol: TCP",
+        ],
+    );
+    are(true, rule, ["ipVersion: 6, source: {nets: ['fd00::/8']}"]);
+    are(
+        false,
+        rule,
+        [
+            "ipVersion: 6, protocol: ICMP",
+            "ipVersion: 4, protocol: ICMPv6",
+            "ipVersion: 6, protocol: 1",
+        ],
+    );
+    are(
+        false,
+        rule,
+        [
+            "ipVersion: 4, source: {nets: ['fd00::/8']}",
+            "ipVersion: 6, source: {notNets: [10.0.0.0/8]}",
+        ],
+    );
+    are(false, rule, ["ipVersion: 5"]);
+}
+
+#[test]
+fn pre_dnat_is_ingress_only_it_and_do_not_track_need_apply_on_forward_and_exclude_each_other() {
+    let policy = |spec: &str| calico("GlobalNetworkPolicy", spec);
+    let deny = "[{action: Deny}]";
+    are(
+        true,
+        policy,
+        [
+            "applyOnForward: true",
+            "preDNAT: true, applyOnForward: true",
+            "doNotTrack: true, applyOnForward: true",
+            &format!("preDNAT: true, applyOnForward: true, ingress: {deny}"),
+            &format!("doNotTrack: true, applyOnForward: true, ingress: {deny}, egress: {deny}"),
+        ],
+    );
+    are(
+        false,
+        policy,
+        [
+            "preDNAT: true",
+            "doNotTrack: true",
+            "preDNAT: true, applyOnForward: false",
+            "preDNAT: true, doNotTrack: true, applyOnForward: true",
+            "preDNAT: true, applyOnForward: true, types: [Ingress, Egress]",
+            &format!("preDNAT: true, applyOnForward: true, egress: {deny}"),
+        ],
+    );
+}
+
+#[test]
+fn a_selector_is_not_valid_over_two_lines_nor_with_a_space_behind_has() {
+    for field in ["selector", "notSelector", "namespaceSelector"] {
+        let of = |selector: &str| rule(&format!("source: {{{field}: \"{selector}\"}}"));
+        are(
+            true,
+            of,
+            [
+                "has(a)",
+                "a in {}",
+                "a in {'b',}",
+                "in in {'in'}",
+                "a\\t== 'b'",
+                "a starts  with 'b'",
+            ],
+        );
+        are(false, of, ["a ==\\n'b'", "has (a)", "a = 'b'", "a in {,}", "a == b", "(a == 'b'"]);
+        let global = of("global()");
+        assert_eq!(invalid(&global).is_none(), field == "namespaceSelector", "{global}");
+        are(false, of, ["!global()", "global() || has(a)"]);
+    }
+}
+
+#[test]
+fn http_stands_in_an_allow_of_ingress_only() {
+    let http = "http: {methods: [GET]}";
+    let policy = |rules: &str| calico("GlobalNetworkPolicy", rules);
+    are(true, policy, [&*format!("ingress: [{{action: Allow, {http}}}]")]);
+    are(
+        false,
+        policy,
+        [
+            &*format!("ingress: [{{action: Deny, {http}}}]"),
+            &format!("ingress: [{{action: Pass, {http}}}]"),
+            &format!("ingress: [{{action: Log, {http}}}]"),
+            &format!("egress: [{{action: Allow, {http}}}]"),
+        ],
+    );
+}
