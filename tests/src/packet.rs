@@ -34,6 +34,7 @@ pub enum Segment {
     SynAck,
     Data,
     Fin,
+    Rst,
 }
 
 impl Tuple {
@@ -87,6 +88,7 @@ impl Tuple {
                     Segment::SynAck => step.syn().ack(1).write(&mut bytes, &[]),
                     Segment::Data => step.ack(1).write(&mut bytes, payload),
                     Segment::Fin => step.fin().ack(1).write(&mut bytes, payload),
+                    Segment::Rst => step.rst().ack(1).write(&mut bytes, &[]),
                 }
                 .unwrap();
             }

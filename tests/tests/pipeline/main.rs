@@ -1,5 +1,6 @@
 //! Packets through two nodes' workers.
 
+mod always;
 mod buffers;
 mod change;
 mod closed;
@@ -7,10 +8,12 @@ mod connections;
 mod errors;
 mod flows;
 mod fragments;
+mod headers;
 mod hops;
 mod hosts;
 mod hosts_oracle;
 mod in_place;
 mod offload;
 mod oracle;
+mod states;
 mod vxlan;
