@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -93,6 +93,121 @@ fn the_policy_compiler_makes_no_system_calls_of_its_own() {
     for package in ["tokio", "serde", "kube", "nix", "rustix", "mio", "notify"] {
         assert!(!all.contains(package), "{package} among {all:?}");
     }
+}
+
+/// What reaches past the program: files, sockets, processes, threads, clocks, the environment, a terminal, system calls.
+const SYSTEM: &[&str] = &[
+    "std::env",
+    "std::fs",
+    "io::std",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::{",
+    "File::",
+    "Instant",
+    "OpenOptions",
+    "SystemTime",
+    "TcpListener",
+    "TcpStream",
+    "UdpSocket",
+    "UnixDatagram",
+    "UnixListener",
+    "UnixStream",
+    "libc::",
+    "nix::",
+    "rustix::",
+    "tokio::",
+    "print!",
+    "println!",
+    "dbg!",
+    ".await",
+];
+
+/// Every source below these paths with its text, tests and comments left out.
+fn sources(paths: impl IntoIterator<Item = PathBuf>) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut open: Vec<PathBuf> = paths.into_iter().collect();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "tests" && name != "snapshots") {
+                open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        } else if path.is_file()
+            && path.file_stem().is_some_and(|stem| stem != "tests" && stem != "testing")
+        {
+            let text = fs::read_to_string(&path).unwrap();
+            let text = text.split("\nmod tests {").next().unwrap_or_default();
+            let code = |line: &&str| !line.trim_start().starts_with("//");
+            found.push((path, text.lines().filter(code).collect::<Vec<_>>().join("\n")));
+        }
+    }
+    found
+}
+
+/// Where the sources of a crate are.
+fn crate_sources(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")
+}
+
+/// The names of [`SYSTEM`] that sources have, each with its file.
+fn reached(paths: impl IntoIterator<Item = PathBuf>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in sources(paths) {
+        let named = SYSTEM.iter().filter(|name| text.contains(*name));
+        found.extend(named.map(|name| format!("{name} in {}", path.display())));
+    }
+    found
+}
+
+#[test]
+fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
+    let compiler = crate_sources("policy-compiler");
+    assert!(sources([compiler.clone()]).len() > 20, "the walk finds what is there");
+    assert_eq!(reached([compiler]), [""; 0]);
+    let dataplane = crate_sources("dataplane");
+    let pure = [
+        "wire",
+        "packet.rs",
+        "checksum.rs",
+        "parse.rs",
+        "encapsulation.rs",
+        "fragment",
+        "offload",
+        "icmp.rs",
+        "flow",
+        "tables.rs",
+        "judge.rs",
+        "decide",
+        "fate.rs",
+        "pipeline.rs",
+        "rate_limit.rs",
+        "denials.rs",
+    ];
+    let pure = pure.map(|name| dataplane.join(name));
+    assert!(pure.iter().all(|path| path.exists()), "a module that has another name: {pure:?}");
+    assert_eq!(reached(pure), [""; 0]);
+    assert!(!reached([dataplane.join("sys")]).is_empty(), "and sees what does reach the system");
+}
+
+#[test]
+fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
+    let control = crate_sources("control");
+    let pure = [
+        "manifest",
+        "import",
+        "oracle",
+        "inquiry",
+        "proof",
+        "references",
+        "interfaces",
+        "topology",
+        "calc",
+    ];
+    let both = |name: &str| [control.join(name), control.join(name).with_extension("rs")];
+    assert!(pure.iter().all(|name| both(name).iter().any(|path| path.exists())), "{pure:?}");
+    assert_eq!(reached(pure.iter().flat_map(|name| both(name))), [""; 0]);
+    assert!(!reached([control.join("store")]).is_empty(), "and sees what does reach the system");
 }
 
 /// The modules of the control crate and what each may know of the others.
