@@ -5,7 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ahash::AHashMap;
 
-use crate::image::{BY_SOURCE, ChainId, Image, PathId, Span};
+use crate::claim::OTHERS;
+use crate::image::{ChainId, Image, PathId};
+use crate::lines::Packet;
 
 fn hash_of(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -49,23 +51,36 @@ impl<'a> Meanings<'a> {
         self.paths.get(path.0 as usize).copied().unwrap_or_default()
     }
 
-    fn intervals(&self, span: Span) -> Vec<(u16, u64)> {
-        let meaning = |path: PathId| {
-            if path.0 & BY_SOURCE == 0 {
-                return self.path(path);
+    /// What a table of a row says, between all bounds that it draws.
+    fn table(&self, row: u32, table: usize) -> u64 {
+        let mut bounds = [Vec::new(), Vec::new()];
+        self.image.lines.bounds(row, table, &mut bounds);
+        for bounds in &mut bounds {
+            bounds.sort_unstable();
+            bounds.dedup();
+        }
+        let [keys, sources] = bounds;
+        let mut intervals: Vec<(u32, Vec<(u32, u64)>)> = Vec::new();
+        for key in keys {
+            let mut here: Vec<(u32, u64)> = Vec::new();
+            for source in &sources {
+                let packet = Packet { table: table as u8, key, source: *source };
+                let path = self.image.lines.path(row, &packet).unwrap_or_default();
+                let meaning = self.path(path);
+                if here.last().is_none_or(|(_, last)| *last != meaning) {
+                    here.push((*source, meaning));
+                }
             }
-            let span = self.image.by_source.get((path.0 & !BY_SOURCE) as usize);
-            let by_source = span.map(|span| self.image.intervals(*span));
-            let by_source = by_source.into_iter().flatten();
-            hash_of(by_source.map(|(start, path)| (start, self.path(path))).collect::<Vec<_>>())
-        };
-        self.image.intervals(span).map(|(start, path)| (start, meaning(path))).collect()
+            if intervals.last().is_none_or(|(_, last)| *last != here) {
+                intervals.push((key, here));
+            }
+        }
+        hash_of(intervals)
     }
 
     fn row(&self, row: u32) -> u64 {
-        let Some(row) = self.image.rows.get(row as usize) else { return 0 };
-        let tables = row.tables.map(|span| self.intervals(span));
-        hash_of((tables, row.bare.map(|path| self.path(path))))
+        let tables: Vec<u64> = (0..=OTHERS).map(|table| self.table(row, table)).collect();
+        hash_of(tables)
     }
 }
 

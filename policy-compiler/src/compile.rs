@@ -123,7 +123,7 @@ impl Compiler {
         let peers = Arc::clone(&standing.peers);
         let chains = Chains::of(&resolved, &peers.predicates, &standing.pod_truths);
         let tables = Tables::build(&mut self.slots, self.budget, &resolved, &peers, &chains);
-        let Tables { cells, paths, linear, rows, intervals, by_source, .. } = tables;
+        let Tables { cells, paths, linear, lines, .. } = tables;
         self.serial += 1;
         standing.serial = self.serial;
         self.standing = Some(standing);
@@ -141,9 +141,7 @@ impl Compiler {
                 .collect(),
             cells: cells.into(),
             linear,
-            rows: rows.into(),
-            intervals: intervals.into(),
-            by_source: by_source.into(),
+            lines,
             paths: paths.into(),
             slots: self.slots.end(),
             serial: self.serial,

@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::changes::Changes;
-use crate::claim::{OTHERS, icmp_key, matches, table_of};
-use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Shown, Transport, Verdict};
-use crate::predicates::{Known, Predicates, Truth};
+use crate::linear::Linear;
+use crate::lines::{Lines, Packet};
+use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Transport, Verdict};
+use crate::predicates::{Predicates, Truth};
 use crate::prefix_map::PrefixMap;
-use crate::resolve::{Decided, List, LocalName, PredicateId, Stage, Steps};
+use crate::resolve::{List, LocalName, PredicateId, Stage};
 
 /// Stands for everything that policy can ask of a peer. Its meaning never changes in the life of a compiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -92,35 +93,11 @@ pub struct Counts {
     pub paths: usize,
 }
 
-/// From `start` on, up to the next one's, keys lead to `path`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Interval {
-    pub(crate) start: u16,
-    /// Or [`BY_SOURCE`].
-    pub(crate) path: PathId,
-}
-
-/// A run of [`Image::intervals`]. One interval alone is not there: `first` is its path, and a lookup is spared a load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Span {
-    pub(crate) first: u32,
-    pub(crate) len: u32,
-}
-
-/// One row of the tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Row {
-    /// For each table of [`claim`](crate::claim) its intervals.
-    pub(crate) tables: [Span; OTHERS + 1],
-    /// For each table but the last the path of packets that show no key.
-    pub(crate) bare: [PathId; OTHERS],
-}
-
-/// In the place of a path: the number of a run of intervals by source port, [`Image::by_source`].
-pub(crate) const BY_SOURCE: u32 = 1 << 31;
-
 /// In the place of a row: the chain is judged rule by rule.
 pub(crate) const LINEAR: u32 = u32::MAX;
+
+/// No row.
+pub(crate) const NO_ROW: u32 = LINEAR - 1;
 
 /// What is true of a local endpoint's IPv4 and of its IPv6 address.
 pub type LocalFacts = [Box<[PredicateId]>; 2];
@@ -134,19 +111,6 @@ pub struct Chain {
     /// Of what the policies ask of the local end, what is true of it: of its IPv4 and of its IPv6 address. `None` where
     /// that is not the same for all of its addresses of one family.
     pub local: Option<LocalFacts>,
-}
-
-/// How a chain is judged rule by rule.
-#[derive(Debug)]
-pub(crate) struct Linear {
-    pub(crate) direction: Direction,
-    pub(crate) steps: Arc<Steps>,
-    /// The path of each step that decides.
-    pub(crate) step_paths: Box<[Option<PathId>]>,
-    /// The path of each tier's end that decides.
-    pub(crate) end_paths: Box<[Option<PathId>]>,
-    /// Of a pod, where that differs, what is true of each of its addresses.
-    pub(crate) own: BTreeMap<Identity, Truth>,
 }
 
 /// A local endpoint.
@@ -200,11 +164,8 @@ pub struct Image {
     pub(crate) cells: Box<[u32]>,
     /// The chains that are judged rule by rule.
     pub(crate) linear: BTreeMap<ChainId, Linear>,
-    pub(crate) rows: Box<[Row]>,
-    /// The intervals of each row.
-    pub(crate) intervals: Box<[Interval]>,
-    /// Runs of intervals by source port.
-    pub(crate) by_source: Box<[Span]>,
+    /// The rows.
+    pub(crate) lines: Lines,
     /// The unknown of each direction comes first.
     pub(crate) paths: Box<[Path]>,
     /// What [`Image::path`] gives for a number that is none.
@@ -277,14 +238,37 @@ impl Image {
         peer: Identity,
         transport: Transport,
     ) -> PathId {
-        let class = self.class(peer).filter(|_| local != Identity::UNKNOWN);
-        let Some(class) = class else { return self.unknown(chain) };
-        let cell = chain.0 as usize * self.peers.class_truths.len() + class;
-        let path = match self.cells.get(cell) {
-            Some(&LINEAR) => self.judge_linear(chain, local, class, transport),
-            Some(row) => self.rows.get(*row as usize).and_then(|row| self.path_in(row, transport)),
-            None => None,
-        };
+        if local == Identity::UNKNOWN {
+            return self.unknown(chain);
+        }
+        let row = self.row_of(chain, self.class_number(peer));
+        let path = self.lines.path(row, &Packet::from(transport));
+        path.unwrap_or_else(|| self.without_row(row, chain, local, peer, transport))
+    }
+
+    /// The row of a chain and a class, [`LINEAR`], or [`NO_ROW`] where there is none.
+    #[inline]
+    pub(crate) fn row_of(&self, chain: ChainId, class: u32) -> u32 {
+        let classes = self.peers.class_truths.len();
+        if class as usize >= classes {
+            return NO_ROW;
+        }
+        let cell = chain.0 as usize * classes + class as usize;
+        self.cells.get(cell).copied().unwrap_or(NO_ROW)
+    }
+
+    /// What is judged rule by rule, or unknown.
+    #[cold]
+    pub(crate) fn without_row(
+        &self,
+        row: u32,
+        chain: ChainId,
+        local: Identity,
+        peer: Identity,
+        transport: Transport,
+    ) -> PathId {
+        let known = row == LINEAR && local != Identity::UNKNOWN;
+        let path = known.then(|| self.judge_linear(chain, local, peer, transport)).flatten();
         path.unwrap_or_else(|| self.unknown(chain))
     }
 
@@ -296,12 +280,17 @@ impl Image {
     }
 
     /// The class of an identity. [`Identity::UNKNOWN`] and those older than this image have none.
-    #[inline]
     pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
-        // They wrap round to far beyond the end.
-        let index = identity.0.wrapping_sub(self.peers.first_identity) as usize;
-        let class = self.peers.classes.get(index)?.load(Ordering::Relaxed) as usize;
+        let class = self.class_number(identity) as usize;
         (class < self.peers.class_truths.len()).then_some(class)
+    }
+
+    /// The class of an identity, or a number that no class has.
+    #[inline]
+    pub(crate) fn class_number(&self, identity: Identity) -> u32 {
+        // Those that have none wrap round to far beyond the end.
+        let index = identity.0.wrapping_sub(self.peers.first_identity) as usize;
+        self.peers.classes.get(index).map_or(NO_CLASS, |class| class.load(Ordering::Relaxed))
     }
 
     /// Gives an identity its class before any address has it; `false` where there is no room. The store of the identity
@@ -310,69 +299,6 @@ impl Image {
         let index = identity.0.wrapping_sub(self.peers.first_identity) as usize;
         let place = self.peers.classes.get(index);
         place.inspect(|place| place.store(class, Ordering::Relaxed)).is_some()
-    }
-
-    #[inline]
-    fn path_in(&self, row: &Row, transport: Transport) -> Option<PathId> {
-        let table = table_of(transport.protocol);
-        let (key, source) = match transport.shown {
-            _ if table == OTHERS => (u16::from(transport.protocol), 0),
-            Shown::Ports { source, destination } if table < 3 => (destination, source),
-            Shown::Icmp { kind, code } if table >= 3 => (icmp_key(kind, code), 0),
-            _ => return Some(row.bare[table]),
-        };
-        let path = self.interval(row.tables[table], key)?;
-        if path.0 & BY_SOURCE == 0 {
-            return Some(path);
-        }
-        let span = self.by_source.get((path.0 & !BY_SOURCE) as usize)?;
-        self.interval(*span, source)
-    }
-
-    #[inline]
-    fn interval(&self, Span { first, len }: Span, key: u16) -> Option<PathId> {
-        if len == 1 {
-            return Some(PathId(first));
-        }
-        let run = self.intervals.get(first as usize..(first + len) as usize)?;
-        let at = run.partition_point(|interval| interval.start <= key).checked_sub(1)?;
-        run.get(at).map(|interval| interval.path)
-    }
-
-    #[cold]
-    fn judge_linear(
-        &self,
-        chain: ChainId,
-        local: Identity,
-        peer: usize,
-        transport: Transport,
-    ) -> Option<PathId> {
-        let linear = self.linear.get(&chain)?;
-        let known = |class: usize| {
-            let truth = self.peers.class_truths.get(class)?;
-            let family = crate::predicates::family(truth)?;
-            Some(Known { truth, family, answers: &self.peers.predicates.answers })
-        };
-        let peer = known(peer)?;
-        let family = peer.family;
-        let chain = self.describe(chain)?;
-        let truth = |truth| Known { truth, family, answers: &self.peers.predicates.answers };
-        let own = match &chain.local {
-            // What is true of the local end is known: only the rows were too large.
-            Some(local) => truth(&local[family as usize]),
-            None if chain.list.stage == Stage::Pod => truth(linear.own.get(&local)?),
-            None => known(self.class(local)?)?,
-        };
-        let steps = &linear.steps.steps;
-        let matching = (0..steps.len()).filter(|index| {
-            let rule = &steps[*index].rule;
-            rule.families[family as usize]
-                && matches(rule, linear.direction, &own, &peer, transport)
-        });
-        match linear.steps.walk(matching, |_| ())? {
-            Decided::Step(index) => *linear.step_paths.get(index)?,
-            Decided::End(tier) => *linear.end_paths.get(tier)?,
-        }
     }
 
     /// The path of a number; for a number that names none, one that denies.
@@ -417,7 +343,7 @@ impl Image {
             chains: self.chains.len(),
             linear: self.linear.len(),
             predicates: self.peers.predicates.all.len(),
-            rows: self.rows.len(),
+            rows: self.lines.rows.len(),
             paths: self.paths.len(),
         }
     }
@@ -427,9 +353,7 @@ impl Image {
         self.peers.prefixes.bytes()
             + size_of_val(&*self.peers.classes)
             + size_of_val(&*self.cells)
-            + size_of_val(&*self.rows)
-            + size_of_val(&*self.intervals)
-            + size_of_val(&*self.by_source)
+            + self.lines.bytes()
             + size_of_val(&*self.paths)
     }
 
@@ -438,27 +362,15 @@ impl Image {
         self.peers.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
     }
 
-    /// The number of the row of a chain and a class, or [`LINEAR`].
+    /// The row of a chain and a class, or [`LINEAR`].
+    #[inline]
     pub(crate) fn cell(&self, chain: ChainId, class: usize) -> Option<u32> {
         self.cells.get(chain.0 as usize * self.peers.class_truths.len() + class).copied()
-    }
-
-    /// The row of a chain and a class.
-    pub(crate) fn row(&self, chain: ChainId, class: usize) -> Option<&Row> {
-        self.rows.get(self.cell(chain, class)? as usize)
     }
 
     /// Whether a chain is judged rule by rule.
     pub fn is_linear(&self, chain: ChainId) -> bool {
         self.linear.contains_key(&chain)
-    }
-
-    /// The intervals of a span.
-    pub(crate) fn intervals(&self, span: Span) -> impl Iterator<Item = (u16, PathId)> + '_ {
-        let run = span.first as usize..(span.first + span.len) as usize;
-        let run = self.intervals.get(run).filter(|_| span.len != 1).unwrap_or_default();
-        let alone = (span.len == 1).then_some((0, PathId(span.first)));
-        alone.into_iter().chain(run.iter().map(|interval| (interval.start, interval.path)))
     }
 }
 
@@ -472,9 +384,7 @@ impl Default for Image {
             chains: Box::default(),
             cells: Box::default(),
             linear: BTreeMap::new(),
-            rows: Box::default(),
-            intervals: Box::default(),
-            by_source: Box::default(),
+            lines: Lines::default(),
             paths: Box::new(Direction::ALL.map(Path::unknown)),
             no_path: Path::unknown(Direction::Ingress),
             slots: 2,

@@ -14,8 +14,9 @@
 //!    know who the ends are.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
 //!    [`update`] changes one in place where a pod comes or goes and nothing else.
-//! 9. [`image`]: the tables and a safe lookup: address → identity → class; (chain, class) → row; row × packet → path;
-//!    `changes` counts what is stored in place.
+//! 9. [`image`]: the tables and a safe lookup: address → identity → class; (chain, class) → row; row × packet → path, in
+//!    `lines` of the cache, or rule by rule (`linear`); [`batch`] looks up for many packets side by side; `changes` counts
+//!    what is stored in place.
 //!    Total: any number that anybody hands in has an answer, and the answer to an unknown one is deny.
 //! 10. [`reference`](mod@reference): the slow obvious judge, straight over the model, sharing nothing with 2 to 9.
 //! 11. [`prove`]: compares an image with a judge in every cell: the header space falls into finitely many atoms, and a
@@ -33,6 +34,7 @@
 //! packet is that pod, whoever else still has its address.
 
 mod addresses;
+pub mod batch;
 mod canonical;
 mod chains;
 mod changes;
@@ -42,6 +44,8 @@ pub mod compile;
 mod identity;
 pub mod image;
 mod index;
+mod linear;
+mod lines;
 mod members;
 pub mod model;
 mod predicates;

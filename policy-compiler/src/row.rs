@@ -2,23 +2,23 @@
 
 use std::rc::Rc;
 
-use crate::claim::{Claim, KEYED, Keys, OTHERS};
-use crate::image::{BY_SOURCE, Interval, PathId};
+use crate::claim::{Claim, Keys, OTHERS};
+use crate::image::PathId;
+use crate::lines::{Interval, NO_KEY, Place};
 use crate::ranges::Ranges;
 
 /// A row: for every packet the path that decides it. Equal rows are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct RowContent {
-    /// The intervals of all tables, one table's behind the other's: of each ascending from key 0, neighbours differ.
+    /// The intervals of all tables, one table's behind the other's: of each ascending from key 0, neighbours differ. Packets
+    /// that do not show the key that their protocol has are behind all keys.
     pub(crate) intervals: Vec<Interval>,
     /// Where each table's end.
     pub(crate) ends: [u32; OTHERS + 1],
-    /// Intervals by source port, ascending from 0, one run behind the other. [`BY_SOURCE`] counts the runs of the row.
+    /// Intervals by source port, ascending from 0, one run behind the other; a place by source counts the runs of the row.
     pub(crate) sources: Vec<Interval>,
     /// Where each run ends.
     pub(crate) source_ends: Vec<u32>,
-    /// For each of [`KEYED`] the path of packets that do not show their keys.
-    pub(crate) bare: [PathId; KEYED.len()],
 }
 
 impl RowContent {
@@ -35,12 +35,14 @@ impl RowContent {
             here.extend(
                 claims.iter().filter_map(|(rule, it)| Some((*rule, it.0[table].as_ref()?))),
             );
+            let first = row.intervals.len();
             row.table(&here, &mut decide);
-            row.ends[table] = row.intervals.len() as u32;
-            if let Some(bare) = row.bare.get_mut(table) {
+            if table != OTHERS {
                 let rules = here.iter().filter(|(_, keys)| keys.bare).map(|(rule, _)| *rule);
-                *bare = decide(&mut distinct(rules));
+                let to = Place::path(decide(&mut distinct(rules)));
+                push(&mut row.intervals, first, Interval { start: NO_KEY, to });
             }
+            row.ends[table] = row.intervals.len() as u32;
         }
         row
     }
@@ -54,35 +56,35 @@ impl RowContent {
         let first = self.intervals.len();
         sweep(claims.iter().map(|(_, keys)| &keys.set), |start, in_force| {
             let here = || in_force.iter().filter_map(|index| claims.get(*index));
-            let path = if here().all(|(_, keys)| keys.sources.is_all()) {
-                decide(&mut distinct(here().map(|(rule, _)| *rule)))
+            let to = if here().all(|(_, keys)| keys.sources.is_all()) {
+                Place::path(decide(&mut distinct(here().map(|(rule, _)| *rule))))
             } else {
-                let last = self.intervals[first..].last().map(|last| last.path);
+                let last = self.intervals[first..].last().map(|last| last.to);
                 self.by_source(&here().copied().collect::<Vec<_>>(), last, decide)
             };
-            push(&mut self.intervals, first, Interval { start, path });
+            push(&mut self.intervals, first, Interval { start, to });
         });
     }
 
-    /// A path, or a run by source port: that of the interval before, `last`, if it is the same.
+    /// A path, or a run by source port: `last`, that of the interval before, if it is the same.
     fn by_source(
         &mut self,
         claims: &[(usize, &Keys)],
-        last: Option<PathId>,
+        last: Option<Place>,
         decide: &mut impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
-    ) -> PathId {
+    ) -> Place {
         let first = self.sources.len();
         sweep(claims.iter().map(|(_, keys)| &keys.sources), |start, in_force| {
             let here = in_force.iter().filter_map(|index| claims.get(*index));
-            let path = decide(&mut distinct(here.map(|(rule, _)| *rule)));
-            push(&mut self.sources, first, Interval { start, path });
+            let to = Place::path(decide(&mut distinct(here.map(|(rule, _)| *rule))));
+            push(&mut self.sources, first, Interval { start, to });
         });
         if let [one] = self.sources[first..] {
             self.sources.truncate(first);
-            return one.path;
+            return one.to;
         }
         let runs = self.source_ends.len();
-        if let Some(last) = last.filter(|last| last.0 & BY_SOURCE != 0) {
+        if let Some(last) = last.filter(|last| last.as_by_source().is_some()) {
             let before = self.source_ends[..runs - 1].last().map_or(0, |end| *end as usize);
             if self.sources[before..first] == self.sources[first..] {
                 self.sources.truncate(first);
@@ -90,7 +92,7 @@ impl RowContent {
             }
         }
         self.source_ends.push(self.sources.len() as u32);
-        PathId(BY_SOURCE | runs as u32)
+        Place::by_source(runs as u32)
     }
 
     /// The intervals of each table.
@@ -112,7 +114,7 @@ fn run<'a>(intervals: &'a [Interval], ends: &[u32], at: usize) -> &'a [Interval]
 
 /// Adds an interval to those from `first` on, if it leads elsewhere than the one before.
 fn push(intervals: &mut Vec<Interval>, first: usize, next: Interval) {
-    if intervals[first..].last().is_none_or(|last| last.path != next.path) {
+    if intervals[first..].last().is_none_or(|last| last.to != next.to) {
         intervals.push(next);
     }
 }
@@ -124,7 +126,7 @@ fn distinct(ascending: impl Iterator<Item = usize>) -> impl Iterator<Item = usiz
 
 /// Hands over each key from which on other sets contain the keys than before, from 0 on, and the indexes of these sets,
 /// ascending.
-fn sweep<'a>(sets: impl Iterator<Item = &'a Ranges>, mut hand: impl FnMut(u16, &[usize])) {
+fn sweep<'a>(sets: impl Iterator<Item = &'a Ranges>, mut hand: impl FnMut(u32, &[usize])) {
     let mut edges: Vec<(u32, usize, bool)> = Vec::new();
     let mut in_force: Vec<usize> = Vec::new();
     for (index, set) in sets.enumerate() {
@@ -151,9 +153,8 @@ fn sweep<'a>(sets: impl Iterator<Item = &'a Ranges>, mut hand: impl FnMut(u16, &
                 _ => {}
             }
         }
-        let Some(start) = at_one_key.first().and_then(|edge| u16::try_from(edge.0).ok()) else {
-            break;
-        };
+        let start = at_one_key.first().map(|edge| edge.0).filter(|start| *start < NO_KEY);
+        let Some(start) = start else { break };
         hand(start, &in_force);
     }
 }
@@ -195,8 +196,8 @@ mod tests {
                 PathId(at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 }) as u32)
             });
             let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
-            let at = |intervals: &[Interval], key: u16| {
-                intervals[intervals.partition_point(|i| i.start <= key) - 1].path
+            let at = |intervals: &[Interval], key: u32| {
+                intervals[intervals.partition_point(|i| i.start <= key) - 1].to
             };
             for key in (0..=21).chain(65_518..=65_535) {
                 for source in [0, 5, 19, 20, 65_535] {
@@ -205,18 +206,18 @@ mod tests {
                         has(&keys.set, key) && has(&keys.sources, source)
                     }).map(|(rule, _)| *rule).collect();
                     expected.dedup();
-                    let mut found = at(row.tables()[0], key);
-                    if found.0 & BY_SOURCE != 0 {
-                        let runs: Vec<_> = row.runs().collect();
-                        found = at(runs[(found.0 & !BY_SOURCE) as usize], source);
+                    let mut found = at(row.tables()[0], u32::from(key));
+                    if let Some(run) = found.as_by_source() {
+                        found = at(row.runs().nth(run as usize).unwrap(), source.into());
                     }
-                    prop_assert_eq!(&paths[found.0 as usize], &expected);
+                    prop_assert_eq!(&paths[found.as_path().unwrap().0 as usize], &expected);
                 }
             }
             let mut bare: Vec<usize> = claims.iter()
                 .filter(|(_, claim)| claim.0[0].as_ref().unwrap().bare).map(|(rule, _)| *rule).collect();
             bare.dedup();
-            prop_assert_eq!(&paths[row.bare[0].0 as usize], &bare);
+            let found = at(row.tables()[0], NO_KEY).as_path().unwrap();
+            prop_assert_eq!(&paths[found.0 as usize], &bare);
         }
     }
 }

@@ -9,31 +9,24 @@ use ahash::AHashMap;
 use crate::chains::Chains;
 use crate::claim::{Claim, Way, ways};
 use crate::classes::columns;
-use crate::image::{
-    BY_SOURCE, ChainId, Identity, Interval, LINEAR, Linear, LocalFacts, Path, PathId, Peers, Row,
-    Span,
-};
+use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Path, PathId, Peers};
+use crate::linear::Linear;
+use crate::lines::{Interval, Lines, Place, Row};
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
 use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step};
 use crate::row::RowContent;
 use crate::slots::Slots;
 
-/// Bytes of an interval.
-const INTERVAL: usize = size_of::<Interval>();
-
 /// The rows as they are being made.
 pub(crate) struct Tables<'s> {
     slots: &'s mut Slots,
     by_slot: AHashMap<u32, PathId>,
     pub(crate) paths: Vec<Path>,
-    row_ids: AHashMap<RowContent, u32>,
-    pub(crate) rows: Vec<Row>,
-    pub(crate) intervals: Vec<Interval>,
-    pub(crate) by_source: Vec<Span>,
+    rows: AHashMap<RowContent, u32>,
+    pub(crate) lines: Lines,
     pub(crate) cells: Vec<u32>,
     pub(crate) linear: BTreeMap<ChainId, Linear>,
-    bytes: usize,
 }
 
 impl<'s> Tables<'s> {
@@ -49,13 +42,10 @@ impl<'s> Tables<'s> {
             slots,
             by_slot: AHashMap::new(),
             paths: Vec::new(),
-            row_ids: AHashMap::with_capacity(classes.len()),
-            rows: Vec::new(),
-            intervals: Vec::new(),
-            by_source: Vec::new(),
+            rows: AHashMap::with_capacity(classes.len()),
+            lines: Lines::default(),
             cells: Vec::with_capacity(chains.all.len() * classes.len()),
             linear: BTreeMap::new(),
-            bytes: 0,
         };
         for direction in Direction::ALL {
             tables.path(Reason::Unknown(direction).into());
@@ -91,33 +81,40 @@ impl<'s> Tables<'s> {
     }
 
     fn row(&mut self, content: RowContent) -> u32 {
-        if let Some(row) = self.row_ids.get(&content) {
+        if let Some(row) = self.rows.get(&content) {
             return *row;
         }
-        let first = self.by_source.len() as u32;
-        for run in content.runs() {
-            let span = self.span(run, 0);
-            self.by_source.push(span);
+        let mut row = Row::default();
+        for (place, table) in row.iter_mut().zip(content.tables()) {
+            *place = self.table(&content, table);
         }
-        let tables = content.tables().map(|table| self.span(table, first));
-        self.bytes += size_of::<Row>()
-            + INTERVAL * (content.intervals.len() + content.sources.len())
-            + size_of::<Span>() * content.source_ends.len();
-        self.rows.push(Row { tables, bare: content.bare });
-        self.row_ids.insert(content, self.rows.len() as u32 - 1);
-        self.rows.len() as u32 - 1
+        self.lines.rows.push(row);
+        self.rows.insert(content, self.lines.rows.len() as u32 - 1);
+        self.lines.rows.len() as u32 - 1
     }
 
-    /// Lays intervals behind those of other rows; the row's runs by source port are those from `first` on.
-    fn span(&mut self, run: &[Interval], first: u32) -> Span {
-        let path =
-            |path: PathId| PathId(if path.0 & BY_SOURCE == 0 { path.0 } else { path.0 + first });
-        if let [alone] = run {
-            return Span { first: path(alone.path).0, len: 1 };
+    fn table(&mut self, content: &RowContent, table: &[Interval]) -> Place {
+        if table.iter().all(|interval| interval.to.as_by_source().is_none()) {
+            return self.lines.tree(table, Place::by_key);
         }
-        let span = Span { first: self.intervals.len() as u32, len: run.len() as u32 };
-        self.intervals.extend(run.iter().map(|it| Interval { path: path(it.path), ..*it }));
-        span
+        let mut last = None;
+        let mut table = table.to_vec();
+        for interval in &mut table {
+            if let Some(run) = interval.to.as_by_source() {
+                let known = last.filter(|(known, _)| *known == run);
+                let (_, to) = known.unwrap_or_else(|| {
+                    let run_of = content.runs().nth(run as usize).unwrap_or_default();
+                    (run, self.lines.tree(run_of, Place::by_source))
+                });
+                last = Some((run, to));
+                interval.to = to;
+            }
+        }
+        self.lines.tree(&table, Place::by_key)
+    }
+
+    fn bytes(&self) -> usize {
+        self.lines.bytes() + size_of_val(&*self.cells)
     }
 
     fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
@@ -209,7 +206,7 @@ impl<'a> ChainRows<'a> {
         budget: usize,
     ) -> Option<Vec<u32>> {
         let count = classes.len();
-        tables.bytes += count * size_of::<u32>();
+        let own = count * size_of::<u32>();
         // The predicates of the chain that are true of each class; most classes have none of them.
         let mut touched: Vec<(u32, PredicateId)> = Vec::new();
         for predicate in &self.asked {
@@ -225,7 +222,7 @@ impl<'a> ChainRows<'a> {
             let len = rest.iter().take_while(|(of, _)| *of == class).count();
             let (here, after) = rest.split_at(len);
             rest = after;
-            if tables.bytes > budget {
+            if tables.bytes() + own > budget {
                 return None;
             }
             // The two families partition the addresses, so every class has one.

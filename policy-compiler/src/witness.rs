@@ -13,7 +13,7 @@ use ahash::{AHashMap, AHashSet};
 use ipnet::IpNet;
 
 use crate::claim::{KEYED, OTHERS};
-use crate::image::{BY_SOURCE, ChainId, Image};
+use crate::image::{ChainId, Image};
 use crate::model::{
     Endpoint, Family, ICMP, ICMPV6, Labels, Model, NamedPort, Policy, PortMatch, Protocol, Rule,
     Shown, Transport,
@@ -322,25 +322,20 @@ impl Bounds {
     }
 
     fn add_row(&mut self, image: &Image, chain: Option<ChainId>, peer: IpAddr) {
-        let class = image.class(image.identity(peer));
-        let (Some(chain), Some(class)) = (chain, class) else { return };
-        let Some(row) = image.row(chain, class) else { return };
-        for (table, span) in row.tables.iter().enumerate() {
+        let Some(chain) = chain else { return };
+        let row = image.row_of(chain, image.class_number(image.identity(peer)));
+        for table in 0..=OTHERS {
             let into = match table {
                 0..3 => &mut self.destinations,
                 OTHERS => &mut self.protocols,
                 _ => &mut self.icmp,
             };
-            let mut nested = Vec::new();
-            for (start, path) in image.intervals(*span) {
-                into.insert(start);
-                if path.0 & BY_SOURCE != 0 {
-                    nested.push(path.0 & !BY_SOURCE);
-                }
-            }
-            for span in nested.iter().filter_map(|at| image.by_source.get(*at as usize)) {
-                self.sources.extend(image.intervals(*span).map(|(start, _)| start));
-            }
+            let mut bounds = [Vec::new(), Vec::new()];
+            image.lines.bounds(row, table, &mut bounds);
+            let [keys, sources] = bounds;
+            into.extend(keys.into_iter().filter_map(|key| u16::try_from(key).ok()));
+            let sources = sources.into_iter().filter(|source| *source > 0);
+            self.sources.extend(sources.filter_map(|source| u16::try_from(source).ok()));
         }
     }
 }

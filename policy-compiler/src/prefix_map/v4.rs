@@ -2,7 +2,7 @@
 //!
 //! A *cell* is a value or names the block that refines it. Blocks are made of cache lines of 16 words: a page holds 256
 //! cells; a short block, for a /24 in which few values follow each other, holds where runs of one value start and their
-//! values, in one line up to 13 runs, in two up to 25. So a /24 with up to six hosts costs a lookup one line.
+//! values, in one line up to 12 runs, in two up to 24. So a /24 with up to five hosts costs a lookup one line.
 //!
 //! **Writing while others read.** A cell is stored whole. A block that others may read is never changed but in cells of a
 //! page; instead a new one is written into a spare line and its name stored into the cell above (release, and readers
@@ -21,6 +21,9 @@ const PAGE: u32 = 0;
 const ONE: u32 = 1 << 29;
 const TWO: u32 = 2 << 29;
 
+/// So many lookups are made side by side.
+const BATCH: usize = 64;
+
 const ROOT: usize = 1 << 16;
 const WORDS: usize = 16;
 const PAGE_LINES: usize = 256 / WORDS;
@@ -28,7 +31,23 @@ const PAGE_LINES: usize = 256 / WORDS;
 const SPARE: usize = 1024;
 
 /// Words of starts, then words of values, of a short block.
-const SHORT: [(u32, usize, usize); 2] = [(ONE, 3, 13), (TWO, 6, 25)];
+const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
+
+/// Bits of a start; the highest tells those behind the last from all keys, and is free for borrowing.
+const LANE: u32 = u8::BITS + 1;
+/// Starts in two words.
+const LANES: usize = (2 * u32::BITS / LANE) as usize;
+/// One in each lane.
+const EACH: u64 = {
+    let mut each = 0;
+    let mut lane = 0;
+    while lane < LANES {
+        each |= 1 << (lane as u32 * LANE);
+        lane += 1;
+    }
+    each
+};
+const BORROW: u64 = EACH << u8::BITS;
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -116,18 +135,50 @@ impl Trie {
 
     #[inline]
     pub(super) fn lookup(&self, address: u32) -> u32 {
-        let cell = load(self.root.get((address >> 16) as usize), self.default);
+        let cell = self.in_root(address);
         if cell & BLOCK == 0 {
             return cell;
         }
         let cell = self.in_page(cell, address >> 8);
-        if cell & BLOCK == 0 {
-            return cell;
+        if cell & BLOCK == 0 { cell } else { self.in_block(cell, address) }
+    }
+
+    /// Level by level, so that no lookup waits for what another has to fetch.
+    #[inline]
+    pub(super) fn lookup_all<T>(
+        &self,
+        addresses: &[u32],
+        found: &mut [T],
+        make: impl Fn(u32) -> T,
+    ) {
+        for (addresses, found) in addresses.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            let mut cells = [self.default; BATCH];
+            for (cell, address) in cells.iter_mut().zip(addresses) {
+                *cell = self.in_root(*address);
+            }
+            for (cell, address) in cells.iter_mut().zip(addresses) {
+                if *cell & BLOCK != 0 {
+                    *cell = self.in_page(*cell, *address >> 8);
+                }
+            }
+            for ((found, cell), address) in found.iter_mut().zip(cells).zip(addresses) {
+                let value = if cell & BLOCK == 0 { cell } else { self.in_block(cell, *address) };
+                *found = make(value);
+            }
         }
-        match cell & KIND {
-            PAGE => self.in_page(cell, address),
-            ONE => self.in_one(cell, address as u8),
-            _ => self.in_two(cell, address as u8),
+    }
+
+    #[inline]
+    fn in_root(&self, address: u32) -> u32 {
+        load(self.root.get((address >> 16) as usize), self.default)
+    }
+
+    #[inline]
+    fn in_block(&self, block: u32, address: u32) -> u32 {
+        match block & KIND {
+            PAGE => self.in_page(block, address),
+            ONE => self.in_one(block, address as u8),
+            _ => self.in_two(block, address as u8),
         }
     }
 
@@ -145,23 +196,17 @@ impl Trie {
     #[inline]
     fn in_one(&self, block: u32, key: u8) -> u32 {
         let Some(line) = self.lines.get((block & LINE) as usize) else { return self.default };
-        let mut before = 0;
-        for word in &line.0[..3] {
-            before += starts_up_to(word.load(Ordering::Relaxed), key);
-        }
-        line.0.get(3 + before).map_or(self.default, |value| value.load(Ordering::Relaxed))
+        let before = starts_up_to(&line.0[..4], key);
+        line.0.get(4 + before).map_or(self.default, value)
     }
 
     #[inline]
     fn in_two(&self, block: u32, key: u8) -> u32 {
         let at = (block & LINE) as usize;
         let Some([one, two]) = self.lines.get(at..at + 2) else { return self.default };
-        let mut before = 0;
-        for word in &one.0[..6] {
-            before += starts_up_to(word.load(Ordering::Relaxed), key);
-        }
-        let value = one.0.get(6 + before).or_else(|| two.0.get(before - 10));
-        value.map_or(self.default, |value| value.load(Ordering::Relaxed))
+        let before = starts_up_to(&one.0[..8], key);
+        let line = if before < 8 { one } else { two };
+        line.0.get((8 + before) & 0xf).filter(|_| before < 24).map_or(self.default, value)
     }
 
     /// Stores a host's value; `false`, and nothing is changed, where no line is left or that is no value. One at a time may
@@ -277,15 +322,24 @@ fn load(cell: Option<&AtomicU32>, default: u32) -> u32 {
     cell.map_or(default, |cell| cell.load(Ordering::Acquire))
 }
 
-/// How many of the four starts in a word are at most `key`: compares all of them at once, each in its byte.
 #[inline]
-fn starts_up_to(word: u32, key: u8) -> usize {
-    const HIGH: u32 = 0x8080_8080;
-    let keys = u32::from(key) * 0x0101_0101;
-    // The high bit of each byte: the rest of the key is at least that of the start; nothing is borrowed from a neighbour.
-    let rest = (keys | HIGH) - (word & !HIGH);
-    let at_most = (keys & !word) | (!(keys ^ word) & rest);
-    (at_most & HIGH).count_ones() as usize
+fn value(word: &AtomicU32) -> u32 {
+    word.load(Ordering::Relaxed)
+}
+
+/// How many of the starts in some pairs of words are at most `key`: it is held to all of a pair at once, each in its lane;
+/// where the start is above it, it borrows.
+#[inline]
+fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
+    let keys = (u64::from(key) * EACH) | BORROW;
+    let (pairs, _) = words.as_chunks::<2>();
+    let counts = pairs.iter().map(|[low, high]| {
+        let starts = u64::from(value(low)) | u64::from(value(high)) << u32::BITS;
+        (keys - starts) & BORROW
+    });
+    // A lane has room for the sum, and the highest for that of all lanes.
+    let sum = (counts.sum::<u64>() >> u8::BITS).wrapping_mul(EACH);
+    (sum >> ((LANES as u32 - 1) * LANE)) as usize & 0x1f
 }
 
 /// The page of a cell of the root, with the cell's value if there was none; while building the root holds its number.
@@ -336,7 +390,7 @@ struct Runs {
     count: usize,
 }
 
-const MOST_RUNS: usize = 25;
+const MOST_RUNS: usize = 24;
 
 impl Runs {
     /// From `start` on `value` is in force; `start` is at least that of the last run. `None`: too many.
@@ -380,18 +434,21 @@ fn runs(cells: &[u32; 256]) -> Option<Runs> {
 
 /// The short block of these runs, if there is one.
 fn short(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
-    let Runs { all, count } = runs;
-    let (kind, starts, values) = *SHORT.iter().find(|(_, _, values)| count <= values)?;
+    let runs = &runs.all[..runs.count];
+    let (kind, starts, _) = *SHORT.iter().find(|(_, _, values)| runs.len() <= *values)?;
+    // Behind the last run there are starts that no key reaches.
+    let mut lanes = [BORROW; 4];
     let mut words = [[0; WORDS]; 2];
-    // Behind the last run: starts that only the last key reaches, with the last value.
-    let last = all[count - 1].1;
-    for (index, run) in all.iter().enumerate().take(values) {
-        let (start, value) = if index < *count { *run } else { (u8::MAX, last) };
-        if let Some(start_at) = index.checked_sub(1) {
-            words[0][start_at / 4] |= u32::from(start) << (start_at % 4 * 8);
+    for (index, (start, value)) in runs.iter().enumerate() {
+        if let Some(at) = index.checked_sub(1) {
+            let shift = (at % LANES) as u32 * LANE;
+            lanes[at / LANES] ^= (1 << u8::BITS | u64::from(*start)) << shift;
         }
         let at = starts + index;
-        words[at / WORDS][at % WORDS] = value;
+        words[at / WORDS][at % WORDS] = *value;
+    }
+    for (pair, lanes) in words[0][..starts].as_chunks_mut::<2>().0.iter_mut().zip(lanes) {
+        *pair = [lanes as u32, (lanes >> u32::BITS) as u32];
     }
     Some((kind, words))
 }

@@ -1,12 +1,39 @@
 //! Laws over generated models.
 
+use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 use super::generate::{model, some_local};
+use crate::batch::Asked;
 use crate::compile::Compiler;
+use crate::image::{ChainId, Identity, PathId};
 use crate::model::*;
 use crate::prove::{Depth, prove, prove_by};
 use crate::reference::Reference;
+
+/// Addresses of the generated models, and others.
+const KNOWN: [u32; 8] = [
+    0x0a00_0001,
+    0x0a00_0002,
+    0x0a00_0003,
+    0x0a00_0008,
+    0x0a00_0009,
+    0x0a00_0010,
+    0x0a00_0101,
+    0xc000_0201,
+];
+
+fn transport() -> impl Strategy<Value = Transport> {
+    let port = || prop_oneof![Just(80u16), 78u16..90, any::<u16>()];
+    prop_oneof![
+        4 => (select(&Protocol::ALL[..]), port(), port())
+            .prop_map(|(protocol, from, to)| Transport::ports(protocol, from, to)),
+        1 => (select(&[ICMP, ICMPV6][..]), 0u8..10, 0u8..2)
+            .prop_map(|(protocol, kind, code)| Transport::icmp(protocol, kind, code)),
+        2 => any::<u8>().prop_map(Transport::bare),
+    ]
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -21,6 +48,40 @@ proptest! {
             prop_assert!(false, "{counterexample}\n{model:#?}");
         }
         prop_assert!(prove(&model, &local, &image).is_ok());
+    }
+
+    #[test]
+    fn side_by_side_is_as_one_by_one(
+        model in model(),
+        budget in prop_oneof![3 => Just(usize::MAX), 1 => Just(0)],
+        asked in vec((0u32..40, select(&KNOWN[..]), select(&KNOWN[..]), transport()), 0..200),
+        unknown in vec(any::<u32>(), 0..3),
+        room in 0usize..200,
+    ) {
+        let image = Compiler::with_budget(budget).compile(&model, &some_local(&model));
+        let mut addresses: Vec<u32> = asked.iter().map(|(_, _, peer, _)| *peer).collect();
+        addresses.extend(&unknown);
+        let one_by_one: Vec<Identity> =
+            addresses.iter().map(|address| image.identity_v4(*address)).collect();
+        let mut beside = vec![Identity::UNKNOWN; addresses.len()];
+        image.identities_v4(&addresses, &mut beside);
+        prop_assert_eq!(&beside, &one_by_one);
+        let strange = unknown.iter().map(|number| Identity(*number));
+        let asked: Vec<Asked> = asked.iter().zip(one_by_one.into_iter().chain(strange).rev())
+            .map(|((chain, local, _, transport), peer)| Asked {
+                chain: ChainId(*chain),
+                local: image.identity_v4(*local),
+                peer,
+                transport: *transport,
+            })
+            .collect();
+        let one_by_one = asked.iter().take(room).map(|it| {
+            image.classify(it.chain, it.local, it.peer, it.transport)
+        });
+        let one_by_one: Vec<PathId> = one_by_one.collect();
+        let mut beside = vec![PathId::default(); room];
+        image.classify_all(&asked, &mut beside);
+        prop_assert_eq!(&beside[..one_by_one.len()], &one_by_one);
     }
 
     #[test]
@@ -64,7 +125,6 @@ proptest! {
         peer in prop_oneof![0u32..40, any::<u32>()],
         path in prop_oneof![0u32..40, any::<u32>()],
     ) {
-        use crate::image::{ChainId, Identity, PathId};
         let image = Compiler::new().compile(&model, &some_local(&model));
         let (chain, local, peer) = (ChainId(chain), Identity(local), Identity(peer));
         let transport = Transport::ports(Protocol::Tcp, 49_152, 80);

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use super::build::*;
+use crate::claim::OTHERS;
 use crate::compile::Compiler;
-use crate::image::{BY_SOURCE, ChainId, Identity, Image, LINEAR, NO_CLASS, PathId, Peers};
+use crate::image::{ChainId, Identity, Image, LINEAR, NO_CLASS, PathId, Peers};
+use crate::lines::{NO_KEY, Packet, Place, STEPS};
 use crate::model::*;
 use crate::prefix_map::PrefixMap;
 use crate::prove::prove;
@@ -166,101 +168,124 @@ fn a_changed_verdict_reason_or_note_is_found() {
     bench.finish(87, 0);
 }
 
+/// How many intervals a line tells apart.
+fn intervals(image: &Image, line: usize) -> usize {
+    1 + image.lines.all[line].starts().filter(|start| *start <= NO_KEY).count()
+}
+
+/// Where a place leads packets from a source port.
+fn leads(image: &Image, mut place: Place, source: u32) -> Option<PathId> {
+    let packet = Packet { table: 0, key: 0, source };
+    for _ in 0..STEPS {
+        if place.is_line() {
+            place = image.lines.next(place, &packet)?;
+        }
+    }
+    place.as_path()
+}
+
+/// Which tables of rows lead to a line: those that are keyed by port, and the others.
+fn led_to_by(image: &Image, line: usize) -> [bool; 2] {
+    let here = [Place::by_key(line as u32), Place::by_source(line as u32)];
+    let mut all: Vec<Place> = here.to_vec();
+    for _ in 0..3 {
+        let lines = image.lines.all.iter().enumerate();
+        let above = lines.filter(|(_, line)| line.to.iter().any(|to| all.contains(to)));
+        let above: Vec<u32> = above.map(|(at, _)| at as u32).collect();
+        all.extend(above.iter().flat_map(|at| [Place::by_key(*at), Place::by_source(*at)]));
+    }
+    let leads = |tables: std::ops::Range<usize>| {
+        image.lines.rows.iter().any(|row| row[tables.clone()].iter().any(|to| all.contains(to)))
+    };
+    [leads(0..3), leads(3..6)]
+}
+
 #[test]
 fn a_moved_bound_is_found() {
     let mut bench = Bench::with_rows();
-    for at in 0..bench.image.intervals.len() {
-        let start = bench.image.intervals[at].start;
-        for moved in [start.checked_sub(1), start.checked_add(1)].into_iter().flatten() {
-            bench.change(|image| &mut image.intervals[at].start, moved, never);
+    for line in 0..bench.image.lines.all.len() {
+        for at in 0..intervals(&bench.image, line) - 1 {
+            let old = bench.image.lines.all[line];
+            let start = old.starts().nth(at).unwrap();
+            for moved in [start - 1, start + 1] {
+                let mut new = old;
+                new.set_start(at, moved);
+                bench.change(|image| &mut image.lines.all[line], new, never);
+            }
         }
     }
-    bench.finish(136, 0);
+    bench.finish(112, 0);
 }
 
 #[test]
 fn a_changed_path_of_an_interval_is_found() {
     let mut bench = Bench::with_rows();
-    let (paths, runs) = (bench.image.paths.len() as u32, bench.image.by_source.len() as u32);
-    assert!(runs > 0);
-    let run = |image: &Image, path: PathId| {
-        let span = image.by_source.get((path.0 & !BY_SOURCE) as usize).copied();
-        span.filter(|_| path.0 & BY_SOURCE != 0)
-            .map(|span| image.intervals(span).collect::<Vec<_>>())
+    let (paths, lines) = (bench.image.paths.len() as u32, bench.image.lines.all.len() as u32);
+    let by_source = |image: &Image| -> Vec<Place> {
+        (0..lines)
+            .map(Place::by_source)
+            .filter(|to| {
+                let led = image.lines.all.iter().flat_map(|line| line.to);
+                led.chain(image.lines.rows.iter().flatten().copied()).any(|other| other == *to)
+            })
+            .collect()
     };
-    let other_paths = |was: u32| -> BTreeSet<u32> {
-        let run_of = others(was & !BY_SOURCE, runs).map(|run| BY_SOURCE | run);
-        let of_path = others(was % paths, paths);
-        run_of.chain(of_path).filter(|path| *path != was).collect()
+    let runs = by_source(&bench.image);
+    assert!(!runs.is_empty());
+    let other_places = |was: Place| -> Vec<Place> {
+        let of_path = others(was.as_path().map_or(0, |path| path.0), paths);
+        let of_path = of_path.map(|path| Place::path(PathId(path)));
+        of_path.chain(runs.iter().copied()).filter(|to| *to != was).collect()
     };
-    // What shows no ports is looked up as from port 0.
-    let from_0 = |image: &Image, old: PathId, new: PathId| {
-        run(image, new).is_some_and(|run| run[0].1 == old)
-    };
-    for at in 0..bench.image.intervals.len() {
-        let was = bench.image.intervals[at].path.0;
-        let shows_no_ports = bench.image.rows.iter().any(|row| {
-            let tables = row.tables.iter().skip(3).filter(|span| span.len > 1);
-            tables
-                .map(|span| span.first..span.first + span.len)
-                .any(|run| run.contains(&(at as u32)))
-        });
-        for path in other_paths(was).into_iter().map(PathId) {
-            bench.change(
-                |image| &mut image.intervals[at].path,
-                path,
-                |image, old, new| shows_no_ports && from_0(image, *old, *new),
-            );
-        }
-    }
-    for row in 0..bench.image.rows.len() {
-        for table in 0..bench.image.rows[row].tables.len() {
-            let span = bench.image.rows[row].tables[table];
-            for path in other_paths(span.first).into_iter().filter(|_| span.len == 1) {
+    for line in 0..lines as usize {
+        // What shows no ports is looked up as from port 0.
+        let shows_no_ports = !led_to_by(&bench.image, line)[0];
+        let asks_source = runs.contains(&Place::by_source(line as u32));
+        let old = bench.image.lines.all[line];
+        let starts: Vec<u32> = std::iter::once(0).chain(old.starts()).collect();
+        for at in 0..intervals(&bench.image, line) {
+            let sources = match starts[at..] {
+                [NO_KEY, ..] => 0..1,
+                [start, next, ..] if asks_source => start..next.min(NO_KEY),
+                [start] if asks_source => start..NO_KEY,
+                _ if shows_no_ports => 0..1,
+                _ => 0..NO_KEY,
+            };
+            for place in other_places(old.to[at]) {
+                let mut new = old;
+                new.to[at] = place;
                 bench.change(
-                    |image| &mut image.rows[row].tables[table].first,
-                    path,
-                    |image, old, new| table >= 3 && from_0(image, PathId(*old), PathId(*new)),
+                    |image| &mut image.lines.all[line],
+                    new,
+                    |image, old, new| {
+                        // One that leads to itself leads nowhere.
+                        new.to[at] != Place::by_source(line as u32)
+                            && sources.clone().all(|source| {
+                                leads(image, old.to[at], source) == leads(image, new.to[at], source)
+                            })
+                    },
                 );
             }
         }
     }
-    bench.finish(736, 3);
-}
-
-#[test]
-fn a_changed_run_by_source_port_is_found() {
-    let mut bench = Bench::with_rows();
-    for at in 0..bench.image.by_source.len() {
-        let len = bench.image.by_source[at].len;
-        for len in 0..len {
-            bench.change(|image| &mut image.by_source[at].len, len, never);
-        }
-        let first = bench.image.by_source[at].first;
-        bench.change(|image| &mut image.by_source[at].first, first + 1, never);
-    }
-    bench.finish(8, 0);
-}
-
-#[test]
-fn a_changed_path_of_packets_that_show_nothing_is_found() {
-    let mut bench = Bench::with_rows();
-    let paths = bench.image.paths.len() as u32;
-    for at in 0..bench.image.rows.len() {
-        for table in 0..bench.image.rows[at].bare.len() {
-            let was = bench.image.rows[at].bare[table].0;
-            for path in others(was, paths).map(PathId) {
-                bench.change(|image| &mut image.rows[at].bare[table], path, never);
+    for row in 0..bench.image.lines.rows.len() {
+        for table in 0..=OTHERS {
+            for place in other_places(bench.image.lines.rows[row][table]) {
+                bench.change(
+                    |image| &mut image.lines.rows[row][table],
+                    place,
+                    |image, old, new| table >= 3 && leads(image, *old, 0) == leads(image, *new, 0),
+                );
             }
         }
     }
-    bench.finish(220, 0);
+    bench.finish(838, 8);
 }
 
 #[test]
 fn a_changed_row_of_a_cell_is_found() {
     let mut bench = Bench::with_rows();
-    let rows = bench.image.rows.len() as u32;
+    let rows = bench.image.lines.rows.len() as u32;
     for at in 0..bench.image.cells.len() {
         for row in others(bench.image.cells[at], rows).chain([LINEAR]) {
             bench.change(|image| &mut image.cells[at], row, never);

@@ -1,0 +1,282 @@
+//! Rows as lookups read them: places that lead from one line of the cache to the next until a path stands there.
+//!
+//! A row says for each table of [`claim`](crate::claim) where it leads: to a path, or to a line that tells keys apart, or
+//! source ports. A line divides them into up to ten intervals, and a tree of lines into any number.
+//!
+//! A packet that shows no key has one of its own, [`NO_KEY`], behind all others.
+
+use crate::claim::{OTHERS, icmp_key, table_of};
+use crate::image::PathId;
+use crate::model::{Shown, Transport};
+
+/// Where the next step of a lookup is: a path, or a line to be asked by key or by source port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Place(u32);
+
+/// Tells lines from paths.
+const LINE: u32 = 1 << 31;
+const SOURCE: u32 = 1 << 30;
+const NUMBER: u32 = SOURCE - 1;
+
+impl Place {
+    pub(crate) const fn path(path: PathId) -> Self {
+        Self(path.0 & NUMBER)
+    }
+
+    pub(crate) const fn by_key(line: u32) -> Self {
+        Self(LINE | line & NUMBER)
+    }
+
+    pub(crate) const fn by_source(line: u32) -> Self {
+        Self(LINE | SOURCE | line & NUMBER)
+    }
+
+    #[inline]
+    pub(crate) const fn is_line(self) -> bool {
+        self.0 & LINE != 0
+    }
+
+    #[inline]
+    pub(crate) const fn as_path(self) -> Option<PathId> {
+        if self.is_line() { None } else { Some(PathId(self.0)) }
+    }
+
+    /// The number of the line that is asked by source port.
+    pub(crate) const fn as_by_source(self) -> Option<u32> {
+        if self.0 & (LINE | SOURCE) == LINE | SOURCE { Some(self.0 & NUMBER) } else { None }
+    }
+}
+
+/// The key of packets that show none; keys are below.
+pub(crate) const NO_KEY: u32 = 1 << 16;
+
+/// From `start` on, up to the next one's, keys lead to `to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Interval {
+    pub(crate) start: u32,
+    pub(crate) to: Place,
+}
+
+/// For each table where it leads; what is behind them is never asked.
+pub(crate) type Row = [Place; 8];
+
+/// Intervals that a line tells apart.
+const WIDTH: usize = 10;
+/// Bits of a lane; the highest is free for borrowing.
+const LANE: u32 = 21;
+/// One in each lane of a word.
+const EACH: u64 = 1 | 1 << LANE | 1 << (2 * LANE);
+const BORROW: u64 = EACH << (LANE - 1);
+
+/// What tells keys apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(align(64))]
+pub(crate) struct Line {
+    /// Where the second and each further interval start, three in a word; behind the last one [`NEVER`].
+    starts: [u64; 3],
+    /// By interval, and behind the last one that one's.
+    pub(crate) to: [Place; WIDTH],
+}
+
+/// Above every key.
+const NEVER: u32 = NO_KEY + 1;
+
+impl Line {
+    /// At most ten intervals, ascending.
+    fn of(intervals: &[Interval]) -> Self {
+        let last = intervals.last().map(|last| last.to).unwrap_or_default();
+        let mut line = Self { starts: [EACH * u64::from(NEVER); 3], to: [last; WIDTH] };
+        for (at, interval) in intervals.iter().enumerate().take(WIDTH) {
+            line.to[at] = interval.to;
+            if let Some(at) = at.checked_sub(1) {
+                line.set_start(at, interval.start);
+            }
+        }
+        line
+    }
+
+    /// Where intervals start, but for the first.
+    pub(crate) fn starts(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..WIDTH - 1)
+            .map(|at| (self.starts[at / 3] >> (at as u32 % 3 * LANE)) as u32 & ((1 << LANE) - 1))
+    }
+
+    pub(crate) fn set_start(&mut self, at: usize, start: u32) {
+        let shift = at as u32 % 3 * LANE;
+        let word = &mut self.starts[at / 3];
+        *word = *word & !(((1 << LANE) - 1) << shift) | u64::from(start) << shift;
+    }
+
+    /// Where a key leads. It is held to three bounds at once: where one is above it, it borrows.
+    #[inline]
+    fn lead(&self, key: u32) -> Place {
+        let keys = (u64::from(key) * EACH) | BORROW;
+        let [a, b, c] = self.starts.map(|starts| (keys - starts) & BORROW);
+        // A lane has room for the sum, and the highest for that of all lanes.
+        let sum = ((a + b + c) >> (LANE - 1)).wrapping_mul(EACH);
+        let before = (sum >> (2 * LANE)) as usize & 0xf;
+        self.to.get(before).copied().unwrap_or_default()
+    }
+}
+
+/// What a row is asked of a packet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Packet {
+    pub(crate) table: u8,
+    pub(crate) key: u32,
+    pub(crate) source: u32,
+}
+
+/// By protocol.
+const TABLES: [u8; 256] = {
+    let mut tables = [0; 256];
+    let mut protocol = 0;
+    while protocol < 256 {
+        tables[protocol] = table_of(protocol as u8) as u8;
+        protocol += 1;
+    }
+    tables
+};
+
+impl From<Transport> for Packet {
+    #[inline]
+    fn from(Transport { protocol, shown }: Transport) -> Self {
+        let table = TABLES[usize::from(protocol)];
+        let (key, source) = match shown {
+            Shown::Ports { source, destination } if table < 3 => {
+                (u32::from(destination), u32::from(source))
+            }
+            _ if usize::from(table) == OTHERS => (u32::from(protocol), 0),
+            Shown::Icmp { kind, code } if table >= 3 => (u32::from(icmp_key(kind, code)), 0),
+            _ => (NO_KEY, 0),
+        };
+        Self { table, key, source }
+    }
+}
+
+/// A lookup takes at most so many steps behind the row: ten intervals each, by key and then by source port.
+pub(crate) const STEPS: usize = 10;
+
+/// All rows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lines {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) all: Vec<Line>,
+}
+
+impl Lines {
+    /// Where a row leads first.
+    #[inline]
+    pub(crate) fn first(&self, row: u32, packet: &Packet) -> Option<Place> {
+        Some(self.rows.get(row as usize)?[usize::from(packet.table & 7)])
+    }
+
+    /// Where a line leads.
+    #[inline]
+    pub(crate) fn next(&self, line: Place, packet: &Packet) -> Option<Place> {
+        let key = if line.0 & SOURCE == 0 { packet.key } else { packet.source };
+        Some(self.all.get((line.0 & NUMBER) as usize)?.lead(key))
+    }
+
+    /// The path of a packet; `None` for a number that is no row.
+    #[inline]
+    pub(crate) fn path(&self, row: u32, packet: &Packet) -> Option<PathId> {
+        let mut place = self.first(row, packet)?;
+        for _ in 0..STEPS {
+            if !place.is_line() {
+                break;
+            }
+            place = self.next(place, packet)?;
+        }
+        place.as_path()
+    }
+
+    /// Adds what tells ascending intervals apart; `by` makes places of its lines.
+    pub(crate) fn tree(&mut self, intervals: &[Interval], by: impl Fn(u32) -> Place) -> Place {
+        let mut add = |some: &[Interval]| match some {
+            [] => Interval { start: 0, to: Place::default() },
+            [alone] => *alone,
+            [first, ..] => {
+                self.all.push(Line::of(some));
+                Interval { start: first.start, to: by(self.all.len() as u32 - 1) }
+            }
+        };
+        if intervals.len() <= WIDTH {
+            return add(intervals).to;
+        }
+        let mut level: Vec<Interval> = intervals.chunks(WIDTH).map(&mut add).collect();
+        while level.len() > 1 {
+            level = level.chunks(WIDTH).map(&mut add).collect();
+        }
+        level.first().map_or(Place::default(), |top| top.to)
+    }
+
+    /// Adds the bounds that a table of a row draws, of keys and of source ports, 0 among them; in no order.
+    pub(crate) fn bounds(&self, row: u32, table: usize, bounds: &mut [Vec<u32>; 2]) {
+        for bounds in bounds.iter_mut() {
+            bounds.push(0);
+        }
+        let first = self.rows.get(row as usize).and_then(|row| row.get(table));
+        let mut open: Vec<(Place, usize)> = first.map(|place| (*place, 0)).into_iter().collect();
+        while let Some((place, depth)) = open.pop() {
+            let line = self.all.get((place.0 & NUMBER) as usize);
+            let Some(line) = line.filter(|_| place.is_line() && depth < STEPS) else { continue };
+            let starts = line.starts().filter(|start| *start < NEVER);
+            bounds[usize::from(place.0 & SOURCE != 0)].extend(starts);
+            let mut last = None;
+            let leads = line.to.iter().filter(|to| last.replace(**to) != Some(**to));
+            open.extend(leads.map(|to| (*to, depth + 1)));
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.rows) + size_of_val(&*self.all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_tree_leads_each_key_where_its_interval_does(
+            starts in prop::collection::btree_set(
+                prop_oneof![1u32..200, 65_500u32..=65_536, 1u32..65_536], 0..200),
+            by_source: bool,
+        ) {
+            let starts = std::iter::once(0).chain(starts);
+            let intervals: Vec<Interval> = starts.zip(7..).map(|(start, path)| {
+                Interval { start, to: Place::path(PathId(path)) }
+            }).collect();
+            let mut lines = Lines::default();
+            let by = if by_source { Place::by_source } else { Place::by_key };
+            let place = lines.tree(&intervals, by);
+            lines.rows.push(Row::default());
+            lines.rows.push([place; 8]);
+            let starts = || intervals.iter().map(|interval| interval.start);
+            for asked in starts().flat_map(|it| [it.saturating_sub(1), it, (it + 1).min(NO_KEY)]) {
+                let (key, source) = if by_source { (3, asked) } else { (asked, 3) };
+                let packet = Packet { table: 1, key, source };
+                let at = intervals.partition_point(|interval| interval.start <= asked) - 1;
+                prop_assert_eq!(lines.path(1, &packet), intervals[at].to.as_path());
+            }
+            let mut bounds = [Vec::new(), Vec::new()];
+            lines.bounds(1, 1, &mut bounds);
+            let mut drawn = std::mem::take(&mut bounds[usize::from(by_source)]);
+            drawn.sort_unstable();
+            prop_assert_eq!(drawn, starts().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn lines_that_lead_in_a_circle_lead_nowhere() {
+        let mut lines = Lines::default();
+        let circle = [0, 5].map(|start| Interval { start, to: Place::by_key(0) });
+        let place = lines.tree(&circle, Place::by_key);
+        lines.rows.push([place; 8]);
+        assert_eq!(lines.path(0, &Packet::default()), None);
+        lines.bounds(0, 0, &mut Default::default());
+    }
+}
