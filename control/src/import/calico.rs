@@ -151,11 +151,12 @@ fn rules(wire: &[calico::Rule], context: Context<'_>) -> Result<Vec<Rule>, Unkno
     rules.filter_map(Result::transpose).collect()
 }
 
-/// `None`: it asks of HTTP, which nobody can look at here, and allows nothing.
+/// `None`: it asks of HTTP, which nobody can look at here, and allows nothing. A Deny that does denies whatever else it
+/// matches.
 fn rule(index: u32, wire: &calico::Rule, context: Context<'_>) -> Result<Option<Rule>, Unknown> {
     let source = end(&wire.source, context)?;
     let destination = end(&wire.destination, context)?;
-    if wire.http {
+    if wire.http && wire.action != calico::Action::Deny {
         return Ok(None);
     }
     let icmp = |wire: calico::Icmp| IcmpMatch { kind: wire.kind, code: wire.code };

@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use manx_policy_compiler::model::{
     Action, Failsafe, Interface, KUBERNETES, Labels, NAMESPACE, ORCHESTRATOR, ObjectName, Order,
@@ -9,7 +10,8 @@ use manx_policy_compiler::selector::Selector;
 
 use super::Overlay;
 use super::{Cluster, import, import_for};
-use crate::manifest::object::EncapsulationMode;
+use crate::manifest::State;
+use crate::manifest::object::{EncapsulationMode, Object};
 use crate::manifest::problem::{Problem, Severity};
 use crate::store::Contents;
 
@@ -339,4 +341,48 @@ fn what_is_staged_and_would_not_be_set_is_not_evaluated() {
         ));
         assert_eq!(cluster.model.policies.len(), if there { 2 } else { 0 }, "{action}");
     }
+}
+
+#[test]
+fn an_http_match_does_not_match_in_an_allow_and_matches_in_a_deny() {
+    // A manifest may have it in an Allow only.
+    let text = format!(
+        "{CALICO}GlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{ingress: [{{action: Allow}}, {{action: Pass}}, {{action: Log}}, {{action: Deny}}]}}\n"
+    );
+    let mut contents = Contents::of_texts([("file.yaml", &*text)]);
+    let stored = contents.objects.values_mut().next().unwrap();
+    let State::Valid(object) = &mut stored.state else { panic!("it is valid") };
+    let Object::CalicoPolicy(policy) = Arc::make_mut(object) else { panic!("a policy") };
+    policy.ingress.iter_mut().for_each(|rule| rule.http = true);
+    let cluster = import(&contents);
+    let (_, policy) = cluster.model.policies.first_key_value().unwrap();
+    assert_eq!(policy.ingress, Some(vec![Rule::every_packet(3, Action::Deny)]));
+}
+
+#[test]
+fn policy_for_the_nodes_own_traffic_is_reported_not_enforced() {
+    let cluster = cluster(&format!(
+        "{CALICO}HostEndpoint\nmetadata: {{name: h}}\nspec: {{node: n1, interfaceName: eth0}}\n"
+    ));
+    let [told] = &cluster.problems[..] else { panic!("{:?}", cluster.problems) };
+    assert_eq!(told.severity, Severity::Warning);
+    assert!(told.summary().starts_with("file.yaml") && told.summary().ends_with("NOT ENFORCED"));
+}
+
+#[test]
+fn profiles_of_namespaces_allow_everything_those_of_service_accounts_have_no_rules() {
+    let cluster = cluster(&format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\n---\n\
+         {CALICO}HostEndpoint\nmetadata: {{name: h}}\nspec: {{node: n1, interfaceName: eth0, \
+         profiles: [kns.shop, kns.none, ksa.shop.web, projectcalico-default-allow]}}\n"
+    ));
+    let open = vec![Rule::every_packet(0, Action::Allow)];
+    let profile = |name: &str| {
+        let profile = cluster.model.profiles.get(name)?;
+        Some((profile.ingress.clone(), profile.egress.clone()))
+    };
+    assert_eq!(profile("kns.shop"), Some((open.clone(), open.clone())));
+    assert_eq!(profile("projectcalico-default-allow"), Some((open.clone(), open)));
+    assert_eq!(profile("ksa.shop.web"), Some((vec![], vec![])));
+    assert_eq!(profile("kns.none"), None, "missing, which denies");
 }
