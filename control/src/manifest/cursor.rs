@@ -287,16 +287,13 @@ impl<'a> Cursor<'a> {
 
 /// The one of `known` that is spelled most like `key`, if any is.
 fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
-    let distance = |other: &str| {
-        let (a, b) = (key.to_ascii_lowercase(), other.to_ascii_lowercase());
-        edits(a.as_bytes(), b.as_bytes())
-    };
-    let (distance, best) = known.iter().map(|other| (distance(other), *other)).min()?;
+    let (distance, best) = known.iter().map(|other| (edits_apart(key, other), *other)).min()?;
     (distance <= key.len().max(best.len()) / 3).then_some(best)
 }
 
-/// How many bytes to insert, remove or replace to make one text of another (Levenshtein).
-fn edits(a: &[u8], b: &[u8]) -> usize {
+/// How many bytes to insert, remove or replace to make one text of another, in any case (Levenshtein).
+pub(super) fn edits_apart(a: &str, b: &str) -> usize {
+    let (a, b) = (a.to_ascii_lowercase().into_bytes(), b.to_ascii_lowercase().into_bytes());
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
         let mut diagonal = i;

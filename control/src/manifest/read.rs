@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::calico;
 use super::cluster;
-use super::cursor::{Cursor, Finding, Findings};
+use super::cursor::{Cursor, Finding, Findings, edits_apart};
 use super::infrastructure;
 use super::metadata::{self, Metadata};
 use super::network_policy;
@@ -152,7 +152,8 @@ impl Reader<'_> {
         };
         let (kind, api_version) = (kind.to_owned(), version.to_owned());
         // A policy that is passed over leaves open what its author believes closed: that is an error.
-        let (severity, cause) = if kind.contains("NetworkPolicy") {
+        let of_policies = kind.contains("Policy") && holds_policies(&api_version);
+        let (severity, cause) = if kind.contains("NetworkPolicy") || of_policies {
             (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
         } else {
             (Severity::Warning, Cause::UnknownKind { kind, api_version })
@@ -262,13 +263,21 @@ struct Claim<'a> {
     /// Whether it is of this kind, valid or not. If not, it is of one of several, and `kind` is the one that closes most;
     /// what it says of itself cannot be read then.
     certain: bool,
+    /// Whether its kind is nobody's, and spelled nearly like this one.
+    misspelled: bool,
 }
 
 impl<'a> Claim<'a> {
     /// `None`: nothing that is read. A document that lacks its kind or its API version is what the other leaves; if a policy
     /// is among that, it is one. Without either it is nobody's.
+    ///
+    /// A kind that is spelled nearly like one that is read is that one, and not valid: passed over, it would leave open what
+    /// its author believes closed.
     fn of(node: &Node, kind: Option<&str>, version: Option<&'a str>) -> Option<Self> {
-        let claim = |kind, certain| Some(Self { kind, version, certain });
+        let near = kind.and_then(|kind| nearest(kind, version));
+        let claim =
+            |kind, certain| Some(Self { kind, version, certain, misspelled: near.is_some() });
+        let kind = near.or(kind);
         let Some(kind) = kind else {
             let namespace = node.get("metadata").and_then(|metadata| metadata.get("namespace"));
             // The one that closes most of those that it may be.
@@ -303,6 +312,13 @@ impl<'a> Claim<'a> {
             root.missing(out, "kind", OF_ITSELF);
             return;
         }
+        if self.misspelled {
+            match root.field("kind") {
+                Some(field) => field.expected(out, self.kind.name()),
+                // The list that it stands in says it.
+                None => root.missing(out, "kind", self.kind.name()),
+            }
+        }
         let of_kind = Kind::ALL.into_iter().filter(|kind| {
             *kind == self.kind || (!self.certain && kind.name() == self.kind.name())
         });
@@ -316,6 +332,28 @@ impl<'a> Claim<'a> {
             None => root.missing(out, "apiVersion", &expected),
         }
     }
+}
+
+/// The name of the kind that a name which is no kind's is spelled nearly like: at most three letters apart, and fewer in
+/// short names. It is one of the API group's; in a group of policies it may be any policy's, and without an API version
+/// anything's.
+fn nearest(name: &str, version: Option<&str>) -> Option<&'static str> {
+    let candidates = Kind::ALL.into_iter().filter(|kind| match version {
+        Some(version) => {
+            is_read(*kind, version) || (kind.enforced_policy() && holds_policies(version))
+        }
+        None => true,
+    });
+    if Kind::ALL.into_iter().any(|kind| kind.name() == name) {
+        return None;
+    }
+    let near = candidates.map(|kind| (edits_apart(name, kind.name()), kind.name()));
+    near.filter(|(edits, known)| *edits <= 3.min(known.len() / 3)).min().map(|(_, known)| known)
+}
+
+/// Whether an API version is of a group that has policies of ours.
+fn holds_policies(version: &str) -> bool {
+    Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && is_read(kind, version))
 }
 
 /// Whether objects of this kind name and API version are ours to judge: of the kind's own group, whatever the version, so

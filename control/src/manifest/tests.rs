@@ -349,6 +349,71 @@ fn a_policy_that_does_not_say_what_it_is_closes_all_that_it_may_be() {
 }
 
 #[test]
+fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid() {
+    let metadata = "metadata: {name: a, namespace: shop}\n";
+    for (head, kind) in [
+        ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolcy", "NetworkPolicy shop"),
+        ("apiVersion: networking.k8s.io/v1\nkind: networkpolicy", "NetworkPolicy shop"),
+        ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicies", "NetworkPolicy shop"),
+        ("apiVersion: projectcalico.org/v3\nkind: NetworkPolicie", "CalicoNetworkPolicy shop"),
+        ("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolcy", "GlobalNetworkPolicy"),
+        ("apiVersion: crd.projectcalico.org/v1\nkind: GlobalNetworkPolicys", "GlobalNetworkPolicy"),
+        ("apiVersion: networking.k8s.io/v1\nkind: GlobalNetwrkPolicy", "GlobalNetworkPolicy"),
+        (
+            "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolcy",
+            "ClusterNetworkPolicy",
+        ),
+        (
+            "apiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicies",
+            "AdminNetworkPolicy",
+        ),
+        ("apiVersion: projectcalico.org/v3\nkind: Tiers", "Tier"),
+        ("apiVersion: projectcalico.org/v3\nkind: NetworkSets", "NetworkSet shop"),
+        ("apiVersion: projectcalico.org/v3\nkind: HostEndPoints", "HostEndpoint"),
+        ("apiVersion: v1\nkind: NameSpace", "Namespace"),
+        // Which NetworkPolicy is meant nobody knows: the one that closes more.
+        ("kind: NetworkPolcy", "CalicoNetworkPolicy shop"),
+    ] {
+        assert_eq!(closing(&format!("{head}\n{metadata}")), [kind], "{head}");
+        assert!(problems(&format!("{head}\n{metadata}")).contains("error: kind: found"), "{head}");
+    }
+    let items = "items: [{metadata: {name: a, namespace: shop}}]";
+    let list = format!("apiVersion: networking.k8s.io/v1\nkind: NetworkPolcyList\n{items}");
+    assert_eq!(closing(&list), ["NetworkPolicy shop"]);
+    // What it selects is read as of the kind that is meant.
+    let text = "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolcy\nmetadata: {name: a}\nspec: {selector: app == 'web'}\n";
+    let manifest = read("file.yaml", text).unwrap();
+    let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
+    assert!(invalid.subject.is_some());
+}
+
+#[test]
+fn kinds_that_are_not_read_are_skipped_with_a_warning_and_policies_with_an_error() {
+    for (version, kind, severity) in [
+        ("projectcalico.org/v3", "BGPConfiguration", Severity::Warning),
+        ("projectcalico.org/v3", "BGPPeer", Severity::Warning),
+        ("projectcalico.org/v3", "IPReservation", Severity::Warning),
+        ("crd.projectcalico.org/v1", "IPAMBlock", Severity::Warning),
+        ("crd.projectcalico.org/v1", "ClusterInformation", Severity::Warning),
+        ("networking.k8s.io/v1", "Ingress", Severity::Warning),
+        ("networking.k8s.io/v1", "IngressClass", Severity::Warning),
+        ("v1", "Secret", Severity::Warning),
+        ("v1", "ConfigMap", Severity::Warning),
+        ("batch/v1", "Job", Severity::Warning),
+        ("policy/v1", "PodDisruptionBudget", Severity::Warning),
+        ("projectcalico.org/v3", "EgressGatewayPolicy", Severity::Error),
+        ("policy.networking.k8s.io/v1alpha1", "SomePolicy", Severity::Error),
+        ("cilium.io/v2", "CiliumNetworkPolicy", Severity::Error),
+    ] {
+        let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\n");
+        let manifest = read("file.yaml", &text).unwrap();
+        assert!(manifest.entries.is_empty(), "{kind}");
+        let told: Vec<Severity> = manifest.problems.iter().map(|it| it.severity).collect();
+        assert_eq!(told, [severity], "{kind}");
+    }
+}
+
+#[test]
 fn what_an_invalid_policy_selects_is_kept_without_its_api_version() {
     let text = "kind: GlobalNetworkPolicy\nmetadata: {name: a}\nspec: {selector: app == 'web'}\n";
     let manifest = read("file.yaml", text).unwrap();

@@ -21,7 +21,7 @@ pub(in super::super) fn decode(
     kind: Kind,
     out: &mut Findings,
 ) -> (Policy, Option<Subject>) {
-    root.mapping(out, OBJECT, &["status"]);
+    root.exact(out, &[OBJECT, &["status"]].concat());
     let mut policy = Policy::default();
     let Some(spec) = root.field("spec") else { return (policy, Some(Subject::default())) };
     let global = !kind.namespaced();
@@ -32,7 +32,8 @@ pub(in super::super) fn decode(
     if kind.staged() {
         read.push("stagedAction");
     }
-    if !spec.mapping(out, &read, IGNORED) {
+    read.extend(IGNORED);
+    if !spec.exact(out, &read) {
         return (policy, None);
     }
     let before = out.error_count();
