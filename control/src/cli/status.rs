@@ -323,7 +323,7 @@ mod tests {
                 idle_s: 3,
             }],
             rules: vec![
-                api::RuleCount { rule: "default/web-from-front ingress rule 0".to_owned(), verdict: "allow".to_owned(), packets: 2092 },
+                api::RuleCount { rule: "default/web-from-front ingress[0]".to_owned(), verdict: "allow".to_owned(), packets: 2092 },
                 api::RuleCount { rule: "default/deny (no rule matched)".to_owned(), verdict: "deny".to_owned(), packets: 7 },
             ],
             noted: vec![
@@ -373,7 +373,7 @@ mod tests {
 
         RULES
         VERDICT  PACKETS  RULE
-        allow       2092  default/web-from-front ingress rule 0
+        allow       2092  default/web-from-front ingress[0]
         deny           7  default/deny (no rule matched)
 
         MET ON THE WAY

@@ -10,7 +10,7 @@ use super::decide::Watch;
 use super::policies::Policy;
 use super::rules::{Direction, Mismatch, Rule};
 use super::tiers::Tier;
-use super::verdict::{Explanation, Verdict};
+use super::verdict::{Explanation, Verdict, name};
 use super::words::term;
 use super::{Oracle, Packet, Party};
 
@@ -142,7 +142,7 @@ impl Oracle {
             why: verdict.to_string(),
             broken: broken
                 .map(|policy| Broken {
-                    policy: policy.key.to_string(),
+                    policy: name(&policy.key),
                     reason: policy.broken.clone().unwrap_or_default(),
                 })
                 .collect(),
@@ -176,7 +176,7 @@ impl Watch for Writer {
 
     fn policy(&mut self, policy: &Policy) {
         let steps = Steps {
-            name: policy.key.to_string(),
+            name: name(&policy.key),
             order: policy.order.is_finite().then_some(policy.order),
             staged: policy.staged,
             rules: Vec::new(),
@@ -210,7 +210,7 @@ impl fmt::Display for Story {
             [("egress", &self.from, &self.egress), ("ingress", &self.to, &self.ingress)]
         {
             writeln!(f, "\n{name} of {party}: {}", side.why)?;
-            side.fmt(f)?;
+            side.write(f, name)?;
         }
         if !self.staged.is_empty() {
             writeln!(f, "\nstaged, not enforced")?;
@@ -222,8 +222,9 @@ impl fmt::Display for Story {
     }
 }
 
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Side {
+    /// Writes the steps, the rules by their place in the list of `direction`.
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, direction: &str) -> fmt::Result {
         for broken in &self.broken {
             writeln!(f, "  {}: {}", broken.policy, broken.reason)?;
         }
@@ -234,12 +235,12 @@ impl fmt::Display for Side {
                 let order = self::order(policy.order);
                 let staged = if policy.staged { ", staged" } else { "" };
                 writeln!(f, "    {}, order {order}{staged}", policy.name)?;
-                steps(f, "      ", &policy.rules)?;
+                steps(f, "      ", direction, &policy.rules)?;
             }
         }
         for profile in &self.profiles {
             writeln!(f, "  profile {}", profile.name)?;
-            steps(f, "    ", &profile.rules)?;
+            steps(f, "    ", direction, &profile.rules)?;
         }
         Ok(())
     }
@@ -249,11 +250,12 @@ fn order(order: Option<f64>) -> String {
     order.map_or("last".to_owned(), |order| order.to_string())
 }
 
-fn steps(f: &mut fmt::Formatter<'_>, indent: &str, steps: &[Step]) -> fmt::Result {
+fn steps(f: &mut fmt::Formatter<'_>, indent: &str, direction: &str, steps: &[Step]) -> fmt::Result {
     for Step { rule, action, failed } in steps {
+        write!(f, "{indent}{direction}[{rule}] {action}: ")?;
         match failed {
-            Some(failed) => writeln!(f, "{indent}rule {rule} {action}: no match: {failed}")?,
-            None => writeln!(f, "{indent}rule {rule} {action}: matches")?,
+            Some(failed) => writeln!(f, "no match: {failed}")?,
+            None => writeln!(f, "matches")?,
         }
     }
     Ok(())

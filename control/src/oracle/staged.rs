@@ -21,7 +21,7 @@ pub struct Staged {
 
 impl fmt::Display for Staged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} by {} ({})", self.action, self.rule, self.rule.direction)
+        write!(f, "{:?} by {}", self.action, self.rule)
     }
 }
 

@@ -18,15 +18,17 @@ pub struct RuleName {
 
 impl fmt::Display for RuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {} of {}", self.index, name(&self.policy))
+        write!(f, "{} {}[{}]", name(&self.policy), self.direction, self.index)
     }
 }
 
-/// Kubernetes' own policies go by their bare name; others say what they are.
-fn name(key: &ObjectKey) -> String {
+/// What people read: Kubernetes' own policies go by their bare name; others say what they are. Counters, denials in the
+/// log and `manx status` spell policies and rules likewise.
+pub(super) fn name(key: &ObjectKey) -> String {
     match key.kind {
         Kind::NetworkPolicy => format!("{}/{}", key.namespace, key.name),
         Kind::CalicoNetworkPolicy => format!("Calico {key}"),
+        Kind::Profile => format!("profile {}", key.name),
         _ => key.to_string(),
     }
 }

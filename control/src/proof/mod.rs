@@ -153,6 +153,6 @@ impl fmt::Display for Refutation {
             let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
             writeln!(f, "  {who}: {verdict}: {}", answer.why)?;
         }
-        self.steps.iter().try_for_each(|steps| steps.fmt(f))
+        self.steps.iter().try_for_each(|steps| steps.write(f, direction))
     }
 }

@@ -89,14 +89,14 @@ fn a_refutation_names_the_packet_and_what_either_side_says() {
       objects: DENIED: isolated by default/only-web for ingress, no rule allows, after GlobalNetworkPolicy early ingress[0], after GlobalNetworkPolicy early ingress[1], after StagedGlobalNetworkPolicy draft ingress[0]
       tier early, order 10, then Deny
         GlobalNetworkPolicy early, order last
-          rule 0 Log: matches
-          rule 1 Pass: matches
+          ingress[0] Log: matches
+          ingress[1] Pass: matches
       tier default, order 1000000, then Deny
         StagedGlobalNetworkPolicy draft, order 1, staged
-          rule 0 Log: matches
-          rule 1 Deny: no match: protocol: 132
-        NetworkPolicy default/only-web, order 1000
-          rule 0 Allow: no match: ports: TCP web
+          ingress[0] Log: matches
+          ingress[1] Deny: no match: protocol: 132
+        default/only-web, order 1000
+          ingress[0] Allow: no match: ports: TCP web
     ");
     let json = serde_json::to_value(&*refutation).unwrap();
     assert_eq!(json["from"], "10.1.1.3");

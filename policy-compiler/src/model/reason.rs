@@ -43,6 +43,20 @@ impl PolicyKind {
         }
     }
 
+    /// The kind as its author writes it; Calico's NetworkPolicy is told from Kubernetes'.
+    const fn written(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "NetworkPolicy",
+            Self::Cluster => "ClusterNetworkPolicy",
+            Self::Admin => "AdminNetworkPolicy",
+            Self::BaselineAdmin => "BaselineAdminNetworkPolicy",
+            Self::Calico => "Calico NetworkPolicy",
+            Self::Global | Self::StagedKubernetes | Self::StagedCalico | Self::StagedGlobal => {
+                self.name()
+            }
+        }
+    }
+
     /// Whether policies of the kind are evaluated and counted, and never enforced.
     pub const fn staged(self) -> bool {
         matches!(self, Self::StagedKubernetes | Self::StagedCalico | Self::StagedGlobal)
@@ -76,7 +90,7 @@ impl fmt::Display for PolicyName {
     /// `namespace/name` for Kubernetes' own NetworkPolicy, the kind before it for every other.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kind != PolicyKind::Kubernetes {
-            write!(f, "{} ", self.kind.name())?;
+            write!(f, "{} ", self.kind.written())?;
         }
         if !self.namespace.is_empty() {
             write!(f, "{}/", self.namespace)?;

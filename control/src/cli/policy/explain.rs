@@ -144,8 +144,8 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
         ingress of default/b (10.1.1.2): isolated by default/only-80, and no rule allows it
           tier default, order 1000000, then Deny
-            NetworkPolicy default/only-80, order 1000
-              rule 0 Allow: no match: ports: TCP 80
+            default/only-80, order 1000
+              ingress[0] Allow: no match: ports: TCP 80
 
         no address in the manifests, assumed: default/a (10.1.1.3)
         ");

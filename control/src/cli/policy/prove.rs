@@ -213,8 +213,8 @@ mod tests {
           tables: ALLOWED: no policy selects it for ingress
           objects: DENIED: isolated by default/only-80 for ingress, no rule allows
           tier default, order 1000000, then Deny
-            NetworkPolicy default/only-80, order 1000
-              rule 0 Allow: no match: from: podSelector app=a
+            default/only-80, order 1000
+              ingress[0] Allow: no match: from: podSelector app=a
         no address in the manifests, assumed: Pod default/b
         ");
         let json = serde_json::to_value(&report).unwrap();

@@ -146,7 +146,7 @@ fn what_cannot_be_converted_denies_everything_unless_it_would_accept() {
     let cluster = admin(rules);
     assert!(!cluster.allows(&web(), &db(), 80), "an Accept is dropped");
     assert!(
-        cluster.says(&web(), &db(), 80).ends_with("denied by rule 1 of ClusterNetworkPolicy p"),
+        cluster.says(&web(), &db(), 80).ends_with("denied by ClusterNetworkPolicy p ingress[1]"),
         "and the others keep their indices"
     );
 }

@@ -1,5 +1,7 @@
 //! What is told of a search.
 
+use std::fmt;
+
 use super::cluster::{
     Cluster, TCP, UDP, at_order, db, egress, from, in_tier, ingress, lab, pairs, rule, stranger,
     to, web, whom,
@@ -12,6 +14,7 @@ use crate::manifest::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 use crate::manifest::object::{ClusterNetworkPolicy, Kind, LabelSelector, Object, Protocol};
+use crate::oracle::explain::Side;
 use crate::oracle::{Oracle, Packet, Party};
 
 const KUBERNETES: &str = "
@@ -24,6 +27,15 @@ spec:
   - from: [{podSelector: {matchLabels: {app: x}}}]
   - ports: [{port: 443}, {port: 8000, endPort: 8080, protocol: UDP}, {port: http}, {protocol: SCTP}]
 ";
+
+/// The steps at one end.
+struct Steps<'a>(&'a Side, &'static str);
+
+impl fmt::Display for Steps<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(f, self.1)
+    }
+}
 
 fn tell(oracle: &Oracle, from: &Party, to: &Party) -> String {
     oracle.explain(from, to, Packet::to_port(TCP, Some(80))).to_string()
@@ -52,26 +64,26 @@ fn a_story_goes_tier_by_tier_and_names_the_first_term_that_failed() {
     insta::assert_snapshot!(tell(&cluster.oracle(), &web(), &db()), @r"
     shop/web (10.0.1.1) -> shop/db (10.0.1.2), TCP from port 49152 to port 80: DENIED
 
-    egress of shop/web (10.0.1.1): allowed by rule 1 of GlobalNetworkPolicy c
+    egress of shop/web (10.0.1.1): allowed by GlobalNetworkPolicy c egress[1]
       tier default, order 1000000, then Deny
         GlobalNetworkPolicy c, order last
-          rule 0 Deny: no match: source: selector app == 'x'
-          rule 1 Allow: matches
+          egress[0] Deny: no match: source: selector app == 'x'
+          egress[1] Allow: matches
 
-    ingress of shop/db (10.0.1.2): isolated by shop/k, and no rule allows it (after rule 0 of GlobalNetworkPolicy a, rule 1 of GlobalNetworkPolicy a)
+    ingress of shop/db (10.0.1.2): isolated by shop/k, and no rule allows it (after GlobalNetworkPolicy a ingress[0], GlobalNetworkPolicy a ingress[1])
       tier mine, order 7.5, then Deny
         GlobalNetworkPolicy a, order 1
-          rule 0 Log: matches
-          rule 1 Pass: matches
+          ingress[0] Log: matches
+          ingress[1] Pass: matches
       tier default, order 1000000, then Deny
         StagedGlobalNetworkPolicy s, order 1, staged
-          rule 0 Deny: matches
-        NetworkPolicy shop/k, order 1000
-          rule 0 Allow: no match: from: podSelector app=x
-          rule 1 Allow: no match: ports: TCP 443, UDP 8000-8080, TCP http, SCTP
+          ingress[0] Deny: matches
+        shop/k, order 1000
+          ingress[0] Allow: no match: from: podSelector app=x
+          ingress[1] Allow: no match: ports: TCP 443, UDP 8000-8080, TCP http, SCTP
 
     staged, not enforced
-      Deny by rule 0 of StagedGlobalNetworkPolicy s (ingress)
+      Deny by StagedGlobalNetworkPolicy s ingress[0]
     ");
 }
 
@@ -154,15 +166,15 @@ spec:
     let object = Object::ClusterNetworkPolicy(Box::new(cluster_policy));
     let cluster = Cluster::new().text(policy).with(Kind::ClusterNetworkPolicy, "c", object);
     let story = cluster.oracle().explain(&web(), &lab(), Packet::to_port(TCP, Some(80)));
-    insta::assert_snapshot!(story.egress, @r"
+    insta::assert_snapshot!(Steps(&story.egress, "egress"), @r"
       tier kube-admin, order 1000, then Pass
         ClusterNetworkPolicy c, order 3
-          rule 0 Deny: no match: to: namespaces (any) and pods app=x, networks 10.7.0.0/16
-          rule 1 Deny: no match: protocols: UDP 5-6, SCTP, dns
-          rule 2 Allow: no match: it asks for what cannot be decided here, and an Accept counts as not there
+          egress[0] Deny: no match: to: namespaces (any) and pods app=x, networks 10.7.0.0/16
+          egress[1] Deny: no match: protocols: UDP 5-6, SCTP, dns
+          egress[2] Allow: no match: it asks for what cannot be decided here, and an Accept counts as not there
       tier default, order 1000000, then Deny
-        NetworkPolicy shop/k, order 1000
-          rule 0 Allow: no match: to: podSelector (any), namespaceSelector a in (b,c),d and podSelector x=z,!e,f notin (g), ipBlock 10.9.0.0/16 except 10.9.1.0/24, 10.9.2.0/24, ipBlock 10.8.0.0/16
+        shop/k, order 1000
+          egress[0] Allow: no match: to: podSelector (any), namespaceSelector a in (b,c),d and podSelector x=z,!e,f notin (g), ipBlock 10.9.0.0/16 except 10.9.1.0/24, 10.9.2.0/24, ipBlock 10.8.0.0/16
     ");
 }
 
@@ -199,23 +211,23 @@ fn every_term_of_calicos_rules_has_its_words() {
     ];
     let cluster = Cluster::new().policy("p", ingress("app == 'db'", rules));
     let story = cluster.oracle().explain(&web(), &db(), Packet::to_port(TCP, Some(80)));
-    insta::assert_snapshot!(story.ingress, @r"
+    insta::assert_snapshot!(Steps(&story.ingress, "ingress"), @r"
       tier default, order 1000000, then Deny
         GlobalNetworkPolicy p, order last
-          rule 0 Deny: no match: ipVersion: 6
-          rule 1 Deny: no match: nets, notNets: none of the packet's IP version
-          rule 2 Allow: no match: http: cannot be decided here
-          rule 3 Deny: no match: protocol: 17
-          rule 4 Deny: no match: notProtocol: 6
-          rule 5 Deny: no match: icmp: type 8 code 0
-          rule 6 Deny: no match: source.ports: 1-2, 3, dns
-          rule 7 Deny: no match: destination.notPorts: 80
-          rule 8 Deny: no match: source.nets: 10.9.0.0/16
-          rule 9 Deny: no match: source.notNets: 10.0.0.0/8
-          rule 10 Deny: no match: destination: selector has(q) and namespaceSelector global() and serviceAccounts.selector a == 'b' and serviceAccounts.names x
-          rule 11 Deny: no match: source.notSelector: has(app)
-          rule 12 Deny: no match: source.services: svc
-          rule 13 Deny: matches
+          ingress[0] Deny: no match: ipVersion: 6
+          ingress[1] Deny: no match: nets, notNets: none of the packet's IP version
+          ingress[2] Allow: no match: http: cannot be decided here
+          ingress[3] Deny: no match: protocol: 17
+          ingress[4] Deny: no match: notProtocol: 6
+          ingress[5] Deny: no match: icmp: type 8 code 0
+          ingress[6] Deny: no match: source.ports: 1-2, 3, dns
+          ingress[7] Deny: no match: destination.notPorts: 80
+          ingress[8] Deny: no match: source.nets: 10.9.0.0/16
+          ingress[9] Deny: no match: source.notNets: 10.0.0.0/8
+          ingress[10] Deny: no match: destination: selector has(q) and namespaceSelector global() and serviceAccounts.selector a == 'b' and serviceAccounts.names x
+          ingress[11] Deny: no match: source.notSelector: has(app)
+          ingress[12] Deny: no match: source.services: svc
+          ingress[13] Deny: matches
     ");
 }
 

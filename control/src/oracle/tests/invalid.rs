@@ -43,7 +43,7 @@ fn an_invalid_policy_denies_ahead_of_all_tiers_in_both_directions_what_its_subje
     assert!(cluster.allows(&web(), &lab(), 80));
     assert_eq!(
         cluster.says(&web(), &db(), 80),
-        "denied: egress: allowed by rule 0 of GlobalNetworkPolicy out; ingress: denied by \
+        "denied: egress: allowed by GlobalNetworkPolicy out egress[0]; ingress: denied by \
          GlobalNetworkPolicy broken, which cannot be evaluated"
     );
 }

@@ -59,7 +59,7 @@ fn rules_add_up_and_the_first_is_named() {
         "ingress: [{}]",
     ])
     .judge(&lab(), &web(), Packet::to_port(TCP, Some(80)));
-    assert_eq!(judgement.ingress.to_string(), "allowed by rule 1 of shop/p1");
+    assert_eq!(judgement.ingress.to_string(), "allowed by shop/p1 ingress[1]");
 }
 
 #[test]

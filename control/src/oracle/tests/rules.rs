@@ -540,7 +540,7 @@ fn an_http_match_is_not_matching_in_an_allow_and_matching_in_a_deny() {
             .judge(&web(), &db(), tcp(80))
             .ingress
             .to_string(),
-        "denied by rule 2 of GlobalNetworkPolicy p"
+        "denied by GlobalNetworkPolicy p ingress[2]"
     );
     let other = Rule { http: true, ..from(Deny, whom("app == 'x'")) };
     let cluster = Cluster::new().policy("p", ingress("app == 'db'", vec![other, rule(Allow)]));

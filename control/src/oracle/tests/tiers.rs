@@ -118,7 +118,7 @@ fn ties_go_by_the_string_name_namespace_kind() {
     assert_eq!(decides(&two("a", "ab")), "a");
     // No namespace sorts before one: "a//.." before "a/shop/..".
     let same = two("shop/a", "a").oracle().judge(&web(), &db(), Packet::to_port(6, Some(80)));
-    assert_eq!(same.ingress.to_string(), "allowed by rule 0 of GlobalNetworkPolicy a");
+    assert_eq!(same.ingress.to_string(), "allowed by GlobalNetworkPolicy a ingress[0]");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn pass_goes_to_the_next_tier_and_after_the_last_to_the_profiles() {
     assert_eq!(
         cluster.says(&web(), &db(), 80),
         "allowed: egress: no policy decides, and profile kns.shop allows everything; ingress: \
-         no policy decides, and profile kns.shop allows everything (after rule 0 of GlobalNetworkPolicy a)"
+         no policy decides, and profile kns.shop allows everything (after GlobalNetworkPolicy a ingress[0])"
     );
     assert_eq!(decides(&cluster.policy("c", one(Deny))), "c");
 }
@@ -199,8 +199,8 @@ fn log_records_and_continues_with_the_next_rule() {
     let judgement = cluster.oracle().judge(&web(), &db(), Packet::to_port(6, Some(80)));
     assert_eq!(
         judgement.ingress.to_string(),
-        "denied by rule 3 of GlobalNetworkPolicy p (after rule 0 of GlobalNetworkPolicy p, rule 2 \
-         of GlobalNetworkPolicy p)"
+        "denied by GlobalNetworkPolicy p ingress[3] (after GlobalNetworkPolicy p ingress[0], \
+         GlobalNetworkPolicy p ingress[2])"
     );
 }
 
@@ -256,8 +256,8 @@ fn a_staged_policy_says_what_it_would_have_decided() {
     assert_eq!(
         said,
         [
-            "Log by rule 1 of StagedGlobalNetworkPolicy denies (ingress)",
-            "Deny by rule 2 of StagedGlobalNetworkPolicy denies (ingress)"
+            "Log by StagedGlobalNetworkPolicy denies ingress[1]",
+            "Deny by StagedGlobalNetworkPolicy denies ingress[2]"
         ]
     );
 }

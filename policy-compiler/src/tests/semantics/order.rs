@@ -80,9 +80,9 @@ fn the_built_in_tiers_stand_round_the_default_one_and_pass() {
         .policy(kubernetes("shop/k").ingress([allow().tcp("1-2"), pass().tcp("3-4")]))
         .policy(draft(PolicyKind::Cluster, "b").tier("kube-baseline").ingress([deny().tcp("1-3")]));
     cluster.says(
-        "shop/web < 10.0.0.2 tcp 1 = allow: KubernetesClusterNetworkPolicy a ingress[0]
+        "shop/web < 10.0.0.2 tcp 1 = allow: ClusterNetworkPolicy a ingress[0]
          shop/web < 10.0.0.2 tcp 2 = allow: shop/k ingress[0]
-         shop/web < 10.0.0.2 tcp 3 = deny: KubernetesClusterNetworkPolicy b ingress[0]; Pass shop/k ingress[1]
+         shop/web < 10.0.0.2 tcp 3 = deny: ClusterNetworkPolicy b ingress[0]; Pass shop/k ingress[1]
          shop/web < 10.0.0.2 tcp 4 = allow: no policy selects it for ingress; Pass shop/k ingress[1]
          shop/web < 10.0.0.2 tcp 5 = deny: isolated by shop/k for ingress, no rule allows",
     );
@@ -129,7 +129,7 @@ fn policies_of_equal_order_sort_by_name_then_namespace_then_kind() {
         .policy(draft(PolicyKind::Calico, "shop/b").ingress([deny().tcp("1-2")]))
         .policy(draft(PolicyKind::Calico, "shop/a").ingress([allow().tcp("1")]));
     cluster.says(
-        "shop/web < 10.0.0.2 tcp 1 = allow: NetworkPolicy shop/a ingress[0]
+        "shop/web < 10.0.0.2 tcp 1 = allow: Calico NetworkPolicy shop/a ingress[0]
          shop/web < 10.0.0.2 tcp 2 = deny: GlobalNetworkPolicy b ingress[0]
          shop/web < 10.0.0.2 tcp 3 = deny: GlobalNetworkPolicy b ingress[0]",
     );

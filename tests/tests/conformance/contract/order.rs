@@ -69,10 +69,10 @@ fn the_built_in_tiers_orders_and_default_actions_are_fixed_whatever_objects_say(
     );
     says_of_what_is_not_valid(
         &(objects + &policies),
-        "shop/db < lab/web tcp 1 = allow: KubernetesClusterNetworkPolicy a ingress[0]
+        "shop/db < lab/web tcp 1 = allow: ClusterNetworkPolicy a ingress[0]
          shop/db < shop/web tcp 80 = allow: shop/db ingress[0]
          shop/db < shop/web tcp 1 = deny: isolated by shop/db for ingress, no rule allows
-         shop/web < shop/db tcp 1 = deny: KubernetesClusterNetworkPolicy b ingress[0]
+         shop/web < shop/db tcp 1 = deny: ClusterNetworkPolicy b ingress[0]
          shop/web < out tcp 1 = allow: no policy selects it for ingress",
     );
 }
@@ -87,7 +87,7 @@ fn admin_goes_to_kube_admin_baseline_to_kube_baseline_and_priority_is_the_order(
     let deny = global("p", "order: -1, ingress: [{action: Deny}]");
     says(
         &(deny.clone() + &admin("z", 0, "Accept") + &admin("a", 1, "Deny")),
-        "shop/db < shop/web tcp 80 = allow: KubernetesClusterNetworkPolicy z ingress[0]
+        "shop/db < shop/web tcp 80 = allow: ClusterNetworkPolicy z ingress[0]
          shop/db < out tcp 80 = deny: GlobalNetworkPolicy p ingress[0]",
     );
     says(
@@ -100,10 +100,7 @@ fn admin_goes_to_kube_admin_baseline_to_kube_baseline_and_priority_is_the_order(
         &(deny + &baseline("Accept")),
         "shop/db < shop/web tcp 80 = deny: GlobalNetworkPolicy p ingress[0]",
     );
-    says(
-        &baseline("Deny"),
-        "shop/db < shop/web tcp 80 = deny: KubernetesClusterNetworkPolicy b ingress[0]",
-    );
+    says(&baseline("Deny"), "shop/db < shop/web tcp 80 = deny: ClusterNetworkPolicy b ingress[0]");
 }
 
 #[test]
@@ -128,9 +125,9 @@ fn admin_and_baseline_admin_network_policies_are_read_as_cluster_network_policie
     let policy = kubernetes("shop/db", "podSelector: {matchLabels: {app: db}}");
     says(
         &(admin + &baseline + &policy),
-        "shop/db < shop/web tcp 80 = allow: KubernetesAdminNetworkPolicy a ingress[0]
+        "shop/db < shop/web tcp 80 = allow: AdminNetworkPolicy a ingress[0]
          shop/db < shop/web tcp 81 = deny: isolated by shop/db for ingress, no rule allows
-         shop/web < shop/db tcp 81 = deny: KubernetesBaselineAdminNetworkPolicy default ingress[0]
+         shop/web < shop/db tcp 81 = deny: BaselineAdminNetworkPolicy default ingress[0]
          shop/web < out tcp 81 = allow",
     );
 }

@@ -388,8 +388,8 @@ fn of_a_cluster_network_policy_what_cannot_be_converted_denies_everything_unless
     for action in ["Deny", "Pass"] {
         says(
             &rule(action),
-            "shop/db > shop/web tcp 80 = deny: KubernetesClusterNetworkPolicy a egress[0]
-             shop/db > out udp 9 = deny: KubernetesClusterNetworkPolicy a egress[0]",
+            "shop/db > shop/web tcp 80 = deny: ClusterNetworkPolicy a egress[0]
+             shop/db > out udp 9 = deny: ClusterNetworkPolicy a egress[0]",
         );
     }
     let baseline = kubernetes("shop/p", "podSelector: {}, policyTypes: [Egress]");
