@@ -153,8 +153,8 @@ impl Calculation {
             })
             .collect();
         let map = PrefixMap::build(
-            Via::NoRoute.encode(),
-            routes.iter().map(|(net, via)| (*net, via.encode())),
+            Via::NoRoute.encode().0,
+            routes.iter().map(|(net, via)| (*net, via.encode().0)),
         );
         self.routes = routes;
         self.version += 1;

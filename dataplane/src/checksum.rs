@@ -48,8 +48,9 @@ pub const fn fold(sum: u32) -> u16 {
     sum + carry as u16
 }
 
+/// As [`fold`], to 32 bits.
 #[inline]
-const fn fold64(sum: u64) -> u32 {
+pub const fn fold64(sum: u64) -> u32 {
     let (sum, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
     sum + carry as u32
 }

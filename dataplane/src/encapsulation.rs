@@ -58,7 +58,7 @@ const OUTER_MAX: usize = ethernet::HEADER_LEN + Encapsulation::Vxlan { vni: 0 }.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outer {
     encapsulation: Encapsulation,
-    /// Nothing in the words that differ between packets.
+    /// Ends with the header. Nothing is in the words that differ between packets.
     bytes: [u8; OUTER_MAX],
     len: usize,
     /// Where the IPv4 header starts.
@@ -108,7 +108,7 @@ impl Outer {
         put(&mut ip, field::DESTINATION, &remote.octets());
         let mut bytes = [0; OUTER_MAX];
         let whole = [link, &ip, behind].concat();
-        bytes[..whole.len()].copy_from_slice(&whole);
+        bytes[OUTER_MAX - whole.len()..].copy_from_slice(&whole);
         Self {
             encapsulation,
             bytes,
@@ -139,25 +139,27 @@ impl Outer {
 #[inline]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
-    if packet.offload.segmentation.is_some() || packet.headroom() < outer.len {
+    if packet.offload.segmentation.is_some() {
         return false;
     }
     let Ok(inner) = ipv4::View::new_checked(packet.bytes()) else { return false };
-    let inner_len = inner.total_len();
+    let (inner_len, ecn) = (inner.total_len(), inner.ecn());
     let added = (outer.len - outer.link_len) as u16;
     let Some(total_len) = inner_len.checked_add(added) else { return false };
-    let ecn = inner.ecn();
-    let mut header = outer.bytes;
     let dont_fragment = match outer.encapsulation {
         Encapsulation::Ipip => inner.flags_offset() & ipv4::DONT_FRAGMENT,
-        Encapsulation::Vxlan { .. } => {
-            let udp = outer.link_len + ipv4::HEADER_LEN;
-            let len = total_len - ipv4::HEADER_LEN as u16;
-            put(&mut header, udp + 4..udp + 6, &len.to_be_bytes());
-            0
-        }
+        Encapsulation::Vxlan { .. } => 0,
     };
-    let ip = &mut header[outer.link_len..][..ipv4::HEADER_LEN];
+    if !packet.push_front_end(&outer.bytes, outer.len) {
+        return false;
+    }
+    packet.set_len(outer.link_len + usize::from(total_len));
+    let header = &mut packet.bytes_mut()[outer.link_len..];
+    if let Encapsulation::Vxlan { .. } = outer.encapsulation {
+        let len = total_len - ipv4::HEADER_LEN as u16;
+        put(header, ipv4::HEADER_LEN + 4..ipv4::HEADER_LEN + 6, &len.to_be_bytes());
+    }
+    let ip = &mut header[..ipv4::HEADER_LEN];
     ip[field::DSCP_ECN] = ecn as u8;
     put(ip, field::TOTAL_LEN, &total_len.to_be_bytes());
     put(ip, field::ID, &id.to_be_bytes());
@@ -166,9 +168,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     let words = [ecn as u16, total_len, id, dont_fragment];
     let sum = words.into_iter().fold(outer.sum, |sum, word| sum + u32::from(word));
     put(ip, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
-
-    packet.set_len(usize::from(inner_len));
-    packet.push_front(&header[..outer.len])
+    true
 }
 
 /// The outer header of a packet that came through a tunnel: enough to know the peer before anything is believed.
@@ -182,7 +182,8 @@ pub struct Tunnelled {
     pub destination: Ipv4Addr,
     /// Congestion on the way.
     pub ecn: Ecn,
-    header_len: u16,
+    /// Of the IPv4 header alone.
+    ip_header_len: u16,
     total_len: u16,
 }
 
@@ -192,29 +193,46 @@ pub struct Tunnelled {
 /// nobody between nodes makes while the tunnel's MTU is right. The UDP checksum was the socket's to look at.
 #[inline]
 pub fn tunnelled(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
+    let Some((ip, payload)) = ipv4::Plain::split(bytes) else {
+        return tunnelled_with_options(bytes);
+    };
+    Ok(Tunnelled {
+        encapsulation: inside(ip.protocol, payload)?,
+        source: ip.source.into(),
+        destination: ip.destination.into(),
+        ecn: ip.ecn,
+        ip_header_len: ipv4::HEADER_LEN as u16,
+        total_len: ip.total_len,
+    })
+}
+
+#[inline(never)]
+fn tunnelled_with_options(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
     let ip = ipv4::View::new_checked(bytes)?;
-    let fragment = ip.more_fragments() || ip.fragment_offset() > 0;
-    if fragment || !ip.checksum_is_right() {
+    if ip.is_fragment() || !ip.checksum_is_right() {
         return Err(Malformed);
     }
-    let encapsulation = match ip.protocol() {
-        protocol::IPIP => Encapsulation::Ipip,
-        protocol::UDP => inside(ip.payload())?,
-        _ => return Err(Malformed),
-    };
-    let behind = encapsulation.header_len() - ipv4::HEADER_LEN;
     Ok(Tunnelled {
-        encapsulation,
+        encapsulation: inside(ip.protocol(), ip.payload())?,
         source: ip.source().into(),
         destination: ip.destination().into(),
         ecn: ip.ecn(),
-        header_len: (ip.header_len() + behind) as u16,
+        ip_header_len: ip.header_len() as u16,
         total_len: ip.total_len(),
     })
 }
 
+#[inline]
+fn inside(protocol: u8, payload: &[u8]) -> Result<Encapsulation, Malformed> {
+    match protocol {
+        protocol::IPIP => Ok(Encapsulation::Ipip),
+        protocol::UDP => vxlan(payload),
+        _ => Err(Malformed),
+    }
+}
+
 /// VXLAN's network, from the UDP header on.
-fn inside(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
+fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
     let udp = udp::View::new_checked(bytes)?;
     if udp.destination_port() != vxlan::PORT {
         return Err(Malformed);
@@ -233,7 +251,8 @@ fn inside(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
 /// it; [`DropReason::EcnInconsistent`] as [`combine`] says. A packet in error is to be dropped.
 #[inline]
 pub fn decapsulate(packet: &mut Packet, tunnelled: &Tunnelled) -> Result<(), DropReason> {
-    let header_len = usize::from(tunnelled.header_len);
+    let behind = tunnelled.encapsulation.header_len() - ipv4::HEADER_LEN;
+    let header_len = usize::from(tunnelled.ip_header_len) + behind;
     if let Checksum::Partial { start, .. } = packet.offload.checksum
         && usize::from(start) < header_len + ipv4::HEADER_LEN
     {
@@ -271,7 +290,6 @@ mod tests {
 
     use super::*;
     use crate::packet::Pool;
-    use crate::parse::parse;
     use crate::wire::arbitrary;
 
     const LOCAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -330,7 +348,7 @@ mod tests {
                 None => prop_assert_eq!(decapsulate(&mut packet, &outer), Err(DropReason::EcnInconsistent)),
                 Some(expected) => {
                     prop_assert_eq!(decapsulate(&mut packet, &outer), Ok(()));
-                    prop_assert_eq!(parse(packet.bytes()).unwrap().ecn, expected);
+                    prop_assert_eq!(ipv4::View::new_checked(packet.bytes()).unwrap().ecn(), expected);
                 }
             }
         }

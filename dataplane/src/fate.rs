@@ -1,7 +1,7 @@
 //! What becomes of a packet, and every reason why one dies.
 
 use crate::icmp::ErrorKind;
-use crate::tables::Via;
+use crate::tables::Link;
 
 /// What becomes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Fate {
     /// It goes on.
     Forward {
         /// Where to.
-        via: Via,
+        link: Link,
         /// This is a hop: the hop limit goes down by one.
         hop: bool,
     },

@@ -17,7 +17,7 @@
 //!    know the time but as a parameter.
 //! 8. [`tables`], [`judge`], [`decide`]: what control has published; policy's verdict on two ends; the decision: source
 //!    check, flow or judgement, route, hop limit, size. No device, clock or buffer: a [`fate`] comes out.
-//! 9. [`pipeline`]: a batch through 5 to 8, the fates carried out and counted ([`counters`]).
+//! 9. `admit`, [`pipeline`]: a batch through 5 to 8, the fates carried out and counted ([`counters`]).
 //! 10. [`worker`], [`poller`]: the turn loop over ready ports, and the commands and [`report`]s by which control speaks
 //!     with it. A worker shares nothing that it changes but its counters.
 //!
@@ -31,6 +31,7 @@
 //! does not share, reassembly (a later fragment follows the first, or is dropped), IPv6 jumbograms, and TCP
 //! sequence numbers: a flow is followed by its flags.
 
+mod admit;
 pub mod checksum;
 pub mod counters;
 pub mod decide;

@@ -10,7 +10,7 @@ use crate::fragment::fragment;
 use crate::offload::segment::segment;
 use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
 use crate::port::{Capabilities, PacketIo};
-use crate::tables::{PortId, Tables, Tunnel, Via};
+use crate::tables::{Link, PortId, Tables, Tunnel};
 
 /// A port that is attached to a worker.
 pub(crate) struct Slot {
@@ -25,6 +25,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    #[inline]
     fn push(&mut self, packet: Packet, segments: u64, framing: usize) {
         self.segments += segments;
         self.counters.sent_bytes.add((packet.len() - framing) as u64);
@@ -59,6 +60,7 @@ impl Ports {
         Some(slot)
     }
 
+    #[inline]
     pub(crate) fn slot(&mut self, id: PortId) -> Option<&mut Slot> {
         self.0.get_mut(id.0 as usize)?.as_mut()
     }
@@ -78,8 +80,9 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Makes `packet` what the port behind `via` takes (segments, fragments, complete checksums, an outer header) and
+    /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
     /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats.
+    #[inline]
     pub(crate) fn post(
         &mut self,
         tables: &Tables,
@@ -87,42 +90,42 @@ impl Outbox {
         pool: &mut Pool,
         packet: Packet,
         header_len: usize,
-        via: Via,
+        link: Link,
     ) -> Result<(), DropReason> {
-        let Some((port, mtu)) = tables.link(via) else {
-            pool.put(packet);
-            return Err(DropReason::NoRoute);
-        };
-        let Some(slot) = ports.slot(port) else {
-            pool.put(packet);
-            return Err(DropReason::TransmitRefused);
+        let Some(slot) = ports.slot(link.port) else {
+            return Err(refuse(pool, packet, DropReason::TransmitRefused));
         };
         if slot.queue.is_empty() {
-            self.waiting.push(port);
+            self.waiting.push(link.port);
         }
-        let tunnel = match via {
-            Via::Tunnel(index) => tables.tunnel(index),
-            Via::NoRoute | Via::Unreachable | Via::Node | Via::Host | Via::Endpoint(_) => None,
+        let mtu = link.mtu as usize;
+        let tunnel = link.tunnel.and_then(|index| tables.tunnel(index));
+        let is_whole = packet.offload.segmentation.is_none();
+        let as_it_is = match tunnel {
+            None => slot.capabilities.take(packet.offload) && (packet.len() <= mtu || !is_whole),
+            Some(_) => packet.len() <= mtu && is_whole && !packet.offload.checksum.is_partial(),
         };
-        let mtu = mtu as usize;
-        let as_it_is = packet.offload.segmentation.is_some() || packet.len() <= mtu;
-        if tunnel.is_none() && as_it_is && slot.capabilities.take(packet.offload) {
-            let segments = packet.segments(header_len);
-            slot.push(packet, segments, 0);
-            self.queued += 1;
-            return Ok(());
+        if !as_it_is {
+            self.split(packet, header_len, mtu, pool)?;
+            self.queued += self.pieces.len();
+            let mut outcome = Ok(());
+            for piece in self.pieces.drain(..) {
+                outcome = outcome.and(finish(slot, pool, piece, tunnel, &mut self.next_id));
+            }
+            return outcome;
         }
-        self.split(packet, header_len, mtu, pool)?;
-        self.queued += self.pieces.len();
-        let mut outcome = Ok(());
-        for piece in self.pieces.drain(..) {
-            outcome = outcome.and(finish(slot, pool, piece, tunnel, &mut self.next_id));
+        self.queued += 1;
+        if tunnel.is_some() {
+            return finish(slot, pool, packet, tunnel, &mut self.next_id);
         }
-        outcome
+        let segments = packet.segments(header_len);
+        slot.push(packet, segments, 0);
+        Ok(())
     }
 
     /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or those of its
     /// segments: a datagram too long is cut, not shortened. What must not be cut has been answered.
+    #[inline(never)]
     fn split(
         &mut self,
         packet: Packet,
@@ -157,6 +160,7 @@ impl Outbox {
     }
 
     /// Whether it is time to send.
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.queued >= FULL
     }
@@ -194,6 +198,7 @@ fn refuse(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
 }
 
 /// Puts the outer header on, if there is one, and queues.
+#[inline]
 fn finish(
     slot: &mut Slot,
     pool: &mut Pool,

@@ -31,6 +31,14 @@ pub enum Checksum {
     },
 }
 
+impl Checksum {
+    /// Whether somebody has yet to write it.
+    #[inline]
+    pub const fn is_partial(self) -> bool {
+        matches!(self, Self::Partial { .. })
+    }
+}
+
 /// How a super-packet falls into segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
@@ -129,12 +137,29 @@ impl Packet {
     pub fn push_front(&mut self, header: &[u8]) -> bool {
         let Some(start) = (self.start as usize).checked_sub(header.len()) else { return false };
         self.buffer[start..start + header.len()].copy_from_slice(header);
-        self.start = start as u32;
-        self.len += header.len() as u32;
-        if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
-            *start += header.len() as u16;
-        }
+        self.grow_front(header.len());
         true
+    }
+
+    /// As [`Packet::push_front`], of the last `len` bytes (at most all) of a block whose length the compiler knows: all of it is
+    /// copied, in a few instructions, and must have its headroom.
+    #[inline]
+    #[must_use]
+    pub fn push_front_end<const N: usize>(&mut self, block: &[u8; N], len: usize) -> bool {
+        let front = &mut self.buffer[..self.start as usize];
+        let Some(end) = front.last_chunk_mut() else { return false };
+        *end = *block;
+        self.grow_front(len.min(N));
+        true
+    }
+
+    #[inline]
+    fn grow_front(&mut self, len: usize) {
+        self.start -= len as u32;
+        self.len += len as u32;
+        if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
+            *start += len as u16;
+        }
     }
 
     /// Takes `n` bytes off the front (at most all) and moves the checksum's start along.

@@ -3,9 +3,7 @@
 //! What cannot be parsed is dropped: nothing is judged by a header that a receiver might read otherwise.
 
 use crate::wire::address::Address;
-use crate::wire::{
-    Ecn, Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp,
-};
+use crate::wire::{Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp};
 
 /// A packet with all its fragments holds no more (RFC 791, section 3.2; RFC 8200, section 4.5).
 const MAX_REASSEMBLED: u32 = 65_535;
@@ -41,10 +39,6 @@ pub struct Parsed {
     /// The upper layer, behind IPv6's extension headers. In an IPv6 fragment but the first, what the fragment header
     /// names, which need not be the upper layer.
     pub protocol: u8,
-    /// Differentiated services code point.
-    pub dscp: u8,
-    /// Congestion notification.
-    pub ecn: Ecn,
     /// TTL or hop limit.
     pub ttl: u8,
     /// IPv4: must not be fragmented. Always so in IPv6.
@@ -72,10 +66,35 @@ pub struct Parsed {
 }
 
 impl Parsed {
+    /// Of nothing: what stands where a packet is to be parsed.
+    pub const NOTHING: Self = Self {
+        source: Address::UNSPECIFIED,
+        destination: Address::UNSPECIFIED,
+        protocol: 0,
+        ttl: 0,
+        dont_fragment: false,
+        tcp_flags: 0,
+        icmp_type: 0,
+        icmp_code: 0,
+        has_ports: false,
+        source_port: 0,
+        destination_port: 0,
+        transport_offset: 0,
+        header_len: 0,
+        total_len: 0,
+        fragment: Fragment::Whole,
+    };
+
     /// Whether it is IPv4.
     #[inline]
     pub fn is_v4(&self) -> bool {
         self.source.is_v4()
+    }
+
+    /// Whether a router forwards what such addresses send each other ([`Address::is_forwardable`]).
+    #[inline]
+    pub fn is_forwardable(&self) -> bool {
+        self.source.is_forwardable() && self.destination.is_forwardable()
     }
 
     /// Whether it may be cut to fit a link ([`crate::fragment::fragment`]).
@@ -88,13 +107,12 @@ impl Parsed {
     /// [`Parsed::ttl`] of 1 is for the caller to answer.
     #[inline]
     pub fn decrement_ttl(&self, bytes: &mut [u8]) {
-        let ttl = self.ttl.saturating_sub(1);
         if self.is_v4() {
-            if let Ok(mut ip) = ipv4::View::new_checked(bytes) {
-                ip.set_ttl(ttl);
+            if let Some(header) = bytes.first_chunk_mut() {
+                ipv4::decrement_ttl(header);
             }
         } else if let Ok(mut ip) = ipv6::View::new_checked(bytes) {
-            ip.set_hop_limit(ttl);
+            ip.set_hop_limit(self.ttl.saturating_sub(1));
         }
     }
 
@@ -109,6 +127,9 @@ impl Parsed {
     /// Whether it is an ICMP message about another packet.
     #[inline]
     pub fn is_icmp_error(&self) -> bool {
+        if !matches!(self.protocol, protocol::ICMPV4 | protocol::ICMPV6) {
+            return false;
+        }
         match (self.protocol, self.fragment) {
             (_, Fragment::Later { .. }) => false,
             (protocol::ICMPV4, _) if self.is_v4() => icmpv4::kind::is_error(self.icmp_type),
@@ -127,6 +148,61 @@ impl Parsed {
 /// IPv6 packet from or to an IPv4-mapped address, which stands for IPv4 in an [`Address`]; jumbograms.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
+    let mut parsed = Parsed::NOTHING;
+    parse_into(bytes, &mut parsed)?;
+    Ok(parsed)
+}
+
+/// As [`parse`], for many packets one after the other: into the place where it is to be.
+#[inline]
+pub fn parse_into(bytes: &[u8], parsed: &mut Parsed) -> Result<(), Malformed> {
+    match plain(bytes) {
+        Some(plain) => *parsed = plain,
+        None => *parsed = parse_any(bytes)?,
+    }
+    Ok(())
+}
+
+/// What nearly every packet is: IPv4 without options, whole, TCP or UDP. It is read in one go; `None`: the packet is something
+/// else, or something is wrong with it.
+#[inline]
+fn plain(bytes: &[u8]) -> Option<Parsed> {
+    let (ip, payload) = ipv4::Plain::split(bytes)?;
+    let first = payload.first_chunk::<{ udp::HEADER_LEN }>()?;
+    let word = |at: usize| u16::from_be_bytes([first[at], first[at + 1]]);
+    let (least, len, tcp_flags) = match ip.protocol {
+        protocol::UDP => (udp::HEADER_LEN, usize::from(word(4)), 0),
+        protocol::TCP => {
+            let tcp = payload.first_chunk::<{ tcp::HEADER_LEN }>()?;
+            (tcp::HEADER_LEN, usize::from(tcp[12] >> 4) * 4, tcp[13])
+        }
+        _ => return None,
+    };
+    if len < least || len > payload.len() {
+        return None;
+    }
+    let upper_len = if ip.protocol == protocol::UDP { udp::HEADER_LEN } else { len };
+    Some(Parsed {
+        source: Address::v4(ip.source),
+        destination: Address::v4(ip.destination),
+        protocol: ip.protocol,
+        ttl: ip.ttl,
+        dont_fragment: ip.dont_fragment,
+        tcp_flags,
+        icmp_type: 0,
+        icmp_code: 0,
+        has_ports: true,
+        source_port: word(0),
+        destination_port: word(2),
+        transport_offset: ipv4::HEADER_LEN as u16,
+        header_len: (ipv4::HEADER_LEN + upper_len) as u16,
+        total_len: ip.total_len,
+        fragment: Fragment::Whole,
+    })
+}
+
+#[inline(never)]
+fn parse_any(bytes: &[u8]) -> Result<Parsed, Malformed> {
     match bytes.first().ok_or(Malformed)? >> 4 {
         4 => parse_v4(bytes),
         6 => parse_v6(bytes),
@@ -148,8 +224,6 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
         source: Address::v4(ip.source()),
         destination: Address::v4(ip.destination()),
         protocol: ip.protocol(),
-        dscp: ip.dscp(),
-        ecn: ip.ecn(),
         ttl: ip.ttl(),
         dont_fragment: ip.dont_fragment(),
         tcp_flags: upper.tcp_flags,
@@ -187,8 +261,6 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
         source,
         destination,
         protocol: walked.protocol,
-        dscp: ip.dscp(),
-        ecn: ip.ecn(),
         ttl: ip.hop_limit(),
         dont_fragment: true,
         tcp_flags: upper.tcp_flags,
@@ -384,19 +456,29 @@ mod tests {
                 prop_assert!(parsed.header_len <= parsed.total_len);
                 prop_assert!(usize::from(parsed.total_len) <= bytes.len());
             }
+            if let Some(plain) = plain(&bytes) {
+                prop_assert_eq!(parse_any(&bytes), Ok(plain));
+            }
+        }
+
+        #[test]
+        fn nearly_all_packets_are_plain_and_read_alike_either_way((headers, transport, bytes) in arbitrary::described()) {
+            let is_plain = headers.ipv4().is_some_and(|(header, _)| header.options.is_empty())
+                && matches!(transport, Transport::Tcp(_) | Transport::Udp(..));
+            prop_assert_eq!(plain(&bytes), is_plain.then(|| parse_any(&bytes).unwrap()));
         }
 
         #[test]
         fn a_valid_packet_reads_as_etherparse_reads_it((headers, transport, bytes) in arbitrary::described()) {
             let parsed = parse(&bytes).unwrap();
             let sliced = SlicedPacket::from_ip(&bytes).unwrap();
-            let (source, destination, ttl, class) = match (headers.ipv4(), headers.ipv6()) {
-                (Some((h, _)), _) => (IpAddr::from(h.source), IpAddr::from(h.destination), h.time_to_live, h.dscp.value() << 2 | h.ecn.value()),
-                (_, Some((h, _))) => (IpAddr::from(h.source), IpAddr::from(h.destination), h.hop_limit, h.traffic_class),
+            let (source, destination, ttl) = match (headers.ipv4(), headers.ipv6()) {
+                (Some((h, _)), _) => (IpAddr::from(h.source), IpAddr::from(h.destination), h.time_to_live),
+                (_, Some((h, _))) => (IpAddr::from(h.source), IpAddr::from(h.destination), h.hop_limit),
                 (None, None) => unreachable!("one of the two"),
             };
             prop_assert_eq!((parsed.source.to_ip(), parsed.destination.to_ip()), (source, destination));
-            prop_assert_eq!((parsed.ttl, parsed.dscp << 2 | parsed.ecn as u8), (ttl, class));
+            prop_assert_eq!(parsed.ttl, ttl);
             prop_assert_eq!(usize::from(parsed.total_len), bytes.len());
             prop_assert_eq!(usize::from(parsed.transport_offset), headers.header_len());
             prop_assert_eq!(parsed.fragment, Fragment::Whole);

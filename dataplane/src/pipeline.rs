@@ -1,4 +1,4 @@
-//! One batch through the pipeline: unwrap, parse and hash everything, decide everything, act.
+//! One batch through the pipeline: unwrap, parse and name everything, ask for everybody's memory, decide and act.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,24 +7,23 @@ use std::time::Duration;
 
 use crossbeam::channel::Sender;
 
-use crate::checksum;
+use crate::admit;
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::decide::{self, Decision, Entrance, Memory, Name, Subject};
 use crate::denials::Recent;
-use crate::encapsulation;
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowEntry, FlowTable, HashSeed};
+use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed};
 use crate::fragment::FragmentTracker;
 use crate::icmp::{self, ErrorKind};
 use crate::judge::NO_SLOT;
-use crate::offload::coalesce::{Mergeable, coalesce};
+use crate::offload::coalesce::coalesce;
 use crate::outbox::{Outbox, Ports};
-use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
-use crate::parse::{Fragment, Parsed, parse};
+use crate::packet::{Packet, Pool};
+use crate::parse::Parsed;
 use crate::rate_limit::RateLimit;
 use crate::report::{Denied, Report};
-use crate::tables::{PortId, Role, Tables, Via};
-use crate::wire::{icmpv4, icmpv6, protocol, tcp, udp};
+use crate::tables::{Link, PortId, Role, Tables};
+use crate::wire::{ipv4, protocol};
 
 /// How much a worker may remember.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +59,9 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn post(&mut self, packet: Packet, header_len: usize, via: Via) -> Result<(), DropReason> {
-        let posted = self.outbox.post(self.tables, self.ports, self.pool, packet, header_len, via);
+    #[inline]
+    fn post(&mut self, packet: Packet, header_len: usize, link: Link) -> Result<(), DropReason> {
+        let posted = self.outbox.post(self.tables, self.ports, self.pool, packet, header_len, link);
         // A batch of super-packets falls into more segments than there are buffers: send before they run out.
         if self.outbox.is_full() {
             self.outbox.send(self.ports, self.pool, self.lost);
@@ -70,18 +70,26 @@ impl Context<'_> {
     }
 }
 
-/// A packet between parsing and its fate.
-pub(crate) struct Item {
-    pub(crate) packet: Packet,
-    pub(crate) parsed: Parsed,
-    pub(crate) entrance: Entrance,
+/// What is known of a packet; it has the packet's place in the batch.
+#[derive(Clone, Copy)]
+struct Item {
+    parsed: Parsed,
+    entrance: Entrance,
+    name: Name,
+    /// How many packets a wire would carry for it; 0: nobody can read it.
+    segments: u64,
+    decision: Decision,
 }
 
 impl Item {
-    /// How many packets a wire would carry for it.
-    fn segments(&self) -> u64 {
-        self.packet.segments(self.parsed.header_len as usize)
-    }
+    /// Nothing is known, and so it is to be dropped.
+    const NOTHING: Self = Self {
+        parsed: Parsed::NOTHING,
+        entrance: Entrance::Uplink,
+        name: Name::NOTHING,
+        segments: 1,
+        decision: Decision::NOTHING,
+    };
 }
 
 /// A worker's decisions and what they remember.
@@ -90,9 +98,11 @@ pub(crate) struct Pipeline {
     errors: RateLimit,
     recent: Recent,
     aged: Duration,
+    /// Out of the tunnels, and where each entered.
+    arrived: Vec<(Packet, Entrance)>,
+    /// Of each packet of the batch.
+    entrances: Vec<Entrance>,
     items: Vec<Item>,
-    /// Of each item the name of its flow.
-    names: Vec<Name>,
     counters: Arc<WorkerCounters>,
     reports: Sender<Report>,
 }
@@ -121,8 +131,9 @@ impl Pipeline {
             errors: RateLimit::new(ERRORS_PER_SECOND, ERRORS_BURST),
             recent: Recent::default(),
             aged: Duration::ZERO,
+            arrived: Vec::new(),
+            entrances: Vec::new(),
             items: Vec::new(),
-            names: Vec::new(),
             counters,
             reports,
         })
@@ -152,88 +163,170 @@ impl Pipeline {
         batch: &mut Vec<Packet>,
         arrival: &Arrival<'_>,
     ) {
-        for packet in batch.drain(..) {
-            arrival.counters.received_bytes.add(packet.len() as u64);
-            match admit(context.tables, packet, arrival.role) {
-                Ok(item) => {
-                    arrival.counters.received_packets.add(item.segments());
-                    self.items.push(item);
-                }
-                Err((packet, reason)) => {
-                    arrival.counters.received_packets.add(1);
-                    arrival.counters.dropped(reason).add(1);
-                    context.pool.put(packet);
-                }
-            }
+        let bytes: usize = batch.iter().map(Packet::len).sum();
+        arrival.counters.received_bytes.add(bytes as u64);
+        self.entrances.clear();
+        match admit::entrance(context.tables, arrival.role) {
+            Ok(Some(entrance)) => self.entrances.resize(batch.len(), entrance),
+            Ok(None) => self.unwrap(context, batch, arrival),
+            Err(reason) => batch.drain(..).for_each(|it| refuse(context, arrival, it, reason)),
         }
-        if arrival.role == Role::Underlay {
-            coalesce(&mut self.items, context.pool);
-        }
-        let flows = &self.memory.flows;
-        self.names.clear();
-        for item in &self.items {
-            let name = Name::of(&item.parsed, flows);
-            flows.prefetch(name.hash);
-            self.names.push(name);
-        }
-        self.names.iter().for_each(|name| flows.prefetch_entry(name.hash));
-        let mut items = std::mem::take(&mut self.items);
-        let names = std::mem::take(&mut self.names);
-        for (item, name) in items.drain(..).zip(&names) {
-            self.one(context, item, name, arrival);
-        }
-        (self.items, self.names) = (items, names);
+        self.read(context, batch, arrival);
+        self.name();
+        self.decide(context.tables, batch, arrival.now.as_secs() as u32);
+        self.carry_out(context, batch, arrival);
         self.counters.evictions.set(self.memory.evictions);
     }
 
-    fn one(&mut self, context: &mut Context<'_>, item: Item, name: &Name, arrival: &Arrival<'_>) {
-        let segments = item.segments();
-        let Item { mut packet, parsed, entrance } = item;
-        let unit = packet.offload.segmentation.map_or(packet.len(), |s| {
-            packet.len().min(parsed.header_len as usize + s.size as usize)
-        });
-        let subject = Subject { bytes: packet.bytes(), parsed: &parsed, entrance, unit, segments };
-        let now = arrival.now.as_secs() as u32;
-        let Decision { fate, rules } =
-            decide::decide(context.tables, &mut self.memory, &subject, name, now);
-        for slot in [rules.egress, rules.ingress] {
-            if slot != NO_SLOT {
-                self.counters.rules.add(slot, segments);
+    /// Takes packets out of their tunnels, and puts together what was cut for the way.
+    #[inline(never)]
+    fn unwrap(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        arrival: &Arrival<'_>,
+    ) {
+        let mut tcp = 0;
+        while let Some(packet) = batch.get_mut(self.entrances.len()) {
+            match admit::unwrap(context.tables, packet, arrival.role) {
+                Ok(entrance) => {
+                    tcp += u32::from(
+                        packet.bytes().get(ipv4::field::PROTOCOL) == Some(&protocol::TCP),
+                    );
+                    self.entrances.push(entrance);
+                }
+                Err(reason) => {
+                    let packet = batch.remove(self.entrances.len());
+                    refuse(context, arrival, packet, reason);
+                }
             }
         }
-        match fate {
-            Fate::Forward { via, hop } => {
-                if hop {
-                    parsed.decrement_ttl(packet.bytes_mut());
-                }
-                let posted = context.post(packet, parsed.header_len as usize, via);
-                if let Err(reason) = posted {
-                    arrival.counters.dropped(reason).add(segments);
-                }
-            }
-            Fate::Drop(reason) => {
-                arrival.counters.dropped(reason).add(segments);
-                if matches!(reason, DropReason::PolicyEgress | DropReason::PolicyIngress) {
-                    let slot = if reason == DropReason::PolicyEgress {
-                        rules.egress
-                    } else {
-                        rules.ingress
-                    };
-                    self.report(&parsed, name.hash, reason, slot, arrival.now);
-                }
-                context.pool.put(packet);
-            }
-            Fate::Answer { reason, error } => {
-                arrival.counters.dropped(reason).add(segments);
-                self.answer(context, &packet, &parsed, entrance, error, arrival.now);
-                context.pool.put(packet);
+        if arrival.role == Role::Underlay && tcp > 1 {
+            self.arrived.extend(batch.drain(..).zip(self.entrances.drain(..)));
+            coalesce(&mut self.arrived, context.pool);
+            for (packet, entrance) in self.arrived.drain(..) {
+                batch.push(packet);
+                self.entrances.push(entrance);
             }
         }
     }
 
+    /// Parses the batch. What cannot be parsed is taken out of it.
+    #[inline(never)]
+    fn read(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>, arrival: &Arrival<'_>) {
+        self.items.resize(batch.len(), Item::NOTHING);
+        let (mut segments, mut refused) = (0, 0);
+        let places = batch.iter_mut().zip(&mut self.items).zip(&self.entrances);
+        for ((packet, item), entrance) in places {
+            item.entrance = *entrance;
+            item.segments = match admit::read(packet, &mut item.parsed) {
+                Ok(()) => packet.segments(item.parsed.header_len as usize),
+                Err(reason) => {
+                    arrival.counters.dropped(reason).add(1);
+                    refused += 1;
+                    0
+                }
+            };
+            segments += item.segments;
+        }
+        arrival.counters.received_packets.add(segments + refused);
+        if refused > 0 {
+            let mut segments = self.items.iter().map(|item| item.segments);
+            let refused = batch.extract_if(.., |_| segments.next() == Some(0));
+            refused.for_each(|packet| context.pool.put(packet));
+            self.items.retain(|item| item.segments > 0);
+        }
+    }
+
+    /// Names everybody's flow, and asks for its memory before anybody needs it: first for the buckets, then for the entries.
+    #[inline(never)]
+    fn name(&mut self) {
+        let flows = &self.memory.flows;
+        for item in &mut self.items {
+            item.name = Name::of(&item.parsed, flows);
+            flows.prefetch(item.name.hash);
+        }
+        let mut new = 0;
+        for Item { name, .. } in &mut self.items {
+            name.guess = flows.guess(name.hash);
+            new += usize::from(name.guess == Guess::NONE);
+        }
+        if new > 0 {
+            flows.prefetch_victims(new);
+        }
+    }
+
+    #[inline(never)]
+    fn decide(&mut self, tables: &Tables, batch: &[Packet], now: u32) {
+        for (item, packet) in self.items.iter_mut().zip(batch) {
+            let Item { parsed, entrance, name, segments, .. } = item;
+            let header_len = parsed.header_len as usize;
+            let unit = packet
+                .offload
+                .segmentation
+                .map_or(packet.len(), |it| packet.len().min(header_len + it.size as usize));
+            let subject =
+                Subject { packet, parsed, entrance: *entrance, unit, segments: *segments };
+            item.decision = decide::decide(tables, &mut self.memory, &subject, name, now);
+        }
+    }
+
+    #[inline(never)]
+    fn carry_out(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        arrival: &Arrival<'_>,
+    ) {
+        let items = std::mem::take(&mut self.items);
+        for (mut packet, item) in batch.drain(..).zip(&items) {
+            let Item { parsed, segments, decision: Decision { fate, rules }, .. } = item;
+            for slot in [rules.egress, rules.ingress] {
+                if slot != NO_SLOT {
+                    self.counters.rules.add(slot, *segments);
+                }
+            }
+            let (packet, header_len, link) = match *fate {
+                Fate::Forward { link, hop } => {
+                    if hop {
+                        parsed.decrement_ttl(packet.bytes_mut());
+                    }
+                    (packet, parsed.header_len as usize, link)
+                }
+                Fate::Drop(reason) => {
+                    arrival.counters.dropped(reason).add(*segments);
+                    self.report(item, reason, arrival.now);
+                    context.pool.put(packet);
+                    continue;
+                }
+                Fate::Answer { reason, error } => {
+                    arrival.counters.dropped(reason).add(*segments);
+                    let answer = self.answer(context, &packet, item, error, arrival.now);
+                    context.pool.put(packet);
+                    let Some((answer, back)) = answer else { continue };
+                    (answer, 0, back)
+                }
+            };
+            if let Err(reason) = context.post(packet, header_len, link) {
+                // An answer that cannot be given is nobody's loss.
+                if matches!(fate, Fate::Forward { .. }) {
+                    arrival.counters.dropped(reason).add(*segments);
+                }
+            }
+        }
+        self.items = items;
+    }
+
     /// Tells control of a denied flow, once in a while for the same one.
-    fn report(&mut self, parsed: &Parsed, hash: u64, reason: DropReason, slot: u32, now: Duration) {
-        if !self.recent.is_new(hash, now) {
+    #[inline(never)]
+    fn report(&mut self, item: &Item, reason: DropReason, now: Duration) {
+        let Item { parsed, name, decision: Decision { rules, .. }, .. } = item;
+        let slot = match reason {
+            DropReason::PolicyEgress => rules.egress,
+            DropReason::PolicyIngress => rules.ingress,
+            _ => return,
+        };
+        if !self.recent.is_new(name.hash, now) {
             return;
         }
         if self.reports.len() >= REPORTS_WAITING {
@@ -253,163 +346,33 @@ impl Pipeline {
         let _ = self.reports.send(Report::Denied(denied));
     }
 
-    /// Tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the rate limit leaves.
+    /// What tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the rate limit leaves.
+    #[inline(never)]
     fn answer(
         &mut self,
         context: &mut Context<'_>,
         packet: &Packet,
-        parsed: &Parsed,
-        entrance: Entrance,
+        Item { parsed, entrance, .. }: &Item,
         error: ErrorKind,
         now: Duration,
-    ) {
+    ) -> Option<(Packet, Link)> {
         let router = if parsed.is_v4() {
             context.tables.router_v4.map(IpAddr::V4)
         } else {
             context.tables.router_v6.map(IpAddr::V6)
         };
-        let Some(router) = router else { return };
+        let (router, back) = (router?, context.tables.link(entrance.back())?);
         if !self.errors.allow(now) {
-            return;
+            return None;
         }
-        let Some(answer) = icmp::answer(packet.bytes(), parsed, error, router.into(), context.pool)
-        else {
-            return;
-        };
-        let back = match entrance {
-            Entrance::Endpoint(index) => Via::Endpoint(index),
-            Entrance::Host | Entrance::Uplink => Via::Host,
-            Entrance::Node => Via::Node,
-            Entrance::Tunnel(index) => Via::Tunnel(index),
-        };
-        // What cannot be told is not told.
-        let _ = context.post(answer, 0, back);
+        let answer = icmp::answer(packet.bytes(), parsed, error, router.into(), context.pool)?;
+        Some((answer, back))
     }
 }
 
-/// What a packet is and where it entered; tunnel packets are taken out of their tunnel.
-fn admit(tables: &Tables, packet: Packet, role: Role) -> Result<Item, (Packet, DropReason)> {
-    match role {
-        Role::Closed => Err((packet, DropReason::NoTables)),
-        Role::Endpoint(index) => item(packet, Entrance::Endpoint(index)),
-        Role::Host if tables.uplink.is_some() => item(packet, Entrance::Node),
-        Role::Host => item(packet, Entrance::Host),
-        Role::Uplink => uplink(tables, packet),
-        Role::Underlay => unwrap(tables, packet),
-    }
-}
-
-/// A packet from the world, or of a tunnel that leads here.
-fn uplink(tables: &Tables, packet: Packet) -> Result<Item, (Packet, DropReason)> {
-    let item = item(packet, Entrance::Uplink)?;
-    let here = tables.underlay_address.map(IpAddr::V4);
-    if item.parsed.protocol == protocol::IPIP && here == Some(item.parsed.destination.to_ip()) {
-        return unwrap(tables, item.packet);
-    }
-    Ok(item)
-}
-
-/// A packet from a tunnel: its peer must be known, and the tunnel lead here.
-fn unwrap(tables: &Tables, mut packet: Packet) -> Result<Item, (Packet, DropReason)> {
-    let arrived = match encapsulation::tunnelled(packet.bytes()) {
-        Ok(arrived) => arrived,
-        Err(error) => return Err((packet, error.into())),
-    };
-    let peer = tables
-        .peer(arrived.source, arrived.encapsulation)
-        .filter(|_| tables.underlay_address == Some(arrived.destination));
-    let Some(peer) = peer else { return Err((packet, DropReason::UnknownTunnelPeer)) };
-    if let Err(reason) = encapsulation::decapsulate(&mut packet, &arrived) {
-        return Err((packet, reason));
-    }
-    let mut item = item(packet, Entrance::Tunnel(peer))?;
-    if let Some(tunnel) = tables.tunnel(peer) {
-        unveil(&mut item, tunnel.mtu as usize);
-    }
-    Ok(item)
-}
-
-/// A socket without metadata hands up what the kernels on one machine pass each other unfinished, and does not say so: a
-/// super-packet of TCP, and a checksum that is only the pseudo-header's sum. What it must have been is put back. If it was
-/// anything else, the checksum is wrong and the receiver finds it: one that happens to equal the pseudo-header's sum is as
-/// likely as any other wrong checksum that happens to be right.
-fn unveil(item: &mut Item, mtu: usize) {
-    let Item { packet, parsed, .. } = item;
-    let offset = match parsed.protocol {
-        protocol::TCP => tcp::CHECKSUM_OFFSET,
-        protocol::UDP => udp::CHECKSUM_OFFSET,
-        _ => return,
-    };
-    let known = packet.offload != Offload::default();
-    if known || !parsed.is_v4() || parsed.fragment != Fragment::Whole {
-        return;
-    }
-    let header_len = parsed.header_len as usize;
-    let start = parsed.transport_offset as usize;
-    let len = packet.len().saturating_sub(start) as u32;
-    let pseudo = checksum::pseudo(parsed.source, parsed.destination, parsed.protocol, len);
-    let at = start + offset;
-    let Some(stored) = packet.bytes().get(at..at + 2) else { return };
-    if stored != checksum::fold(pseudo).to_be_bytes() {
-        return;
-    }
-    packet.offload.checksum =
-        Checksum::Partial { start: parsed.transport_offset, offset: offset as u16 };
-    if packet.len() > mtu && mtu > header_len && parsed.protocol == protocol::TCP {
-        let size = (mtu - header_len) as u16;
-        packet.offload.segmentation =
-            Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false });
-    }
-}
-
-fn item(mut packet: Packet, entrance: Entrance) -> Result<Item, (Packet, DropReason)> {
-    match parse(packet.bytes()) {
-        Ok(parsed) if may_be_finished(packet.offload.checksum, &parsed) => {
-            packet.set_len(parsed.total_len as usize);
-            Ok(Item { packet, parsed, entrance })
-        }
-        Ok(_) => Err((packet, DropReason::Malformed)),
-        Err(error) => Err((packet, error.into())),
-    }
-}
-
-/// Whether a checksum that is written later changes nothing by which the packet is judged: it is the upper layer's own, or
-/// lies behind that layer's header (of a tunnel within). Senders choose its place, and would choose a port's.
-fn may_be_finished(checksum: Checksum, parsed: &Parsed) -> bool {
-    let Checksum::Partial { start, offset } = checksum else { return true };
-    let own = match parsed.protocol {
-        protocol::TCP => Some(tcp::CHECKSUM_OFFSET),
-        protocol::UDP => Some(udp::CHECKSUM_OFFSET),
-        protocol::ICMPV4 => Some(icmpv4::CHECKSUM_OFFSET),
-        protocol::ICMPV6 => Some(icmpv6::CHECKSUM_OFFSET),
-        _ => None,
-    };
-    let is_own = start == parsed.transport_offset && own == Some(usize::from(offset));
-    // What an ICMP error quotes is judged too.
-    is_own || (start >= parsed.header_len && !parsed.is_icmp_error())
-}
-
-impl Mergeable for Item {
-    fn packet(&self) -> &Packet {
-        &self.packet
-    }
-
-    fn packet_mut(&mut self) -> &mut Packet {
-        &mut self.packet
-    }
-
-    fn into_packet(self) -> Packet {
-        self.packet
-    }
-
-    fn same_origin(&self, other: &Self) -> bool {
-        self.entrance == other.entrance
-    }
-
-    /// Length and flags have changed; nothing else has.
-    fn merged(&mut self) {
-        if let Ok(parsed) = parse(self.packet.bytes()) {
-            self.parsed = parsed;
-        }
-    }
+/// Counts a packet that got no further than here.
+fn refuse(context: &mut Context<'_>, arrival: &Arrival<'_>, packet: Packet, reason: DropReason) {
+    arrival.counters.received_packets.add(1);
+    arrival.counters.dropped(reason).add(1);
+    context.pool.put(packet);
 }

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use manx_policy_compiler::image::{ChainId, Identity, Image};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
@@ -33,12 +34,27 @@ pub enum Via {
     Tunnel(u32),
 }
 
+/// A [`Via`] in one number: what routes and flows hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Hop(pub u32);
+
+impl Hop {
+    /// This node.
+    pub const NODE: Self = Via::Node.encode();
+    /// In which bit this node differs from the world, and in none other.
+    pub const NODE_OR_HOST: u32 = Via::Node.encode().0 ^ Via::Host.encode().0;
+}
+
+const _: () = assert!(Hop::NODE_OR_HOST.is_power_of_two() && TUNNELS_OF_A_NODE.is_power_of_two());
+
 const KIND_SHIFT: u32 = 28;
 const INDEX: u32 = (1 << KIND_SHIFT) - 1;
 
 impl Via {
     /// The value that a route holds.
-    pub const fn encode(self) -> u32 {
+    #[inline]
+    pub const fn encode(self) -> Hop {
         let (kind, index) = match self {
             Self::NoRoute => (0, 0),
             Self::Unreachable => (1, 0),
@@ -47,12 +63,12 @@ impl Via {
             Self::Endpoint(index) => (4, index),
             Self::Tunnel(index) => (5, index),
         };
-        kind << KIND_SHIFT | (index & INDEX)
+        Hop(kind << KIND_SHIFT | (index & INDEX))
     }
 
     /// What a route's value means; a value that nobody encoded leads nowhere.
     #[inline]
-    pub const fn decode(code: u32) -> Self {
+    pub const fn decode(Hop(code): Hop) -> Self {
         match code >> KIND_SHIFT {
             1 => Self::Unreachable,
             2 => Self::Node,
@@ -101,6 +117,17 @@ pub struct HostPort {
     pub port: PortId,
     /// Its MTU in bytes.
     pub mtu: u32,
+}
+
+/// The way to the next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// The port by which packets leave.
+    pub port: PortId,
+    /// The largest packet, in bytes, without the header of the tunnel.
+    pub mtu: u32,
+    /// The tunnel that they are put into, an index into [`Tables::tunnels`].
+    pub tunnel: Option<u32>,
 }
 
 /// What comes in by a port.
@@ -201,6 +228,34 @@ pub const fn node_of(tunnel: u32) -> u32 {
     tunnel / TUNNELS_OF_A_NODE
 }
 
+/// The tunnels whose packets are taken, by the address of the other end and the kind.
+#[derive(Debug, Clone, Default)]
+pub struct Peers(AHashMap<u64, u32>);
+
+impl Peers {
+    /// One number, which is hashed in one go.
+    #[inline]
+    fn key(address: Ipv4Addr, encapsulation: Encapsulation) -> u64 {
+        let kind = match encapsulation {
+            Encapsulation::Ipip => 0,
+            Encapsulation::Vxlan { vni } => 1 + u64::from(vni),
+        };
+        kind << 32 | u64::from(address.to_bits())
+    }
+
+    /// The index of the tunnel of this kind whose other end is `address`.
+    #[inline]
+    pub fn tunnel(&self, address: Ipv4Addr, encapsulation: Encapsulation) -> Option<u32> {
+        self.0.get(&Self::key(address, encapsulation)).copied()
+    }
+}
+
+impl FromIterator<((Ipv4Addr, Encapsulation), u32)> for Peers {
+    fn from_iter<I: IntoIterator<Item = ((Ipv4Addr, Encapsulation), u32)>>(peers: I) -> Self {
+        Self(peers.into_iter().map(|((at, kind), tunnel)| (Self::key(at, kind), tunnel)).collect())
+    }
+}
+
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
@@ -215,8 +270,8 @@ pub struct Tables {
     pub endpoints: Vec<Option<Endpoint>>,
     /// By index; a peer keeps its index while it is known. Those to one node lie side by side: see [`node_of`].
     pub tunnels: Vec<Option<Tunnel>>,
-    /// Sorted: the index of each peer's tunnel of each kind.
-    pub peers: Vec<((Ipv4Addr, Encapsulation), u32)>,
+    /// The index of each peer's tunnel of each kind.
+    pub peers: Peers,
     /// The address to which other nodes send tunnel packets.
     pub underlay_address: Option<Ipv4Addr>,
     /// Where the node is, if it is attached.
@@ -241,10 +296,10 @@ impl Tables {
         Self {
             version: 0,
             image: Arc::new(Image::default()),
-            routes: Arc::new(PrefixMap::new(Via::NoRoute.encode())),
+            routes: Arc::new(PrefixMap::new(Via::NoRoute.encode().0)),
             endpoints: Vec::new(),
             tunnels: Vec::new(),
-            peers: Vec::new(),
+            peers: Peers::default(),
             underlay_address: None,
             host: None,
             uplink: None,
@@ -265,10 +320,10 @@ impl Tables {
     /// Where `address` is reached.
     #[inline]
     pub fn route(&self, address: Address) -> Via {
-        Via::decode(match address.to_v4() {
+        Via::decode(Hop(match address.to_v4() {
             Some(v4) => self.routes.lookup_v4(v4.to_bits()),
             None => self.routes.lookup_v6(address.to_bits()),
-        })
+        }))
     }
 
     /// All that policy can ask of `address`.
@@ -280,10 +335,15 @@ impl Tables {
         }
     }
 
-    /// How often what stands at `address` may have been changed in these tables; to be read before anything is looked up.
+    /// How often what stands at two addresses of one family may have been changed in these tables: a sum of counts. To be read
+    /// before anything is looked up.
     #[inline]
-    pub fn changes(&self, address: Address) -> u32 {
-        address.to_v4().map_or(0, |v4| self.image.changes_v4(v4.to_bits()))
+    pub fn changes(&self, [one, other]: [Address; 2]) -> u32 {
+        // Those of IPv6 never change in place.
+        let Some(one) = one.to_v4() else { return 0 };
+        let changes = self.image.changes_v4(one.to_bits());
+        let of = |other: Ipv4Addr| self.image.changes_v4(other.to_bits());
+        changes.wrapping_add(other.to_v4().map_or(0, of))
     }
 
     /// An endpoint that is there.
@@ -298,25 +358,16 @@ impl Tables {
         self.tunnels.get(index as usize)?.as_ref()
     }
 
-    /// The tunnel of this kind whose other end is `address`.
+    /// The link by which `via` is reached.
     #[inline]
-    pub fn peer(&self, address: Ipv4Addr, encapsulation: Encapsulation) -> Option<u32> {
-        let peer = (address, encapsulation);
-        let at = self.peers.binary_search_by_key(&peer, |(peer, _)| *peer).ok()?;
-        Some(self.peers[at].1)
-    }
-
-    /// The port and MTU by which `via` is reached.
-    #[inline]
-    pub fn link(&self, via: Via) -> Option<(PortId, u32)> {
+    pub fn link(&self, via: Via) -> Option<Link> {
+        let link = |port, mtu, tunnel| Link { port, mtu, tunnel };
         match via {
             Via::NoRoute | Via::Unreachable => None,
-            Via::Node => self.host.map(|host| (host.port, host.mtu)),
-            Via::Host => self.uplink.or(self.host).map(|world| (world.port, world.mtu)),
-            Via::Endpoint(index) => {
-                self.endpoint(index).map(|endpoint| (endpoint.port, endpoint.mtu))
-            }
-            Via::Tunnel(index) => self.tunnel(index).map(|tunnel| (tunnel.port, tunnel.mtu)),
+            Via::Node => self.host.map(|host| link(host.port, host.mtu, None)),
+            Via::Host => self.uplink.or(self.host).map(|world| link(world.port, world.mtu, None)),
+            Via::Endpoint(index) => self.endpoint(index).map(|it| link(it.port, it.mtu, None)),
+            Via::Tunnel(index) => self.tunnel(index).map(|it| link(it.port, it.mtu, Some(index))),
         }
     }
 }
@@ -337,7 +388,7 @@ mod tests {
         ] {
             assert_eq!(Via::decode(via.encode()), via);
         }
-        assert_eq!(Via::decode(u32::MAX), Via::NoRoute, "what nobody encoded leads nowhere");
+        assert_eq!(Via::decode(Hop(u32::MAX)), Via::NoRoute, "what nobody encoded leads nowhere");
     }
 
     #[test]

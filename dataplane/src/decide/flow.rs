@@ -3,13 +3,14 @@
 use super::key::{key, query, transport};
 use super::{Memory, Name, Settled, Subject, Way, connects, ends, settled};
 use crate::fate::DropReason;
-use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowTable, Verdict};
+use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowTable, Guess, Verdict};
 use crate::icmp;
 use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT, Untracked};
 use crate::tables::{Established, Tables, Via};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
+#[inline]
 pub(super) fn flow(
     tables: &Tables,
     memory: &mut Memory,
@@ -17,14 +18,33 @@ pub(super) fn flow(
     name: &Name,
     now: u32,
 ) -> Settled {
+    let Some(entry) = memory.flows.lookup(name.hash, &name.key, name.guess, now) else {
+        return open(tables, memory, subject, name, true, now);
+    };
+    let direction = entry.direction(name.orientation);
+    if subject.flags().opens() {
+        return reopen(tables, memory, subject, name, now);
+    }
+    follow(tables, entry, subject, direction, now)
+}
+
+/// A packet that asks for the connection of a known flow.
+#[inline(never)]
+fn reopen(
+    tables: &Tables,
+    memory: &mut Memory,
+    subject: &Subject<'_>,
+    name: &Name,
+    now: u32,
+) -> Settled {
     let mut keep = true;
-    if let Some(entry) = memory.flows.lookup(name.hash, &name.key, now) {
+    if let Some(entry) = memory.flows.lookup(name.hash, &name.key, name.guess, now) {
         let direction = entry.direction(name.orientation);
         match entry.admission(subject.flags(), direction) {
-            Admission::Cached => return follow(tables, entry, subject, direction, false, now),
+            Admission::Cached => return follow(tables, entry, subject, direction, now),
             // Were it denied, it would end what is to be kept.
             Admission::Judge if is_kept(tables, entry) => keep = false,
-            Admission::Judge => return follow(tables, entry, subject, direction, true, now),
+            Admission::Judge => return again(tables, entry, subject, direction, true, now),
             Admission::JudgeAlone => keep = false,
             Admission::Recycle => {}
         }
@@ -33,6 +53,7 @@ pub(super) fn flow(
 }
 
 /// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
+#[inline(never)]
 fn open(
     tables: &Tables,
     memory: &mut Memory,
@@ -41,10 +62,13 @@ fn open(
     keep: bool,
     now: u32,
 ) -> Settled {
+    if !subject.parsed.is_forwardable() {
+        return Settled::refused(DropReason::NotForwardable);
+    }
     let (source, destination) = (subject.parsed.source, subject.parsed.destination);
     let as_of = as_of(tables, source, destination);
     let ends = ends(tables, source, destination);
-    if !subject.entrance.admits(ends.from) {
+    if !subject.entrance.admits(ends.from.encode()) {
         return Settled::refused(subject.entrance.refusal());
     }
     let opens = subject.parsed.protocol != protocol::TCP || subject.flags().opens();
@@ -76,9 +100,32 @@ fn open(
     settled
 }
 
-/// A packet of a known flow: what was decided stands while all that it rests on does; otherwise the flow is judged again,
-/// in its original direction, whichever way this packet goes.
+/// A packet of a known flow: what was decided stands while all that it rests on does.
+#[inline]
 fn follow(
+    tables: &Tables,
+    entry: &mut FlowEntry,
+    subject: &Subject<'_>,
+    direction: FlowDirection,
+    now: u32,
+) -> Settled {
+    let parsed = subject.parsed;
+    let stands = entry.as_of == as_of(tables, parsed.source, parsed.destination);
+    if !stands || entry.verdict != Verdict::Allow {
+        return again(tables, entry, subject, direction, false, now);
+    }
+    let [from, to] = entry.hops(direction);
+    if !subject.entrance.admits(from) {
+        return Settled::refused(subject.entrance.refusal());
+    }
+    entry.pass(direction, subject.flags(), subject.segments, parsed.total_len as u64, now);
+    Settled { verdict: Ok(Way { from, to }), rules: entry.counters }
+}
+
+/// As [`follow`], where something may have changed, or the packet is to be judged (`judge`): the flow is judged in its original
+/// direction, whichever way this packet goes.
+#[inline(never)]
+fn again(
     tables: &Tables,
     entry: &mut FlowEntry,
     subject: &Subject<'_>,
@@ -87,16 +134,13 @@ fn follow(
     now: u32,
 ) -> Settled {
     let (ends, judgement) = current(tables, entry, judge);
-    let (near, far) = match direction {
-        FlowDirection::Original => (ends.from, ends.to),
-        FlowDirection::Reply => (ends.to, ends.from),
-    };
-    if !subject.entrance.admits(near) {
+    let [from, to] = entry.hops(direction);
+    if !subject.entrance.admits(from) {
         return Settled::refused(subject.entrance.refusal());
     }
     let mut settled = settled(&ends, &judgement);
     if settled.verdict.is_ok() {
-        settled.verdict = Ok(Way { from: near, to: far });
+        settled.verdict = Ok(Way { from, to });
         entry.pass(
             direction,
             subject.flags(),
@@ -114,8 +158,7 @@ fn follow(
 /// changes meanwhile is looked at again.
 #[inline]
 fn as_of(tables: &Tables, source: Address, destination: Address) -> AsOf {
-    let changes = tables.changes(source).wrapping_add(tables.changes(destination));
-    AsOf { version: tables.version as u32, changes }
+    AsOf { version: tables.version as u32, changes: tables.changes([source, destination]) }
 }
 
 /// Brings a flow up to date with the tables and tells where it goes and what is thought of it.
@@ -239,10 +282,12 @@ pub(super) fn related(
     now: u32,
 ) -> Settled {
     let unmatched = Settled::refused(DropReason::IcmpErrorUnmatched);
-    if !subject.entrance.admits(tables.route(subject.parsed.source)) {
+    if !subject.entrance.admits(tables.route(subject.parsed.source).encode()) {
         return Settled::refused(subject.entrance.refusal());
     }
-    let Some(quoted) = icmp::quoted(subject.bytes, subject.parsed) else { return unmatched };
+    let Some(quoted) = icmp::quoted(subject.packet.bytes(), subject.parsed) else {
+        return unmatched;
+    };
     if quoted.source != subject.parsed.destination {
         return unmatched;
     }
@@ -255,13 +300,10 @@ pub(super) fn related(
     let (key, orientation) =
         key(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
     let hash = flows.hash(&key);
-    let Some(entry) = flows.lookup(hash, &key, now) else { return unmatched };
+    let Some(entry) = flows.lookup(hash, &key, Guess::NONE, now) else { return unmatched };
     let direction = entry.direction(orientation);
     let (ends, judgement) = current(tables, entry, false);
-    let (back, forth) = match direction {
-        FlowDirection::Original => (ends.from, ends.to),
-        FlowDirection::Reply => (ends.to, ends.from),
-    };
+    let [back, forth] = entry.hops(direction);
     if !subject.entrance.admits(forth) {
         return unmatched;
     }

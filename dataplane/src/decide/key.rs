@@ -10,11 +10,21 @@ use crate::wire::{icmpv4, icmpv6, protocol};
 /// The key of a packet's flow.
 #[inline]
 pub fn flow_key(parsed: &Parsed) -> (FlowKey, Orientation) {
+    if parsed.has_ports {
+        return FlowKey::new(
+            parsed.source,
+            parsed.destination,
+            parsed.source_port,
+            parsed.destination_port,
+            parsed.protocol,
+        );
+    }
     let ports = [parsed.source_port, parsed.destination_port];
     key(parsed.source, parsed.destination, ports, parsed.protocol, parsed.icmp())
 }
 
 /// Asking and answering are different ends of a query's flow: a request never passes as the reply to another one.
+#[inline(never)]
 pub(super) fn key(
     source: Address,
     destination: Address,

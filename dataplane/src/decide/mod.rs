@@ -8,12 +8,13 @@ mod key;
 use manx_policy_compiler::model::{Shown, Transport};
 
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowKey, FlowTable, Orientation, RuleCounters, TcpFlags};
+use crate::flow::{FlowKey, FlowTable, Guess, Orientation, RuleCounters, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
 use crate::judge::{self, Ends, Judgement, NO_SLOT};
+use crate::packet::Packet;
 use crate::parse::{Fragment, Parsed};
-use crate::tables::{self, Tables, Via};
+use crate::tables::{Hop, TUNNELS_OF_A_NODE, Tables, Via};
 use crate::wire::address::Address;
 use crate::wire::{protocol, vxlan};
 
@@ -35,18 +36,28 @@ pub enum Entrance {
 }
 
 impl Entrance {
-    /// Whether packets from an address that is reached by `via` may enter here: the strict reverse path (RFC 3704, 2.2).
+    /// Whether packets from an address that is reached by `hop` may enter here: the strict reverse path (RFC 3704, 2.2).
     #[inline]
-    fn admits(self, via: Via) -> bool {
-        match self {
-            Self::Endpoint(index) => via == Via::Endpoint(index),
-            Self::Host => matches!(via, Via::Node | Via::Host),
-            Self::Node => via == Via::Node,
-            Self::Uplink => via == Via::Host,
+    fn admits(self, hop: Hop) -> bool {
+        // Of the two hops' bits those that must be equal.
+        let (own, equal) = match self {
+            Self::Endpoint(index) => (Via::Endpoint(index), u32::MAX),
+            Self::Host => (Via::Host, !Hop::NODE_OR_HOST),
+            Self::Node => (Via::Node, u32::MAX),
+            Self::Uplink => (Via::Host, u32::MAX),
             // The pool of a packet's destination chose the encapsulation, that of its source chooses the one back.
-            Self::Tunnel(index) => {
-                matches!(via, Via::Tunnel(other) if tables::node_of(other) == tables::node_of(index))
-            }
+            Self::Tunnel(index) => (Via::Tunnel(index), !(TUNNELS_OF_A_NODE - 1)),
+        };
+        (own.encode().0 ^ hop.0) & equal == 0
+    }
+
+    /// The way back to those who entered here.
+    pub fn back(self) -> Via {
+        match self {
+            Self::Endpoint(index) => Via::Endpoint(index),
+            Self::Host | Self::Uplink => Via::Host,
+            Self::Node => Via::Node,
+            Self::Tunnel(index) => Via::Tunnel(index),
         }
     }
 
@@ -62,8 +73,8 @@ impl Entrance {
 /// One packet, as the decision sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// The packet's bytes: the inner header of an ICMP error is read from them.
-    pub bytes: &'a [u8],
+    /// The packet: the inner header of an ICMP error is read from it.
+    pub packet: &'a Packet,
     /// Its headers.
     pub parsed: &'a Parsed,
     /// Where it entered.
@@ -101,6 +112,14 @@ pub struct Decision {
     pub rules: RuleCounters,
 }
 
+impl Decision {
+    /// Nothing was decided, and so it is to be dropped.
+    pub const NOTHING: Self = Self {
+        fate: Fate::Drop(DropReason::NoTables),
+        rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT },
+    };
+}
+
 /// Whom a packet's flow goes to, or why not; a packet's later fragments follow its first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
@@ -111,8 +130,8 @@ pub struct Settled {
 /// Where from and where to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Way {
-    from: Via,
-    to: Via,
+    from: Hop,
+    to: Hop,
 }
 
 impl Settled {
@@ -138,20 +157,31 @@ pub struct Name {
     pub key: FlowKey,
     /// Which way the packet goes in it.
     pub orientation: Orientation,
-    /// The flow table's hash of the key.
+    /// Where the flow probably is.
+    pub guess: Guess,
+    /// The key's hash in the worker's flow table.
     pub hash: u64,
 }
 
 impl Name {
-    /// Of a packet.
+    /// No flow's.
+    pub const NOTHING: Self = Self {
+        key: FlowKey::NOTHING,
+        orientation: Orientation::LowToHigh,
+        guess: Guess::NONE,
+        hash: 0,
+    };
+
+    /// Of a packet; `flows` is the table that it will be looked up in.
     #[inline]
     pub fn of(parsed: &Parsed, flows: &FlowTable) -> Self {
         let (key, orientation) = flow_key(parsed);
-        Self { key, orientation, hash: flows.hash(&key) }
+        Self { key, orientation, guess: Guess::NONE, hash: flows.hash(&key) }
     }
 }
 
 /// Decides one packet. `name` is its flow's; `now` is in seconds.
+#[inline]
 pub fn decide(
     tables: &Tables,
     memory: &mut Memory,
@@ -159,10 +189,7 @@ pub fn decide(
     name: &Name,
     now: u32,
 ) -> Decision {
-    let settled = match refusal(subject) {
-        Some(reason) => Settled::refused(reason),
-        None => settle(tables, memory, subject, name, now),
-    };
+    let settled = settle(tables, memory, subject, name, now);
     let fate = match settled.verdict {
         Ok(way) => depart(tables, subject, way),
         Err(reason) => Fate::Drop(reason),
@@ -170,18 +197,7 @@ pub fn decide(
     Decision { fate, rules: settled.rules }
 }
 
-/// What is refused whatever the tables say.
-fn refusal(subject: &Subject<'_>) -> Option<DropReason> {
-    let parsed = subject.parsed;
-    if !parsed.source.is_forwardable() || !parsed.destination.is_forwardable() {
-        return Some(DropReason::NotForwardable);
-    }
-    let tunnel = parsed.protocol == protocol::IPIP
-        || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
-    (tunnel && matches!(subject.entrance, Entrance::Endpoint(_)))
-        .then_some(DropReason::TunnelFromPod)
-}
-
+#[inline]
 fn settle(
     tables: &Tables,
     memory: &mut Memory,
@@ -189,6 +205,31 @@ fn settle(
     name: &Name,
     now: u32,
 ) -> Settled {
+    let parsed = subject.parsed;
+    let tunnel = parsed.protocol == protocol::IPIP
+        || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
+    if tunnel && matches!(subject.entrance, Entrance::Endpoint(_)) {
+        return Settled::refused(DropReason::TunnelFromPod);
+    }
+    let plain = parsed.fragment == Fragment::Whole && !parsed.is_icmp_error();
+    if plain && !tables.host_policy.has_untracked() {
+        return flow::flow(tables, memory, subject, name, now);
+    }
+    settle_others(tables, memory, subject, name, now)
+}
+
+/// As [`settle`], of fragments, ICMP errors, and where some packets are asked about before connection tracking.
+#[inline(never)]
+fn settle_others(
+    tables: &Tables,
+    memory: &mut Memory,
+    subject: &Subject<'_>,
+    name: &Name,
+    now: u32,
+) -> Settled {
+    if !subject.parsed.is_forwardable() {
+        return Settled::refused(DropReason::NotForwardable);
+    }
     let first = |memory: &mut Memory| {
         if tables.host_policy.has_untracked()
             && let Some(settled) = untracked(tables, subject)
@@ -226,7 +267,7 @@ fn settle(
 /// asked about for itself. `None`: it decides nothing.
 fn untracked(tables: &Tables, subject: &Subject<'_>) -> Option<Settled> {
     let ends = ends(tables, subject.parsed.source, subject.parsed.destination);
-    if !subject.entrance.admits(ends.from) {
+    if !subject.entrance.admits(ends.from.encode()) {
         return Some(Settled::refused(subject.entrance.refusal()));
     }
     let grounds = judge::grounds(tables, &ends);
@@ -241,12 +282,7 @@ fn untracked(tables: &Tables, subject: &Subject<'_>) -> Option<Settled> {
 }
 
 fn entrance_code(entrance: Entrance) -> u32 {
-    match entrance {
-        Entrance::Endpoint(index) => Via::Endpoint(index).encode(),
-        Entrance::Host | Entrance::Uplink => Via::Host.encode(),
-        Entrance::Node => Via::Node.encode(),
-        Entrance::Tunnel(index) => Via::Tunnel(index).encode(),
-    }
+    entrance.back().encode().0
 }
 
 fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
@@ -255,7 +291,7 @@ fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
 
 fn settled(ends: &Ends, judgement: &Judgement) -> Settled {
     let verdict = match judgement.denied {
-        None => Ok(Way { from: ends.from, to: ends.to }),
+        None => Ok(Way { from: ends.from.encode(), to: ends.to.encode() }),
         Some(reason) => Err(reason),
     };
     Settled { verdict, rules: judgement.rules }
@@ -278,22 +314,23 @@ fn connects(tables: &Tables, ends: &Ends) -> bool {
 }
 
 /// What is left of routing when the packet may go: its hop limit and its size.
+#[inline]
 fn depart(tables: &Tables, subject: &Subject<'_>, way: Way) -> Fate {
     let parsed = subject.parsed;
     let answer = |reason, error| Fate::Answer { reason, error };
-    let Some((_, mtu)) = tables.link(way.to) else {
-        return match way.to {
+    let Some(link) = tables.link(Via::decode(way.to)) else {
+        return match Via::decode(way.to) {
             Via::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
             _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
         };
     };
     // The node and Manx are one router: between them is no hop.
-    let hop = way.to != Via::Node && way.from != Via::Node;
+    let hop = way.to != Hop::NODE && way.from != Hop::NODE;
     if hop && parsed.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }
-    if subject.unit > mtu as usize && !parsed.may_fragment() {
-        return answer(DropReason::TooBig, ErrorKind::TooBig { mtu });
+    if subject.unit > link.mtu as usize && !parsed.may_fragment() {
+        return answer(DropReason::TooBig, ErrorKind::TooBig { mtu: link.mtu });
     }
-    Fate::Forward { via: way.to, hop }
+    Fate::Forward { link, hop }
 }

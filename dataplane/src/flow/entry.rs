@@ -2,6 +2,7 @@
 
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
 use crate::sys::memory::prefetch;
+use crate::tables::Hop;
 
 /// The cached verdict. Zero denies: memory that nobody wrote admits nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,6 +62,26 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
+/// What the table keeps an entry as. Zero is nothing: memory that nobody wrote holds no flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Standing {
+    /// Not at all.
+    Free = 0,
+    /// In the queue of those that are given up first.
+    Queued = 1,
+    /// For as long as it is not silent for too long.
+    Established = 2,
+}
+
+impl Standing {
+    /// What a flow in this state is kept as.
+    #[inline]
+    pub(super) const fn of(state: FlowState) -> Self {
+        if state.is_established() { Self::Established } else { Self::Queued }
+    }
+}
+
 /// One flow: two cache lines of plain data.
 ///
 /// The first line holds all that the check of a packet reads; the second what its passing needs and changes.
@@ -72,15 +93,15 @@ pub struct FlowEntry {
     /// The cached verdict.
     pub verdict: Verdict,
     original: Orientation,
-    /// The table's: the entry is in the queue of those given up first.
-    pub(super) queued: bool,
+    /// The table's.
+    pub(super) standing: Standing,
     last_seen: u32,
     /// When all that the verdict and the next hops rest on was last looked at.
     pub as_of: AsOf,
     /// Next hop of packets in the original direction.
-    pub next_hop_original: u32,
+    pub next_hop_original: Hop,
     /// Next hop of replies: where the first packet came from.
-    pub next_hop_reply: u32,
+    pub next_hop_reply: Hop,
     /// What the verdict rests on.
     pub rests_on: RestsOn,
     /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
@@ -103,11 +124,11 @@ impl FlowEntry {
             state: FlowState::first(key.protocol(), flags),
             verdict: Verdict::DenyEgress,
             original,
-            queued: false,
+            standing: Standing::Free,
             last_seen: now,
             as_of: AsOf::default(),
-            next_hop_original: 0,
-            next_hop_reply: 0,
+            next_hop_original: Hop::default(),
+            next_hop_reply: Hop::default(),
             rests_on: RestsOn::default(),
             attachments: [0; 2],
             counters: RuleCounters::default(),
@@ -155,6 +176,15 @@ impl FlowEntry {
     #[inline]
     pub fn direction(&self, packet: Orientation) -> FlowDirection {
         if packet == self.original { FlowDirection::Original } else { FlowDirection::Reply }
+    }
+
+    /// Where packets of a direction come from and go to.
+    #[inline]
+    pub fn hops(&self, direction: FlowDirection) -> [Hop; 2] {
+        match direction {
+            FlowDirection::Original => [self.next_hop_reply, self.next_hop_original],
+            FlowDirection::Reply => [self.next_hop_original, self.next_hop_reply],
+        }
     }
 
     /// What the flow's state says of a packet.

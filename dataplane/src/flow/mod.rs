@@ -18,4 +18,4 @@ pub use key::{FlowKey, Orientation};
 pub(crate) use queue::Link;
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub(crate) use table::Bucket;
-pub use table::{Evicted, FlowTable, HashSeed};
+pub use table::{Evicted, FlowTable, Guess, HashSeed};

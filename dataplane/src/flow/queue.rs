@@ -55,6 +55,12 @@ impl Slots {
         }
     }
 
+    /// The queue, oldest first.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = u32> + Clone {
+        let slot = |number: u32| number.checked_sub(1);
+        std::iter::successors(slot(self.oldest), move |at| slot(self.links[*at as usize].next))
+    }
+
     /// Gives back a slot that is not queued.
     pub(super) fn put(&mut self, slot: u32) {
         self.links[slot as usize] = Link { previous: 0, next: self.returned };

@@ -145,6 +145,15 @@ impl FlowState {
     #[inline]
     #[must_use]
     pub const fn next(self, flags: TcpFlags, direction: FlowDirection) -> Self {
+        const CHANGING: u8 = TcpFlags::FIN.0 | TcpFlags::SYN.0 | TcpFlags::RST.0;
+        if matches!(self, Self::Established | Self::UdpAnswered) && flags.0 & CHANGING == 0 {
+            return self;
+        }
+        self.after(flags, direction)
+    }
+
+    #[inline(never)]
+    const fn after(self, flags: TcpFlags, direction: FlowDirection) -> Self {
         use FlowDirection::{Original, Reply};
         match self {
             Self::UdpUnanswered | Self::UdpAnswered => match direction {

@@ -8,14 +8,14 @@
 //! least two ways for each entry, and an entry goes to its alternate bucket when its first one is nearly full, so that a
 //! pair of buckets is practically never full before the table is.
 //!
-//! When the table is full, the victim is an expired flow if one is met, else the oldest of those that are not established
-//! (they stand in a queue), and only then an established one, silent for long. So a flood of SYNs replaces itself.
+//! When the table is full, the victim is the oldest of those that are not established (they stand in a queue), and only then
+//! an established one, silent for long. So a flood of SYNs replaces itself.
 
 use std::io;
 
 use ahash::RandomState;
 
-use super::entry::FlowEntry;
+use super::entry::{FlowEntry, Standing};
 use super::key::FlowKey;
 use super::queue::Slots;
 use crate::sys::memory::{ZeroedPages, prefetch};
@@ -119,6 +119,15 @@ impl HashSeed {
     }
 }
 
+/// The slot at which a flow probably is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guess(u32);
+
+impl Guess {
+    /// Nothing is known.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 /// What an insertion pushed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evicted {
@@ -189,41 +198,62 @@ impl FlowTable {
         prefetch(&self.buckets[self.first(hash)]);
     }
 
-    /// For a batch, after [`FlowTable::prefetch`] of all of it: asks for the entry that the bucket most likely leads to.
+    /// For a batch, after [`FlowTable::prefetch`] of all of it: where the flow is if it is known, and asks for it. Good as long
+    /// as nothing is inserted, and not wrong later.
     #[inline]
-    pub fn prefetch_entry(&self, hash: u64) {
+    pub fn guess(&self, hash: u64) -> Guess {
         let bucket = &self.buckets[self.first(hash)];
-        if let Some(way) = bucket.with(tag(hash)).next()
-            && let Some(entry) = self.entries.get(bucket.slots[way] as usize)
-        {
+        let Some(way) = bucket.with(tag(hash)).next() else { return Guess::NONE };
+        let slot = bucket.slots[way];
+        if let Some(entry) = self.entries.get(slot as usize) {
             entry.prefetch();
         }
+        Guess(slot)
+    }
+
+    /// For a batch with `count` flows that are probably new: asks for all that has to go for them.
+    pub fn prefetch_victims(&self, count: usize) {
+        if self.len + count < self.capacity() {
+            return;
+        }
+        let victims = self.slots.in_order().take(count);
+        victims.clone().for_each(|slot| self.entries[slot as usize].prefetch());
+        victims.for_each(|slot| self.prefetch(self.hash(self.entries[slot as usize].key())));
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
     #[inline]
-    pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<&mut FlowEntry> {
-        let slot = self.find(hash, key)?.slot;
+    pub fn lookup(
+        &mut self,
+        hash: u64,
+        key: &FlowKey,
+        Guess(guess): Guess,
+        now: u32,
+    ) -> Option<&mut FlowEntry> {
+        let guessed = self.entries.get(guess as usize);
+        let slot = if guessed.is_some_and(|it| it.standing != Standing::Free && it.key() == key) {
+            guess
+        } else {
+            self.find(hash, key)?.slot
+        };
         let entry = &self.entries[slot as usize];
         if entry.is_expired(now) {
             return None;
         }
-        if entry.queued == entry.state().is_established() {
+        if entry.standing != Standing::of(entry.state()) {
             self.requeue(slot);
         }
-        Some(&mut self.entries[slot as usize])
+        self.entries.get_mut(slot as usize)
     }
 
     /// Stores a flow; one of the same key is replaced. Always succeeds; tells what had to go for it.
     pub fn insert(&mut self, hash: u64, entry: FlowEntry, now: u32) -> Option<Evicted> {
         if let Some(place) = self.find(hash, entry.key()) {
             let stored = &mut self.entries[place.slot as usize];
-            let queued = stored.queued;
+            let standing = stored.standing;
             *stored = entry;
-            stored.queued = queued;
-            if queued == stored.state().is_established() {
-                self.requeue(place.slot);
-            }
+            stored.standing = standing;
+            self.requeue(place.slot);
             return None;
         }
         let evicted = if self.choose_bucket(hash).is_none() {
@@ -247,11 +277,9 @@ impl FlowTable {
             line.slots[way] = slot;
         }
         self.entries[slot as usize] = entry;
-        self.entries[slot as usize].queued = false;
+        self.entries[slot as usize].standing = Standing::Established;
         self.len += 1;
-        if !entry.state().is_established() {
-            self.requeue(slot);
-        }
+        self.requeue(slot);
         evicted
     }
 
@@ -307,12 +335,13 @@ impl FlowTable {
     #[inline]
     fn find(&self, hash: u64, key: &FlowKey) -> Option<Place> {
         let first = self.first(hash);
-        self.find_in(first, hash, key).or_else(|| {
-            if self.buckets[first].spilled == 0 {
-                return None;
-            }
-            self.find_in(self.alternate(hash), hash, key)
-        })
+        if let Some(place) = self.find_in(first, hash, key) {
+            return Some(place);
+        }
+        if self.buckets[first].spilled == 0 {
+            return None;
+        }
+        self.find_in(self.alternate(hash), hash, key)
     }
 
     #[inline]
@@ -341,12 +370,9 @@ impl FlowTable {
 
     /// Makes room in a full table.
     fn evict(&mut self, now: u32) -> Option<Evicted> {
-        if self.age(1, now) > 0 {
-            return Some(Evicted::Expired);
-        }
         for _ in 0..QUEUE_LOOKS {
             let Some(slot) = self.slots.oldest() else { break };
-            let entry = self.entries[slot as usize];
+            let entry = &self.entries[slot as usize];
             if entry.state().is_established() && !entry.is_expired(now) {
                 self.requeue(slot);
                 continue;
@@ -398,32 +424,29 @@ impl FlowTable {
     }
 
     fn remove(&mut self, Place { bucket, way, slot }: Place) {
-        let entry = self.entries[slot as usize];
+        let entry = &self.entries[slot as usize];
         let first = self.first(self.hash(entry.key()));
         if bucket != first {
             self.buckets[first].spilled -= 1;
         }
         self.buckets[bucket].set_tag(way, 0);
-        if entry.queued {
+        if entry.standing == Standing::Queued {
             self.slots.unqueue(slot);
         }
+        self.entries[slot as usize].standing = Standing::Free;
         self.slots.put(slot);
         self.len -= 1;
     }
 
     /// Brings an entry's place in the queue up to date with its state: established flows do not queue.
-    #[cold]
+    #[inline(never)]
     fn requeue(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
-        let queue = !entry.state().is_established();
-        if queue == entry.queued {
-            return;
-        }
-        entry.queued = queue;
-        if queue {
-            self.slots.enqueue(slot);
-        } else {
-            self.slots.unqueue(slot);
+        let standing = Standing::of(entry.state());
+        match std::mem::replace(&mut entry.standing, standing) {
+            before if before == standing => {}
+            Standing::Queued => self.slots.unqueue(slot),
+            Standing::Established | Standing::Free => self.slots.enqueue(slot),
         }
     }
 }
@@ -461,13 +484,16 @@ mod tests {
                 let evicted = table.insert(hash, flow, now);
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
-                assert_eq!(table.lookup(hash, &key, now).map(|flow| *flow.key()), Some(key));
+                assert_eq!(
+                    table.lookup(hash, &key, Guess::NONE, now).map(|flow| *flow.key()),
+                    Some(key)
+                );
             }
             assert_eq!(table.len(), 2 * WAYS);
             assert_eq!(table.buckets[0].used(), WAYS);
             assert!(table.buckets[0].spilled == WAYS as u32);
             for (hash, key) in &crowd[4..] {
-                assert!(table.lookup(*hash, key, start + 20).is_some());
+                assert!(table.lookup(*hash, key, table.guess(*hash), start + 20).is_some());
             }
             assert_eq!(table.age(table.buckets(), start + 900), 2 * WAYS);
             assert!(table.buckets.iter().all(|bucket| bucket.spilled == 0 && bucket.used() == 0));

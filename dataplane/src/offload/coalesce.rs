@@ -9,40 +9,6 @@ const MAX_LEN: usize = 65_535;
 /// Streams followed at once in a batch; with more, one after the other is closed.
 const RUNS: usize = 8;
 
-/// One of a batch: a packet, and what its owner keeps beside it.
-pub trait Mergeable {
-    /// The packet.
-    fn packet(&self) -> &Packet;
-    /// The packet, to change.
-    fn packet_mut(&mut self) -> &mut Packet;
-    /// The packet, the rest being done with.
-    fn into_packet(self) -> Packet;
-    /// Whether both came the same way (through one tunnel, say). Packets of different origins never merge.
-    fn same_origin(&self, other: &Self) -> bool;
-    /// Called when the packet has become a super-packet: its length and its FIN and PSH flags are not what they were.
-    fn merged(&mut self);
-}
-
-impl<T: Eq> Mergeable for (Packet, T) {
-    fn packet(&self) -> &Packet {
-        &self.0
-    }
-
-    fn packet_mut(&mut self) -> &mut Packet {
-        &mut self.0
-    }
-
-    fn into_packet(self) -> Packet {
-        self.0
-    }
-
-    fn same_origin(&self, other: &Self) -> bool {
-        self.1 == other.1
-    }
-
-    fn merged(&mut self) {}
-}
-
 /// Merges TCP segments of a batch, in place: each run of consecutive segments becomes one super-packet in the buffer and
 /// at the place of its first segment, and the other buffers return to `pool`.
 ///
@@ -52,21 +18,22 @@ impl<T: Eq> Mergeable for (Packet, T) {
 /// the first only. SYN, RST, URG, pure acknowledgements, fragments and packets that are super-packets already never merge.
 /// A checksum must be verified, or is verified here; a packet with a wrong one passes alone and untouched.
 ///
-/// Packets of one connection never change their order; those of different connections may.
-pub fn coalesce<M: Mergeable>(batch: &mut Vec<M>, pool: &mut Pool) {
+/// Packets of one connection never change their order; those of different connections may. Beside each packet stands where
+/// it came from (through which tunnel, say): packets of different origins never merge.
+pub fn coalesce<O: Eq>(batch: &mut Vec<(Packet, O)>, pool: &mut Pool) {
     let mut runs = Runs::default();
     let mut kept = 0;
     for index in 0..batch.len() {
         let (before, rest) = batch.split_at_mut(index);
         if !rest.first_mut().is_some_and(|item| runs.take(before, kept, item)) {
-            batch.swap(kept, index);
+            if kept != index {
+                batch.swap(kept, index);
+            }
             kept += 1;
         }
     }
     runs.close_all(batch);
-    for item in batch.drain(kept..) {
-        pool.put(item.into_packet());
-    }
+    batch.drain(kept..).for_each(|(packet, _)| pool.put(packet));
 }
 
 /// The streams that are followed.
@@ -78,8 +45,13 @@ struct Runs {
 
 impl Runs {
     /// Appends an item to its run, true; or else makes the runs ready for its being kept at `place`, behind `before`.
-    fn take<M: Mergeable>(&mut self, before: &mut [M], place: usize, item: &mut M) -> bool {
-        let headers = match Shape::of(item.packet().bytes()) {
+    fn take<O: Eq>(
+        &mut self,
+        before: &mut [(Packet, O)],
+        place: usize,
+        (packet, origin): &mut (Packet, O),
+    ) -> bool {
+        let headers = match Shape::of(packet.bytes()) {
             Shape::Whole(headers) if headers.protocol == TCP => headers,
             Shape::Whole(_) | Shape::Other => return false,
             Shape::Unknown => {
@@ -87,19 +59,19 @@ impl Runs {
                 return false;
             }
         };
-        let whole = is_whole(item.packet_mut(), &headers);
-        let bytes = item.packet().bytes();
+        let whole = is_whole(packet, &headers);
+        let bytes = packet.bytes();
         // There is one run of a connection at most.
         for open in &mut self.open {
             let Some(run) = open else { continue };
-            let head = &mut before[run.head];
-            if !run.same_connection(head.packet().bytes(), bytes, &headers) {
+            let (head, head_origin) = &mut before[run.head];
+            if !run.same_connection(head.bytes(), bytes, &headers) {
                 continue;
             }
             let merged = whole
-                && head.same_origin(item)
-                && run.continues(head.packet().bytes(), bytes, &headers)
-                && run.append(head.packet_mut(), bytes);
+                && head_origin == origin
+                && run.continues(head.bytes(), bytes, &headers)
+                && run.append(head, bytes);
             if !merged || run.ended {
                 close(open, before);
             }
@@ -116,7 +88,7 @@ impl Runs {
     }
 
     /// A slot without a run: a free one, or one closed in its turn.
-    fn vacate<M: Mergeable>(&mut self, batch: &mut [M]) -> usize {
+    fn vacate<O>(&mut self, batch: &mut [(Packet, O)]) -> usize {
         if let Some(free) = self.open.iter().position(Option::is_none) {
             return free;
         }
@@ -125,20 +97,18 @@ impl Runs {
         self.turn
     }
 
-    fn close_all<M: Mergeable>(&mut self, batch: &mut [M]) {
+    fn close_all<O>(&mut self, batch: &mut [(Packet, O)]) {
         for open in &mut self.open {
             close(open, batch);
         }
     }
 }
 
-fn close<M: Mergeable>(open: &mut Option<Run>, batch: &mut [M]) {
+fn close<O>(open: &mut Option<Run>, batch: &mut [(Packet, O)]) {
     if let Some(run) = open.take()
         && run.segments > 1
     {
-        let head = &mut batch[run.head];
-        run.close(head.packet_mut());
-        head.merged();
+        run.close(&mut batch[run.head].0);
     }
 }
 

@@ -16,7 +16,7 @@ pub unsafe trait Zeroed: Copy + Send + 'static {}
 unsafe impl Zeroed for Bucket {}
 // SAFETY: integers only.
 unsafe impl Zeroed for Link {}
-// SAFETY: integers, a bool, and the enums `FlowState`, `Verdict` and `Orientation`, each with a discriminant 0.
+// SAFETY: integers, and the enums `FlowState`, `Verdict`, `Standing` and `Orientation`, each with a discriminant 0.
 unsafe impl Zeroed for FlowEntry {}
 
 /// A fixed array of zeroed values in pages of its own. A page takes memory when it is first written, never before.

@@ -17,6 +17,9 @@ pub struct Address {
 }
 
 impl Address {
+    /// Nobody's.
+    pub const UNSPECIFIED: Self = Self { high: 0, low: 0 };
+
     /// From the bytes of an IPv4 header.
     #[inline]
     pub const fn v4(octets: [u8; 4]) -> Self {

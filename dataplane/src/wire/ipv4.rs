@@ -108,6 +108,12 @@ impl<T: AsRef<[u8]>> View<T> {
         self.flags_offset() & MORE_FRAGMENTS != 0
     }
 
+    /// Whether it is a part of a packet.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.flags_offset() & (MORE_FRAGMENTS | OFFSET_MASK) != 0
+    }
+
     /// Where its payload stands in the whole packet's, in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> u32 {
@@ -142,6 +148,14 @@ impl<T: AsRef<[u8]>> View<T> {
             options => checksum::sum(options),
         };
         checksum::is_right(fixed + options)
+    }
+
+    /// Sum of the pseudo-header of what it carries, if that is all of it (RFC 768; RFC 9293, section 3.1).
+    #[inline]
+    pub fn pseudo_header(&self) -> u32 {
+        let addresses: [u8; 8] =
+            array_at(self.0.as_ref(), field::SOURCE.start..field::DESTINATION.end);
+        checksum::sum(&addresses) + u32::from(self.protocol()) + self.payload().len() as u32
     }
 
     /// Where it comes from.
@@ -202,14 +216,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
         self.adjust_checksum(old, word);
     }
 
-    /// Sets the hops left and adjusts the checksum.
-    #[inline]
-    pub fn set_ttl(&mut self, ttl: u8) {
-        let old = u16_at(self.0.as_ref(), field::TTL..field::PROTOCOL + 1);
-        self.0.as_mut()[field::TTL] = ttl;
-        self.adjust_checksum(old, u16::from(ttl) << 8 | old & 0xff);
-    }
-
     /// Sets the header's checksum.
     #[inline]
     pub fn set_checksum(&mut self, checksum: u16) {
@@ -235,6 +241,66 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
     fn adjust_checksum(&mut self, old: u16, new: u16) {
         self.set_checksum(checksum::adjust(self.checksum(), old, new));
     }
+}
+
+/// What nearly every header is: without options, of a whole packet, and right. Its fields are read in one go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plain {
+    /// Length of header and payload, in bytes: at least the header's, and no more than there is.
+    pub total_len: u16,
+    /// Whether it must not be fragmented.
+    pub dont_fragment: bool,
+    /// Congestion notification.
+    pub ecn: Ecn,
+    /// Hops left.
+    pub ttl: u8,
+    /// What the payload is ([`super::protocol`]).
+    pub protocol: u8,
+    /// Where it comes from.
+    pub source: [u8; 4],
+    /// Where it goes to.
+    pub destination: [u8; 4],
+}
+
+impl Plain {
+    /// The header and what follows it, up to the total length; `None`: it is something else, or something is wrong with it.
+    #[inline]
+    pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
+        let &[first, second, third, source, destination] = header.as_chunks().0.first_chunk()?;
+        let word = |word| u64::from(u32::from_ne_bytes(word));
+        let sum = word(first) + word(second) + word(third) + word(source) + word(destination);
+        let total_len = u16::from_be_bytes([first[2], first[3]]);
+        let payload = payload.get(..usize::from(total_len).checked_sub(HEADER_LEN)?)?;
+        let flags_offset = u16::from_be_bytes([second[2], second[3]]);
+        let is_whole = flags_offset & (MORE_FRAGMENTS | OFFSET_MASK) == 0;
+        if first[0] != 0x45 || !is_whole || !checksum::is_right(checksum::fold64(sum)) {
+            return None;
+        }
+        let plain = Self {
+            total_len,
+            dont_fragment: flags_offset & DONT_FRAGMENT != 0,
+            ecn: Ecn::from_bits(first[1]),
+            ttl: third[0],
+            protocol: third[1],
+            source,
+            destination,
+        };
+        Some((plain, payload))
+    }
+}
+
+/// Takes a hop off a header, whose options do not matter, and adjusts its checksum. One without hops left keeps none.
+///
+/// Hops are the low byte of a word as a little-endian machine reads it, and a ones' complement sum is the same in either byte
+/// order (RFC 1071, section 2 (B)): in RFC 1624's equation, ~m + m' of a word that becomes one less is always 0xfffe.
+#[inline]
+pub fn decrement_ttl(header: &mut [u8; HEADER_LEN]) {
+    let Some(ttl) = header[field::TTL].checked_sub(1) else { return };
+    header[field::TTL] = ttl;
+    let checksum = u16::from_le_bytes(array_at(header, field::CHECKSUM));
+    let adjusted = checksum::finish(u32::from(!checksum) + 0xfffe);
+    put(header, field::CHECKSUM, &adjusted.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -281,15 +347,42 @@ mod tests {
         }
 
         #[test]
+        fn a_plain_header_says_what_its_view_says(mut bytes in arbitrary::packet4(), at in 0usize..24, to: u8, mend: bool) {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = to;
+            }
+            if mend && let Ok(mut view) = View::new_checked(&mut bytes[..]) {
+                view.fill_checksum();
+            }
+            let view = View::new_checked(&bytes).ok();
+            let plain = view.filter(|view| view.options().is_empty() && !view.is_fragment() && view.checksum_is_right());
+            let said = plain.as_ref().map(|view| {
+                let plain = Plain {
+                    total_len: view.total_len(),
+                    dont_fragment: view.dont_fragment(),
+                    ecn: view.ecn(),
+                    ttl: view.ttl(),
+                    protocol: view.protocol(),
+                    source: view.source(),
+                    destination: view.destination(),
+                };
+                (plain, view.payload())
+            });
+            prop_assert_eq!(Plain::split(&bytes), said);
+        }
+
+        #[test]
         fn what_is_set_is_read_back_and_the_checksum_stays_right(
-            mut bytes in arbitrary::packet4(), ecn: u8, word in 0u16..0x8000, ttl: u8, cut in 0u16..8,
+            mut bytes in arbitrary::packet4(), ecn: u8, word in 0u16..0x8000, cut in 0u16..8,
         ) {
             let mut view = View::new_checked(&mut bytes[..]).unwrap();
             let len = view.total_len() - cut.min(view.payload().len() as u16);
             view.set_ecn(Ecn::from_bits(ecn));
             view.set_flags_offset(word);
-            view.set_ttl(ttl);
             view.set_total_len(len);
+            let ttl = view.ttl().saturating_sub(1);
+            decrement_ttl(bytes.first_chunk_mut().unwrap());
+            let view = View::new_checked(&bytes[..]).unwrap();
             prop_assert_eq!(view.ecn(), Ecn::from_bits(ecn));
             prop_assert_eq!((view.flags_offset(), view.ttl()), (word, ttl));
             prop_assert_eq!(view.total_len(), len);

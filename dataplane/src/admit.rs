@@ -1,0 +1,112 @@
+//! What comes in: tunnel packets are taken out of their tunnels and put together again, every packet is parsed.
+
+use crate::checksum;
+use crate::decide::Entrance;
+use crate::encapsulation;
+use crate::fate::DropReason;
+use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
+use crate::parse::{Parsed, parse_into};
+use crate::tables::{Role, Tables};
+use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
+
+/// Where the packets of a role enter; `None`: each of them tells, see [`unwrap`].
+pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
+    match role {
+        Role::Closed => Err(DropReason::NoTables),
+        Role::Endpoint(index) => Ok(Some(Entrance::Endpoint(index))),
+        Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::Node)),
+        Role::Host => Ok(Some(Entrance::Host)),
+        Role::Uplink | Role::Underlay => Ok(None),
+    }
+}
+
+/// Where a packet from the underlay or the uplink enters. Of a tunnel that leads here the outer header is taken off.
+#[inline]
+pub(crate) fn unwrap(
+    tables: &Tables,
+    packet: &mut Packet,
+    role: Role,
+) -> Result<Entrance, DropReason> {
+    if role == Role::Uplink && !is_tunnelled_here(tables, packet) {
+        return Ok(Entrance::Uplink);
+    }
+    let arrived = encapsulation::tunnelled(packet.bytes())?;
+    let peer = tables
+        .peers
+        .tunnel(arrived.source, arrived.encapsulation)
+        .filter(|_| tables.underlay_address == Some(arrived.destination))
+        .ok_or(DropReason::UnknownTunnelPeer)?;
+    encapsulation::decapsulate(packet, &arrived)?;
+    if packet.offload == Offload::default()
+        && let Some(tunnel) = tables.tunnel(peer)
+    {
+        restore_offload(packet, tunnel.mtu as usize);
+    }
+    Ok(Entrance::Tunnel(peer))
+}
+
+fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
+    ipv4::View::new_checked(packet.bytes()).is_ok_and(|ip| {
+        ip.protocol() == protocol::IPIP && tables.underlay_address == Some(ip.destination().into())
+    })
+}
+
+/// A socket without metadata hands up what the kernels on one machine pass each other unfinished, and does not say so: a
+/// super-packet of TCP, and a checksum that is only the pseudo-header's sum. What it must have been is put back. If it was
+/// anything else, the checksum is wrong and the receiver finds it: one that happens to equal the pseudo-header's sum is as
+/// likely as any other wrong checksum that happens to be right.
+#[inline]
+fn restore_offload(packet: &mut Packet, mtu: usize) {
+    let Ok(ip) = ipv4::View::new_checked(packet.bytes()) else { return };
+    let start = ip.header_len();
+    let (offset, header_len) = match ip.protocol() {
+        protocol::UDP => (udp::CHECKSUM_OFFSET, None),
+        protocol::TCP => {
+            let Ok(tcp) = tcp::View::new_checked(ip.payload()) else { return };
+            (tcp::CHECKSUM_OFFSET, Some(start + tcp.header_len()))
+        }
+        _ => return,
+    };
+    let Some(stored) = ip.payload().get(offset..offset + 2) else { return };
+    if stored != checksum::fold(ip.pseudo_header()).to_be_bytes() || ip.is_fragment() {
+        return;
+    }
+    let len = usize::from(ip.total_len());
+    packet.offload.checksum = Checksum::Partial { start: start as u16, offset: offset as u16 };
+    if let Some(header_len) = header_len
+        && len > mtu
+        && mtu > header_len
+    {
+        let size = (mtu - header_len) as u16;
+        packet.offload.segmentation =
+            Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false });
+    }
+}
+
+/// What a packet is. The link's padding is taken off.
+#[inline]
+pub(crate) fn read(packet: &mut Packet, parsed: &mut Parsed) -> Result<(), DropReason> {
+    parse_into(packet.bytes(), parsed)?;
+    if !may_be_finished(packet.offload.checksum, parsed) {
+        return Err(DropReason::Malformed);
+    }
+    packet.set_len(parsed.total_len as usize);
+    Ok(())
+}
+
+/// Whether a checksum that is written later changes nothing by which the packet is judged: it is the upper layer's own, or
+/// lies behind that layer's header (of a tunnel within). Senders choose its place, and would choose a port's.
+#[inline]
+fn may_be_finished(checksum: Checksum, parsed: &Parsed) -> bool {
+    let Checksum::Partial { start, offset } = checksum else { return true };
+    let own = match parsed.protocol {
+        protocol::TCP => Some(tcp::CHECKSUM_OFFSET),
+        protocol::UDP => Some(udp::CHECKSUM_OFFSET),
+        protocol::ICMPV4 => Some(icmpv4::CHECKSUM_OFFSET),
+        protocol::ICMPV6 => Some(icmpv6::CHECKSUM_OFFSET),
+        _ => None,
+    };
+    let is_own = start == parsed.transport_offset && own == Some(usize::from(offset));
+    // What an ICMP error quotes is judged too.
+    is_own || (start >= parsed.header_len && !parsed.is_icmp_error())
+}
