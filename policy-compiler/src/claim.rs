@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use ahash::AHashSet;
+
 use crate::model::{Direction, Family, ICMP, ICMPV6, IcmpMatch, Protocol, Shown, Transport};
 use crate::ranges::Ranges;
 use crate::resolve::{Ports, PredicateId, QuestionId, ResolvedEnd, ResolvedEntity, ResolvedRule};
@@ -84,28 +86,43 @@ pub(crate) struct Way<'r> {
     rule: &'r ResolvedRule,
     direction: Direction,
     peer: &'r ResolvedEntity,
+    /// All that it asks of the peer, if that is one predicate.
+    wants: Option<PredicateId>,
     /// The local end's ports.
     local: Side,
     /// What it claims in each family, where that does not depend on who the peer is.
     claim: Option<[Rc<Claim>; 2]>,
 }
 
-/// The ways in which a rule can match, given the local end.
+/// The ways in which a rule can match, given the local end; equal claims are one of `claims`.
 pub(crate) fn ways<'r>(
     rule: &'r ResolvedRule,
     direction: Direction,
     local: &impl Facts,
+    claims: &mut AHashSet<Rc<Claim>>,
 ) -> Vec<Way<'r>> {
+    let mut one_of = |claim: Claim| {
+        if let Some(known) = claims.get(&claim) {
+            return Rc::clone(known);
+        }
+        let claim = Rc::new(claim);
+        claims.insert(Rc::clone(&claim));
+        claim
+    };
     let mut ways = Vec::new();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
         for peer in &rule.peer.entities {
             let local = side(one, &rule.local, local);
-            let mut way = Way { rule, direction, peer, local, claim: None };
+            let wants = match (peer.wanted.as_slice(), peer.unwanted.as_slice()) {
+                ([one], []) => Some(*one),
+                _ => None,
+            };
+            let mut way = Way { rule, direction, peer, wants, local, claim: None };
             if rule.peer.questions().next().is_none() {
-                let v4 = Rc::new(way.made(&NoFacts(Family::V4)));
+                let v4 = one_of(way.made(&NoFacts(Family::V4)));
                 let alike = rule.icmp.is_none() && rule.not_icmp.is_none();
                 let v6 =
-                    if alike { Rc::clone(&v4) } else { Rc::new(way.made(&NoFacts(Family::V6))) };
+                    if alike { Rc::clone(&v4) } else { one_of(way.made(&NoFacts(Family::V6))) };
                 way.claim = Some([v4, v6]);
             }
             ways.push(way);
@@ -117,7 +134,11 @@ pub(crate) fn ways<'r>(
 impl Way<'_> {
     /// What the rule claims in this way of the packets between the local end and this peer; `None` where it is not meant.
     pub(crate) fn claim(&self, peer: &impl Facts) -> Option<Rc<Claim>> {
-        if !self.peer.holds(peer) {
+        let holds = match self.wants {
+            Some(wanted) => peer.holds(wanted),
+            None => self.peer.holds(peer),
+        };
+        if !holds {
             return None;
         }
         let claim = match &self.claim {

@@ -95,7 +95,8 @@ pub(crate) struct Classifying<'a> {
     /// The last atom and its number: neighbours mostly have one.
     last: Option<(Option<IpNet>, u32)>,
     of_one: AHashMap<(KindId, u32), Identity>,
-    of_several: AHashMap<(Box<[KindId]>, u32), Identity>,
+    /// By atom.
+    of_several: AHashMap<u32, AHashMap<Box<[KindId]>, Identity>>,
     classes: Classes,
 }
 
@@ -135,7 +136,7 @@ impl<'a> Classifying<'a> {
         };
         let known = match held {
             [one] => self.of_one.get(&(*one, number)).copied(),
-            several => self.of_several.get(&(Box::from(several), number)).copied(),
+            several => self.of_several.get(&number).and_then(|of| of.get(several)).copied(),
         };
         if let Some(known) = known {
             return known;
@@ -144,7 +145,10 @@ impl<'a> Classifying<'a> {
         let identity = self.interner.identity(Key::of([&truth, &around], self.said));
         match held {
             [one] => self.of_one.insert((*one, number), identity),
-            several => self.of_several.insert((several.into(), number), identity),
+            several => {
+                let of_atom = self.of_several.entry(number).or_default();
+                of_atom.insert(several.into(), identity)
+            }
         };
         if identity != Identity::UNKNOWN {
             self.class(identity, truth);

@@ -212,7 +212,7 @@ impl Compiler {
             local: local.clone(),
             pod_truths,
             moved: AHashMap::new(),
-            by_namespace: None,
+            by_label: None,
         }
     }
 }

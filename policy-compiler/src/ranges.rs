@@ -76,8 +76,9 @@ impl Ranges {
         Self::of(self.complement().iter().chain(other.complement().iter())).complement()
     }
 
+    #[inline]
     pub(crate) fn is_all(&self) -> bool {
-        *self == Self::all()
+        matches!(self, Self::One((0, u16::MAX)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

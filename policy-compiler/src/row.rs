@@ -29,6 +29,7 @@ impl RowContent {
         mut decide: impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
     ) -> Self {
         let mut row = Self::default();
+        let mut sweep = Sweep::default();
         let mut here: Vec<(usize, &Keys)> = Vec::with_capacity(claims.len());
         for table in 0..=OTHERS {
             here.clear();
@@ -36,7 +37,7 @@ impl RowContent {
                 claims.iter().filter_map(|(rule, it)| Some((*rule, it.0[table].as_ref()?))),
             );
             let first = row.intervals.len();
-            row.table(&here, &mut decide);
+            row.table(&mut sweep, &here, &mut decide);
             if table != OTHERS {
                 let rules = here.iter().filter(|(_, keys)| keys.bare).map(|(rule, _)| *rule);
                 let to = Place::path(decide(&mut distinct(rules)));
@@ -50,12 +51,13 @@ impl RowContent {
     /// Sweeps over the keys with the claims that are in force at each.
     fn table(
         &mut self,
+        sweep: &mut Sweep,
         claims: &[(usize, &Keys)],
         decide: &mut impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
     ) {
         let first = self.intervals.len();
-        sweep(claims.iter().map(|(_, keys)| &keys.set), |start, in_force| {
-            let here = || in_force.iter().filter_map(|index| claims.get(*index));
+        sweep.over(claims.iter().map(|(_, keys)| &keys.set), |start, in_force| {
+            let here = || in_force.iter().filter_map(|index| claims.get(*index as usize));
             let to = if here().all(|(_, keys)| keys.sources.is_all()) {
                 Place::path(decide(&mut distinct(here().map(|(rule, _)| *rule))))
             } else {
@@ -74,8 +76,8 @@ impl RowContent {
         decide: &mut impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
     ) -> Place {
         let first = self.sources.len();
-        sweep(claims.iter().map(|(_, keys)| &keys.sources), |start, in_force| {
-            let here = in_force.iter().filter_map(|index| claims.get(*index));
+        Sweep::default().over(claims.iter().map(|(_, keys)| &keys.sources), |start, in_force| {
+            let here = in_force.iter().filter_map(|index| claims.get(*index as usize));
             let to = Place::path(decide(&mut distinct(here.map(|(rule, _)| *rule))));
             push(&mut self.sources, first, Interval { start, to });
         });
@@ -124,38 +126,54 @@ fn distinct(ascending: impl Iterator<Item = usize>) -> impl Iterator<Item = usiz
     ascending.filter(move |rule| last.replace(*rule) != Some(*rule))
 }
 
-/// Hands over each key from which on other sets contain the keys than before, from 0 on, and the indexes of these sets,
-/// ascending.
-fn sweep<'a>(sets: impl Iterator<Item = &'a Ranges>, mut hand: impl FnMut(u32, &[usize])) {
-    let mut edges: Vec<(u32, usize, bool)> = Vec::new();
-    let mut in_force: Vec<usize> = Vec::new();
-    for (index, set) in sets.enumerate() {
-        if set.is_all() {
-            in_force.push(index);
-            continue;
-        }
-        for (first, last) in set.iter() {
-            edges.push((u32::from(first), index, true));
-            edges.push((u32::from(last) + 1, index, false));
-        }
-    }
-    edges.sort_unstable();
-    if edges.first().is_none_or(|edge| edge.0 > 0) {
-        hand(0, &in_force);
-    }
-    for at_one_key in edges.chunk_by(|a, b| a.0 == b.0) {
-        for (_, index, opens) in at_one_key {
-            match (in_force.binary_search(index), opens) {
-                (Err(at), true) => in_force.insert(at, *index),
-                (Ok(at), false) => {
-                    in_force.remove(at);
-                }
-                _ => {}
+/// What a sweep over sets of keys needs, to be used again.
+#[derive(Default)]
+struct Sweep {
+    /// Each bound of a set: its key, the set's index, and whether the set begins there.
+    edges: Vec<(u32, u32, bool)>,
+    /// The sets that hold the key, ascending.
+    in_force: Vec<u32>,
+}
+
+impl Sweep {
+    /// Hands over each key from which on other sets contain the keys than before, from 0 on, and the indexes of these sets,
+    /// ascending.
+    fn over<'a>(
+        &mut self,
+        sets: impl Iterator<Item = &'a Ranges>,
+        mut hand: impl FnMut(u32, &[u32]),
+    ) {
+        let Self { edges, in_force } = self;
+        edges.clear();
+        in_force.clear();
+        for (index, set) in (0..).zip(sets) {
+            if set.is_all() {
+                in_force.push(index);
+                continue;
+            }
+            for (first, last) in set.iter() {
+                edges.push((u32::from(first), index, true));
+                edges.push((u32::from(last) + 1, index, false));
             }
         }
-        let start = at_one_key.first().map(|edge| edge.0).filter(|start| *start < NO_KEY);
-        let Some(start) = start else { break };
-        hand(start, &in_force);
+        edges.sort_unstable();
+        if edges.first().is_none_or(|edge| edge.0 > 0) {
+            hand(0, in_force);
+        }
+        for at_one_key in edges.chunk_by(|a, b| a.0 == b.0) {
+            for (_, index, opens) in at_one_key {
+                match (in_force.binary_search(index), opens) {
+                    (Err(at), true) => in_force.insert(at, *index),
+                    (Ok(at), false) => {
+                        in_force.remove(at);
+                    }
+                    _ => {}
+                }
+            }
+            let start = at_one_key.first().map(|edge| edge.0).filter(|start| *start < NO_KEY);
+            let Some(start) = start else { break };
+            hand(start, in_force);
+        }
     }
 }
 

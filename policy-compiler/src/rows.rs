@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 use crate::chains::Chains;
 use crate::claim::{Claim, Way, ways};
@@ -154,6 +154,10 @@ struct ChainRows<'a> {
     asked: BTreeSet<PredicateId>,
     /// The paths of decisions with nothing noted on the way: of steps, then of tiers' ends.
     paths: Vec<Option<PathId>>,
+    /// The path of packets that no step matches.
+    unmatched: Option<PathId>,
+    /// The distinct claims: they are few, and stay in the cache.
+    claims: AHashSet<Rc<Claim>>,
 }
 
 impl<'a> ChainRows<'a> {
@@ -168,6 +172,8 @@ impl<'a> ChainRows<'a> {
             by_predicate: AHashMap::new(),
             asked: BTreeSet::new(),
             paths: vec![None; steps + list.steps.ends.len()],
+            unmatched: None,
+            claims: AHashSet::new(),
         };
         for (index, Step { rule, .. }) in list.steps.steps.iter().enumerate() {
             let mut always = false;
@@ -264,7 +270,7 @@ impl<'a> ChainRows<'a> {
                 continue;
             }
             let ways = self.ways[family as usize][index]
-                .get_or_insert_with(|| ways(&step.rule, direction, &local));
+                .get_or_insert_with(|| ways(&step.rule, direction, &local, &mut self.claims));
             let first = claimed.len();
             claimed.extend(ways.iter().filter_map(|way| Some((index, way.claim(&peer)?))));
             match step.outcome {
@@ -280,10 +286,16 @@ impl<'a> ChainRows<'a> {
                 _ => {}
             }
         }
-        let paths = &mut self.paths;
+        let Self { paths, unmatched, .. } = self;
         let content = RowContent::build(&claimed, |matching| {
+            let first = matching.next();
+            // A step has a path only if it decides wherever it is the first.
+            let known = first.map_or(*unmatched, |first| paths.get(first).copied().flatten());
+            if let Some(path) = known {
+                return path;
+            }
             let mut noted: Vec<&Noted> = Vec::new();
-            let decided = steps.walk(matching, |rule| noted.push(rule));
+            let decided = steps.walk(first.into_iter().chain(matching), |rule| noted.push(rule));
             let at = decided.map(|decided| match decided {
                 Decided::Step(index) => index,
                 Decided::End(tier) => steps.steps.len() + tier,
@@ -299,6 +311,9 @@ impl<'a> ChainRows<'a> {
             });
             if let Some(known) = known {
                 *known = Some(path);
+            }
+            if first.is_none() {
+                *unmatched = Some(path);
             }
             path
         });

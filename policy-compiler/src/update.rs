@@ -17,9 +17,10 @@ use crate::classes::{KindId, Kinds};
 use crate::identity::{Interner, Key, Said};
 use crate::image::{Identity, Image, Peers};
 use crate::members::Member;
-use crate::model::{Endpoint, Mark, Model, NAMESPACE, ObjectName};
+use crate::model::{Endpoint, Mark, Model, NAMESPACE, ORCHESTRATOR, ObjectName, View};
 use crate::predicates::{AtomTruths, InUse, Truth};
 use crate::resolve::{LocalName, Predicate, PredicateId, Question, QuestionId, Vocabulary};
+use crate::selector::Selector;
 
 /// A pod that comes, goes or changes.
 #[derive(Debug, Clone, Copy)]
@@ -58,13 +59,14 @@ pub(crate) struct Standing {
     /// The kinds at addresses that have changed since, in the place of those in `addresses`.
     pub(crate) moved: AHashMap<Ipv4Addr, Vec<KindId>>,
     /// Made when first needed.
-    pub(crate) by_namespace: Option<ByNamespace>,
+    pub(crate) by_label: Option<ByLabel>,
 }
 
-/// What may be asked of a pod, by the namespace that it must be in.
+/// What may be asked of a pod, by a label that it must have: the namespace, where one is named.
 #[derive(Debug, Default)]
-pub(crate) struct ByNamespace {
-    of: AHashMap<String, Vec<Asked>>,
+pub(crate) struct ByLabel {
+    /// By key and value.
+    of: AHashMap<String, AHashMap<String, Vec<Asked>>>,
     anywhere: Vec<Asked>,
 }
 
@@ -74,34 +76,44 @@ enum Asked {
     Question(QuestionId),
 }
 
-impl ByNamespace {
+impl ByLabel {
     fn of(predicates: &[Predicate], questions: &[Question], asked: &InUse) -> Self {
         let mut all = Self::default();
         let of_peers = (0..).zip(predicates).zip(&asked.predicates).filter(|(_, asked)| **asked);
         for ((id, predicate), _) in of_peers {
             if let Predicate::Members(selector) = predicate {
-                all.add(selector.required_values(NAMESPACE), Asked::Predicate(id));
+                all.add(Some(selector), Asked::Predicate(id));
             }
         }
         let of_peers = (0..).zip(questions).zip(&asked.questions).filter(|(_, asked)| **asked);
         for ((id, question), _) in of_peers {
             if let Question::Named { selector, .. } = question {
-                let namespaces = selector.as_ref().and_then(|it| it.required_values(NAMESPACE));
-                all.add(namespaces, Asked::Question(id));
+                all.add(selector.as_ref(), Asked::Question(id));
             }
         }
         all
     }
 
-    fn add(&mut self, namespaces: Option<Vec<&str>>, asked: Asked) {
-        let Some(namespaces) = namespaces else { return self.anywhere.push(asked) };
-        for namespace in namespaces {
-            if let Some(known) = self.of.get_mut(namespace) {
-                known.push(asked);
-            } else {
-                self.of.insert(namespace.to_owned(), vec![asked]);
-            }
+    fn add(&mut self, selector: Option<&Selector>, asked: Asked) {
+        let required = selector.map(Selector::required_labels).unwrap_or_default();
+        let of_values = required.into_iter().filter(|(key, _)| *key != ORCHESTRATOR);
+        let of_values = of_values.filter_map(|(key, values)| Some((key, values?)));
+        // Of namespaces there are most; all pods are of one orchestrator.
+        let best = match selector.and_then(|it| it.required_values(NAMESPACE)) {
+            Some(values) => Some((NAMESPACE, values)),
+            None => of_values.min_by_key(|(_, values)| values.len()),
+        };
+        let Some((key, values)) = best else { return self.anywhere.push(asked) };
+        for value in values {
+            let of_key = self.of.entry(key.to_owned()).or_default();
+            of_key.entry(value.to_owned()).or_default().push(asked);
         }
+    }
+
+    /// What may be asked of one that has these labels.
+    fn of_labels<'a>(&'a self, view: &'a View<'_>) -> impl Iterator<Item = Asked> + 'a {
+        let of_keys = self.of.iter().filter_map(|(key, of)| of.get(view.value(key)?));
+        of_keys.flatten().chain(&self.anywhere).copied()
     }
 }
 
@@ -190,31 +202,30 @@ impl Standing {
 
     /// What is true of a pod of another node; `None` if it gives an answer that the image does not know.
     fn truth(&mut self, image: &Image, pod: &Member<'_>) -> Option<Truth> {
-        let Self { by_namespace, vocabulary, asked, .. } = self;
+        let Self { by_label, vocabulary, asked, .. } = self;
         let questions = &vocabulary.questions;
-        let by_namespace = by_namespace
-            .get_or_insert_with(|| ByNamespace::of(&image.peers.predicates.all, questions, asked));
+        let by_label = by_label
+            .get_or_insert_with(|| ByLabel::of(&image.peers.predicates.all, questions, asked));
         let view = pod.view()?;
-        let here = view.value(NAMESPACE).and_then(|namespace| by_namespace.of.get(namespace));
         let mut truth = Vec::new();
-        for asked in here.into_iter().flatten().chain(&by_namespace.anywhere) {
+        for asked in by_label.of_labels(&view) {
             match asked {
                 Asked::Predicate(id) => {
                     if let Predicate::Members(selector) =
-                        image.peers.predicates.all.get(*id as usize)?
+                        image.peers.predicates.all.get(id as usize)?
                         && selector.matches(&view)
                     {
-                        truth.push(*id);
+                        truth.push(id);
                     }
                 }
                 Asked::Question(id) => {
-                    let Question::Named { selector, name } = questions.get(*id as usize)? else {
+                    let Question::Named { selector, name } = questions.get(id as usize)? else {
                         continue;
                     };
                     if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
                         continue;
                     }
-                    let answers = image.peers.predicates.answers.get(*id as usize)?;
+                    let answers = image.peers.predicates.answers.get(id as usize)?;
                     for port in pod.named_ports().filter(|port| port.name == *name) {
                         let given = (port.protocol, Some(port.port));
                         truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);
