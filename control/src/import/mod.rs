@@ -11,32 +11,32 @@ mod calico;
 mod cluster;
 mod doubt;
 mod follow;
+mod hosts;
+mod invalid;
 mod kubernetes;
 mod member;
+mod network;
 mod overlap;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use manx_policy_compiler::model::{
-    DefaultAction, Failsafe, HostEndpoint, Labels, Model, NetworkSet, ObjectName, Order, Policy,
-    PolicyKind, PolicyName, Protocol, Tier,
+    DefaultAction, HostEndpoint, Labels, Model, NetworkSet, ObjectName, Order, Policy, PolicyKind,
+    PolicyName, Protocol, Tier,
 };
-use sha1::{Digest, Sha1};
 
 use self::calico::Context;
 use self::doubt::Doubt;
-use crate::manifest::object::calico::EndpointToHost;
-use crate::manifest::object::{self, EncapsulationMode, Kind, Object, ObjectKey, Subject};
+use crate::manifest::object::{self, Kind, Object, ObjectKey};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
 
 pub use follow::Change;
+pub use network::{Node, Overlay, Pool};
 pub use overlap::Overlap;
 
 /// The tier of policies that name none.
@@ -64,40 +64,6 @@ pub struct Cluster {
     pub problems: Vec<Problem>,
     /// [`Contents::in_sync`].
     pub in_sync: bool,
-}
-
-/// A node as routing sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Node {
-    /// The addresses that other nodes reach it by: Calico's annotation first where there is one, then `InternalIPs`.
-    pub internal_ips: Vec<IpAddr>,
-    /// The subnet of its first address, from Calico's annotation: what `CrossSubnet` compares.
-    pub subnet: Option<IpNet>,
-    /// The blocks that its pods get addresses from.
-    pub pod_cidrs: Vec<IpNet>,
-    /// The hardware address by which VXLAN's frames name it.
-    pub vxlan_mac: [u8; 6],
-}
-
-/// An encapsulation that pools can ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Overlay {
-    /// IPIP.
-    #[default]
-    Ipip,
-    /// VXLAN.
-    Vxlan,
-}
-
-/// A pool of pod addresses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pool {
-    /// The addresses.
-    pub cidr: IpNet,
-    /// How packets to them are encapsulated between nodes.
-    pub overlay: Overlay,
-    /// Between which nodes they are.
-    pub mode: EncapsulationMode,
 }
 
 /// Imports everything that the store holds.
@@ -163,9 +129,9 @@ impl Cluster {
                 self.model.namespaces.insert(key.name.clone(), namespace.labels.clone());
             }
             Object::Node(node) => {
-                self.nodes.insert(key.name.clone(), import_node(&key.name, node));
+                self.nodes.insert(key.name.clone(), network::node(&key.name, node));
             }
-            Object::IpPool(pool) => self.pools.push(import_pool(pool)),
+            Object::IpPool(pool) => self.pools.push(network::pool(pool)),
             Object::Pod(pod) => {
                 match owners(key, pod).iter().find(|owner| broken.contains(owner)) {
                     Some(owner) => {
@@ -208,7 +174,7 @@ impl Cluster {
         let object = match &stored.state {
             State::Valid(object) => &**object,
             State::Invalid(invalid) => {
-                if let Some(policy) = invalid_policy(key, invalid.subject.as_ref()) {
+                if let Some(policy) = invalid::policy(key, invalid.subject.as_ref()) {
                     self.add_policy(key, policy);
                 }
                 return;
@@ -249,59 +215,6 @@ impl Cluster {
             }
         }
         self.add_policy(key, policy);
-    }
-
-    /// Host endpoints inherit the labels of their profiles, also of one whose rules nobody knows; and name profiles that
-    /// need no object, whatever an object of their name says.
-    fn settle_profiles(&mut self, contents: &Contents) {
-        for host in self.model.host_endpoints.values_mut() {
-            for name in &host.profiles.clone() {
-                let (kind, namespace, name) = (Kind::Profile, String::new(), name.clone());
-                let key = ObjectKey { kind, namespace, name };
-                let Some(State::Valid(object)) = contents.objects.get(&key).map(|it| &it.state)
-                else {
-                    continue;
-                };
-                if let Object::Profile(profile) = &**object {
-                    let host = Arc::make_mut(host);
-                    for (key, value) in &profile.labels {
-                        host.labels.entry(key.clone()).or_insert_with(|| value.clone());
-                    }
-                }
-            }
-        }
-        let named = self.model.host_endpoints.values().flat_map(|host| &host.profiles);
-        let built_in: Vec<_> = named
-            .filter_map(|name| Some((name.clone(), calico::built_in_profile(name, &self.model)?)))
-            .collect();
-        self.model.profiles.extend(built_in);
-    }
-
-    /// What Felix is told: of the node by `node.NAME`, else by `default`. A configuration that is not valid may say Drop, and
-    /// closes none of Calico's failsafe ports.
-    fn settle_hosts(&mut self, contents: &Contents, node: Option<&str>) {
-        let mut told = Vec::new();
-        self.drops_to_node = false;
-        for name in
-            node.map(|node| format!("node.{node}")).into_iter().chain([String::from("default")])
-        {
-            let (kind, namespace) = (Kind::FelixConfiguration, String::new());
-            match contents.objects.get(&ObjectKey { kind, namespace, name }).map(|it| &it.state) {
-                Some(State::Valid(object)) => {
-                    if let Object::FelixConfiguration(felix) = &**object {
-                        told.push(felix);
-                    }
-                }
-                Some(State::Invalid(_)) => self.drops_to_node = true,
-                None => {}
-            }
-        }
-        let to_host = told.iter().find_map(|felix| felix.endpoint_to_host);
-        self.drops_to_node |= to_host == Some(EndpointToHost::Drop);
-        self.model.failsafe = Failsafe::default();
-        for felix in told.iter().rev() {
-            member::failsafe(felix, &mut self.model.failsafe);
-        }
     }
 
     /// A namespace that objects live in exists, manifest or not, and has the label that the API server gives every one.
@@ -394,36 +307,6 @@ pub(crate) fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
     Some(PolicyName::new(kind, &key.namespace, &key.name))
 }
 
-/// What stands for an enforced policy that is not valid. One of Kubernetes' own isolates, any other denies.
-fn invalid_policy(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
-    let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
-    Some(match (key.kind, subject) {
-        (Kind::NetworkPolicy, Some(Subject::Kubernetes(pods))) => {
-            kubernetes::isolating(&key.namespace, Some(pods))
-        }
-        (Kind::NetworkPolicy, _) => kubernetes::isolating(&key.namespace, None),
-        (
-            Kind::ClusterNetworkPolicy
-            | Kind::AdminNetworkPolicy
-            | Kind::BaselineAdminNetworkPolicy,
-            subject,
-        ) => {
-            let pods = match subject {
-                Some(Subject::Cluster(pods)) => Some(pods),
-                _ => None,
-            };
-            Policy { selector: cluster::subject(pods), ..calico::broken(None, None) }
-        }
-        (Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy, Some(Subject::Calico(subject))) => {
-            calico::broken(Some(subject), namespace)
-        }
-        (Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy, _) => {
-            calico::broken(None, namespace)
-        }
-        _ => return None,
-    })
-}
-
 fn import_tier(wire: &object::calico::Tier) -> Tier {
     Tier {
         order: wire.order.and_then(|order| Order::new(order.value())).unwrap_or(Order::LAST),
@@ -432,39 +315,6 @@ fn import_tier(wire: &object::calico::Tier) -> Tier {
             _ => DefaultAction::Deny,
         },
     }
-}
-
-/// The hardware address of the VXLAN device of node `name` where nothing else is said: "f", which makes it a local one, and
-/// the first five bytes of the name's SHA-1, as Calico's nodes reckon each other's.
-fn vxlan_mac(name: &str) -> [u8; 6] {
-    let hash = Sha1::digest(name);
-    let mut mac = [b'f'; 6];
-    mac[1..].copy_from_slice(&hash[..5]);
-    mac
-}
-
-fn import_node(name: &str, node: &object::Node) -> Node {
-    let mut internal_ips: Vec<IpAddr> = Vec::new();
-    let annotated = node.calico_address.map(|net| net.addr());
-    for address in annotated.into_iter().chain(node.internal_ips.iter().copied()) {
-        if !internal_ips.contains(&address) {
-            internal_ips.push(address);
-        }
-    }
-    Node {
-        internal_ips,
-        subnet: node.calico_address.map(|net| net.trunc()),
-        pod_cidrs: node.pod_cidrs.clone(),
-        vxlan_mac: node.vxlan_mac.unwrap_or_else(|| vxlan_mac(name)),
-    }
-}
-
-fn import_pool(pool: &object::IpPool) -> Pool {
-    let (overlay, mode) = match pool.vxlan_mode {
-        None | Some(EncapsulationMode::Never) => (Overlay::Ipip, pool.ipip_mode),
-        mode => (Overlay::Vxlan, mode),
-    };
-    Pool { cidr: pool.cidr, overlay, mode: mode.unwrap_or(EncapsulationMode::Never) }
 }
 
 /// Absent is TCP.

@@ -1,0 +1,44 @@
+//! What the worker reports.
+
+use manx_dataplane::report::{Denied, Report};
+use manx_dataplane::tables::PortId;
+
+use super::super::Error;
+use super::Agent;
+
+impl Agent {
+    /// Takes in what the worker has reported.
+    pub(in super::super) fn read_reports(&mut self) {
+        while let Ok(report) = self.reports.try_recv() {
+            match report {
+                Report::Denied(denied) => self.note(&denied),
+                Report::PortLost(port, error) => self.lost(port, error),
+                Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
+                Report::Retired(tables) => {
+                    self.port_ids.retired(tables.version);
+                    let counters = self.worker.counters();
+                    self.calculation.fold(tables.version, |slot| counters.rules.read(slot));
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, denied: &Denied) {
+        let rule =
+            self.calculation.reason(denied.slot).map_or_else(String::new, ToString::to_string);
+        self.denials.note(denied, rule);
+    }
+
+    /// A pod's namespace that goes takes the device along: that is how most pods end. The pod keeps its addresses until it
+    /// is detached, and may be attached anew. Losing a port of the node itself ends the agent.
+    fn lost(&mut self, port: PortId, error: std::io::Error) {
+        let Some(known) = self.ports.get(&port) else { return };
+        let pod = self.pods.iter().find(|(_, pod)| pod.port == port).map(|(name, _)| name.clone());
+        let Some(pod) = pod else {
+            self.failed = Some(Error::NodePortLost { port: known.name.clone(), source: error });
+            return;
+        };
+        tracing::warn!(port = known.name, %error, "the pod's device failed; nothing passes until it is attached anew");
+        self.take_off(&pod);
+    }
+}

@@ -1,0 +1,66 @@
+//! What host endpoints need of other objects: their profiles, and Felix's settings for the node.
+
+use std::sync::Arc;
+
+use manx_policy_compiler::model::Failsafe;
+
+use super::{Cluster, calico, member};
+use crate::manifest::State;
+use crate::manifest::object::calico::EndpointToHost;
+use crate::manifest::object::{Kind, Object, ObjectKey};
+use crate::store::Contents;
+
+impl Cluster {
+    /// Host endpoints inherit the labels of their profiles, also of one whose rules nobody knows; and name profiles that
+    /// need no object, whatever an object of their name says.
+    pub(super) fn settle_profiles(&mut self, contents: &Contents) {
+        for host in self.model.host_endpoints.values_mut() {
+            for name in &host.profiles.clone() {
+                let (kind, namespace, name) = (Kind::Profile, String::new(), name.clone());
+                let key = ObjectKey { kind, namespace, name };
+                let Some(State::Valid(object)) = contents.objects.get(&key).map(|it| &it.state)
+                else {
+                    continue;
+                };
+                if let Object::Profile(profile) = &**object {
+                    let host = Arc::make_mut(host);
+                    for (key, value) in &profile.labels {
+                        host.labels.entry(key.clone()).or_insert_with(|| value.clone());
+                    }
+                }
+            }
+        }
+        let named = self.model.host_endpoints.values().flat_map(|host| &host.profiles);
+        let built_in: Vec<_> = named
+            .filter_map(|name| Some((name.clone(), calico::built_in_profile(name, &self.model)?)))
+            .collect();
+        self.model.profiles.extend(built_in);
+    }
+
+    /// What Felix is told: of the node by `node.NAME`, else by `default`. A configuration that is not valid may say Drop, and
+    /// closes none of Calico's failsafe ports.
+    pub(super) fn settle_hosts(&mut self, contents: &Contents, node: Option<&str>) {
+        let mut told = Vec::new();
+        self.drops_to_node = false;
+        for name in
+            node.map(|node| format!("node.{node}")).into_iter().chain([String::from("default")])
+        {
+            let (kind, namespace) = (Kind::FelixConfiguration, String::new());
+            match contents.objects.get(&ObjectKey { kind, namespace, name }).map(|it| &it.state) {
+                Some(State::Valid(object)) => {
+                    if let Object::FelixConfiguration(felix) = &**object {
+                        told.push(felix);
+                    }
+                }
+                Some(State::Invalid(_)) => self.drops_to_node = true,
+                None => {}
+            }
+        }
+        let to_host = told.iter().find_map(|felix| felix.endpoint_to_host);
+        self.drops_to_node |= to_host == Some(EndpointToHost::Drop);
+        self.model.failsafe = Failsafe::default();
+        for felix in told.iter().rev() {
+            member::failsafe(felix, &mut self.model.failsafe);
+        }
+    }
+}
