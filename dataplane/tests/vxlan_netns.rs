@@ -82,12 +82,12 @@ fn numbered(n: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn trains_of_every_shape_arrive_whole_and_in_order() {
-    inside("trains_of_every_shape_arrive_whole_and_in_order", || {
+fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
+    inside("super_datagrams_of_every_shape_arrive_whole_and_in_order", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
-        // One by itself, a long train with a short end, growing ones that make no train, more than one train can hold.
+        // One by itself, a long super-datagram with a short end, growing ones that make no super-datagram, more than one super-datagram can hold.
         let lens: Vec<usize> = [200, 1400, 1400, 1400, 90, 91, 92, 93]
             .into_iter()
             .chain([1400; 150])

@@ -21,7 +21,7 @@ use crate::witness::{Atoms, Bounds, Peers};
 
 /// Judges packets at local endpoints, and tells what it looks at when it does.
 ///
-/// The law, on which a proof rests: ends of one [`Key`](Self::Key) and peers of one [`Sight`](Self::Sight) are judged alike,
+/// The law, on which a proof rests: ends of one [`Key`](Self::Key) and peers of one [`AddressClass`](Self::AddressClass) are judged alike,
 /// and so are all packets between the [bounds](Self::bounds) and all peers between the [atoms](Self::atoms).
 pub trait Judge {
     /// An endpoint at a stage and in a direction.
@@ -29,7 +29,7 @@ pub trait Judge {
     /// What it looks at of an end that uses one of its addresses.
     type Key: Ord;
     /// What it looks at of a peer.
-    type Sight: Ord;
+    type AddressClass: Ord;
 
     /// The end; it may be one that the judge does not know.
     fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> Self::End;
@@ -42,7 +42,7 @@ pub trait Judge {
     /// What it looks at of the end.
     fn key(&self, end: &Self::End, local: IpAddr) -> Self::Key;
     /// What it looks at of a peer that the end meets.
-    fn sight(&self, end: &Self::End, peer: IpAddr) -> Self::Sight;
+    fn address_class(&self, end: &Self::End, peer: IpAddr) -> Self::AddressClass;
     /// What it says of these packets between the two, one answer each.
     fn judge(
         &self,
@@ -295,7 +295,7 @@ impl<J: Judge> Walk<'_, J> {
         let family = Family::of(own);
         let bounds = self.judge.bounds(&side.end);
         let mut transports: BTreeMap<Place, Vec<Transport>> = BTreeMap::new();
-        let mut asked: BTreeSet<(Place, J::Sight)> = BTreeSet::new();
+        let mut asked: BTreeSet<(Place, J::AddressClass)> = BTreeSet::new();
         let mut cells = 0;
         for peer in self.peers.iter().filter(|peer| Family::of(*peer) == family) {
             let place = self.place(side.chain, peer);
@@ -304,7 +304,7 @@ impl<J: Judge> Walk<'_, J> {
                 .or_insert_with(|| bounds.transports(self.image, side.chain, peer));
             cells += transports.len() as u64;
             if self.depth == Depth::Every
-                || asked.insert((place, self.judge.sight(&side.end, peer)))
+                || asked.insert((place, self.judge.address_class(&side.end, peer)))
             {
                 *questions += transports.len() as u64;
                 self.ask(side, own, peer, transports)?;

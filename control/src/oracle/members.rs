@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::address_class::Content;
 use super::matching::{in_net, protocol_number, selected};
 use super::selector::{Language, Selector};
-use super::sight::Content;
 use crate::manifest::State;
 use crate::manifest::object::calico::{HostEndpoint, NetworkSet};
 use crate::manifest::object::{Kind, LabelSelector, Object, ObjectKey, Pairs, Phase, Pod};

@@ -10,12 +10,13 @@
 //! - `members`: who has an address, and the labels that selectors see. `services`: who serves.
 //! - `prepare`, `rules`: rules as they were written; which term of one a packet does not fit.
 //! - `policies`, `tiers`, `profiles`: what is asked, in which order.
-//! - `decide`: the search. `ends`: the search at one end alone. `sight`: what it looks at there. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`], `staged`: what
+//! - `decide`: the search. `ends`: the search at one end alone. `address_class`: what it looks at there. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`], `staged`: what
 //!   happened on the way.
 //!
 //! A connection passes if the egress side of its source and the ingress side of its destination both let it. Replies are
 //! none of its business.
 
+mod address_class;
 mod decide;
 mod ends;
 pub mod explain;
@@ -29,7 +30,6 @@ mod profiles;
 mod rules;
 mod selector;
 mod services;
-mod sight;
 mod staged;
 #[cfg(test)]
 mod tests;
@@ -53,11 +53,11 @@ use rules::{Flow, Seen};
 use services::Services;
 use tiers::Tier;
 
+pub use address_class::{AddressClass, Key, Limits};
 pub use ends::{End, Place};
 pub use host::Crossing;
 pub use packet::{Packet, Shown};
 pub use rules::Direction;
-pub use sight::{Key, Limits, Sight};
 pub use staged::Staged;
 pub use verdict::{Explanation, Judgement, RuleName, Verdict};
 

@@ -37,7 +37,7 @@ pub(super) struct End<'a> {
 impl<'a> Judge for ByObjects<'a> {
     type End = End<'a>;
     type Key = oracle::Key;
-    type Sight = oracle::Sight;
+    type AddressClass = oracle::AddressClass;
 
     fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'a> {
         let place = match stage {
@@ -86,8 +86,8 @@ impl<'a> Judge for ByObjects<'a> {
         self.oracle.key(&end.seen, local)
     }
 
-    fn sight(&self, end: &Self::End, peer: IpAddr) -> oracle::Sight {
-        self.oracle.sight(&end.seen, peer)
+    fn address_class(&self, end: &Self::End, peer: IpAddr) -> oracle::AddressClass {
+        self.oracle.address_class(&end.seen, peer)
     }
 
     fn judge(

@@ -6,7 +6,7 @@
 //! compared: the verdict, what decides, the Pass and Log rules on the way there, and what staged policies would have done.
 //! Not compared: what is decided outside of the tables (that a node always reaches its own pods, and a pod itself).
 //!
-//! Equal questions are asked once: equal to the oracle by what its rules look at ([`crate::oracle::Sight`]), and looked up
+//! Equal questions are asked once: equal to the oracle by what its rules look at ([`crate::oracle::AddressClass`]), and looked up
 //! by the tables in the same row.
 
 mod judge;

@@ -1,4 +1,4 @@
-//! VXLAN by an ordinary UDP socket: no privilege on the underlay, and trains of up to 64 KB in one system call, cut apart
+//! VXLAN by an ordinary UDP socket: no privilege on the underlay, and super-datagrams of up to 64 KB in one system call, cut apart
 //! and put together by the kernel.
 //!
 //! Above, packets start at the outer IPv4 header like those of every tunnel port. The kernel writes the headers that really
@@ -13,17 +13,17 @@ use super::{Capabilities, PacketIo, Received, Transmitted};
 use crate::checksum;
 use crate::packet::{MAX_PACKET, Offload, Packet, Pool};
 use crate::sys::socket::{self, set_option};
-use crate::sys::train::{self, CARS, Sender, Train};
+use crate::sys::udp_gso::{self, SEGMENTS, Sender, SuperDatagram};
 use crate::wire::ipv4::{self, field};
 use crate::wire::{protocol, put, udp, vxlan};
 
-/// Bytes asked for each way: some sixty trains. An unprivileged caller gets what `net.core.rmem_max` allows.
+/// Bytes asked for each way: some sixty super-datagrams. An unprivileged caller gets what `net.core.rmem_max` allows.
 const BUFFER: i32 = 8 << 20;
 /// Outer IPv4 and UDP headers.
 const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
-/// The longest train: what one UDP datagram could hold.
-const TRAIN_MAX: usize = 65_535 - HEADERS;
-/// How often a call yields to a full queue before a train is refused.
+/// The longest super-datagram: what one UDP datagram could hold.
+const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
+/// How often a call yields to a full queue before a super-datagram is refused.
 const RETRIES: usize = 2;
 
 /// The socket of one node.
@@ -31,10 +31,10 @@ pub struct VxlanSocket {
     fd: OwnedFd,
     local: Ipv4Addr,
     room: Box<[u8]>,
-    /// The train in `room`, and how much of it has been handed up.
-    train: Option<(Train, usize)>,
+    /// The super-datagram in `room`, and how much of it has been handed up.
+    super_datagram: Option<(SuperDatagram, usize)>,
     sender: Sender,
-    /// Whether the kernel cuts trains; if not, each datagram is sent by itself.
+    /// Whether the kernel cuts super-datagrams; if not, each datagram is sent by itself.
     cuts: bool,
 }
 
@@ -51,45 +51,45 @@ impl VxlanSocket {
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         socket::enlarge_buffers(fd, BUFFER)?;
-        train::bind(fd, local, vxlan::PORT)?;
+        udp_gso::bind(fd, local, vxlan::PORT)?;
         Ok(Self {
             fd: owned,
             local,
             room: vec![0; MAX_PACKET].into_boxed_slice(),
-            train: None,
+            super_datagram: None,
             sender: Sender::default(),
             cuts: true,
         })
     }
 
-    /// Hands up what is left of the train, up to `limit` packets. False: the pool is exhausted.
+    /// Hands up what is left of the super-datagram, up to `limit` packets. False: the pool is exhausted.
     fn unload(&mut self, pool: &mut Pool, into: &mut Vec<Packet>, limit: usize) -> bool {
-        while let Some((train, at)) = self.train
+        while let Some((super_datagram, at)) = self.super_datagram
             && into.len() < limit
         {
             let Some(mut packet) = pool.take() else { return false };
-            let end = (at + train.car).min(train.len);
+            let end = (at + super_datagram.segment).min(super_datagram.len);
             let payload = &self.room[at..end];
             let room = packet.room_mut();
-            room[..HEADERS].copy_from_slice(&headers(&train, self.local, payload.len()));
+            room[..HEADERS].copy_from_slice(&headers(&super_datagram, self.local, payload.len()));
             room[HEADERS..HEADERS + payload.len()].copy_from_slice(payload);
             packet.set_len(HEADERS + payload.len());
             packet.offload = Offload::default();
             into.push(packet);
-            self.train = (end < train.len).then_some((train, end));
+            self.super_datagram = (end < super_datagram.len).then_some((super_datagram, end));
         }
         true
     }
 
-    /// Sends the first `count` of `packets`, which are a train.
+    /// Sends the first `count` of `packets`, which are a super-datagram.
     fn send(&mut self, packets: &[Packet]) -> io::Result<()> {
         let Some((to, tos)) = packets.first().and_then(|first| envelope(first.bytes())) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let cars = packets.iter().filter_map(|packet| packet.bytes().get(HEADERS..));
+        let segments = packets.iter().filter_map(|packet| packet.bytes().get(HEADERS..));
         let mut retries = RETRIES;
         loop {
-            match self.sender.send(self.fd.as_fd(), to, vxlan::PORT, tos, cars.clone()) {
+            match self.sender.send(self.fd.as_fd(), to, vxlan::PORT, tos, segments.clone()) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e)
                     if retries > 0
@@ -117,8 +117,10 @@ impl PacketIo for VxlanSocket {
         let limit = into.len() + limit;
         while self.unload(pool, into, limit) && into.len() < limit && calls > 0 {
             calls -= 1;
-            match train::receive(self.fd.as_fd(), &mut self.room) {
-                Ok(train) if train.len > 0 => self.train = Some((train, 0)),
+            match udp_gso::receive(self.fd.as_fd(), &mut self.room) {
+                Ok(super_datagram) if super_datagram.len > 0 => {
+                    self.super_datagram = Some((super_datagram, 0));
+                }
                 Ok(_) => received.malformed += 1,
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => received.malformed += 1,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -136,7 +138,7 @@ impl PacketIo for VxlanSocket {
         let mut transmitted = Transmitted::default();
         let mut at = 0;
         while at < packets.len() {
-            let count = if self.cuts { train_of(&packets[at..]) } else { 1 };
+            let count = if self.cuts { super_datagram_of(&packets[at..]) } else { 1 };
             match self.send(&packets[at..at + count]) {
                 Ok(()) => transmitted.sent += count,
                 // The device cannot, or the kernel is older than its promise: one by one from now on.
@@ -167,12 +169,12 @@ impl PacketIo for VxlanSocket {
     }
 }
 
-/// How many of `packets` (not none) make a train: to one peer, with one mark, of one length but for a shorter last.
-fn train_of(packets: &[Packet]) -> usize {
+/// How many of `packets` (not none) make a super-datagram: to one peer, with one mark, of one length but for a shorter last.
+fn super_datagram_of(packets: &[Packet]) -> usize {
     let Some(first) = packets.first() else { return 0 };
     let (len, to) = (first.len(), envelope(first.bytes()));
     let payload = len.saturating_sub(HEADERS).max(1);
-    let most = packets.len().min(CARS).min(TRAIN_MAX / payload).max(1);
+    let most = packets.len().min(SEGMENTS).min(SUPER_DATAGRAM_MAX / payload).max(1);
     let mut count = 1;
     while count < most {
         let next = &packets[count];
@@ -196,20 +198,20 @@ fn envelope(bytes: &[u8]) -> Option<(Ipv4Addr, u8)> {
     Some((Ipv4Addr::from(*to), bytes[field::DSCP_ECN]))
 }
 
-/// The outer headers of one datagram of a train.
-fn headers(train: &Train, local: Ipv4Addr, payload: usize) -> [u8; HEADERS] {
+/// The outer headers of one datagram of a super-datagram.
+fn headers(super_datagram: &SuperDatagram, local: Ipv4Addr, payload: usize) -> [u8; HEADERS] {
     let mut headers = [0; HEADERS];
     let (ip, datagram) = headers.split_at_mut(ipv4::HEADER_LEN);
     ip[field::VERSION_IHL] = 0x45;
-    ip[field::DSCP_ECN] = train.tos;
+    ip[field::DSCP_ECN] = super_datagram.tos;
     put(ip, field::TOTAL_LEN, &((HEADERS + payload) as u16).to_be_bytes());
     ip[field::TTL] = 64;
     ip[field::PROTOCOL] = protocol::UDP;
-    put(ip, field::SOURCE, &train.source.octets());
+    put(ip, field::SOURCE, &super_datagram.source.octets());
     put(ip, field::DESTINATION, &local.octets());
     let sum = checksum::finish(checksum::sum(ip));
     put(ip, field::CHECKSUM, &sum.to_be_bytes());
-    put(datagram, 0..2, &train.source_port.to_be_bytes());
+    put(datagram, 0..2, &super_datagram.source_port.to_be_bytes());
     put(datagram, 2..4, &vxlan::PORT.to_be_bytes());
     put(datagram, 4..6, &((udp::HEADER_LEN + payload) as u16).to_be_bytes());
     headers

@@ -10,8 +10,8 @@ pub mod batch;
 pub mod clock;
 pub mod memory;
 pub mod socket;
-pub mod train;
 pub mod tun;
+pub mod udp_gso;
 pub mod uring;
 
 use std::ffi::c_int;

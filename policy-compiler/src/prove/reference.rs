@@ -20,7 +20,7 @@ pub struct End<'m> {
 impl<'m> Judge for Reference<'m> {
     type End = End<'m>;
     type Key = (LocalName, Stage, Direction, IpAddr);
-    type Sight = Option<Signature>;
+    type AddressClass = Option<Signature>;
 
     fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'m> {
         let policies = self.policies(endpoint, stage, direction);
@@ -49,7 +49,7 @@ impl<'m> Judge for Reference<'m> {
         (end.endpoint.clone(), end.stage, end.direction, local)
     }
 
-    fn sight(&self, end: &End<'m>, peer: IpAddr) -> Self::Sight {
+    fn address_class(&self, end: &End<'m>, peer: IpAddr) -> Self::AddressClass {
         let policies = end.policies.as_ref()?;
         Some(self.signature(policies, &end.endpoint, end.stage, end.direction, peer))
     }

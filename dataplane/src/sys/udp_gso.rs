@@ -1,5 +1,5 @@
-//! Trains of datagrams: many of one length to one place in a single system call, cut apart (`UDP_SEGMENT`) and put together
-//! (`UDP_GRO`) by the kernel (udp(7)).
+//! Super-datagrams: many datagrams of one length to one place in a single system call, cut apart (`UDP_SEGMENT`) and put
+//! together (`UDP_GRO`) by the kernel (udp(7)).
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -10,12 +10,12 @@ use std::ptr;
 
 use super::check;
 
-/// Datagrams in a train (`UDP_MAX_SEGMENTS` of the kernels that this program runs on).
-pub const CARS: usize = 64;
+/// Datagrams in a super-datagram (`UDP_MAX_SEGMENTS` of the kernels that this program runs on).
+pub const SEGMENTS: usize = 64;
 
-/// What the kernel says of a received train.
+/// What the kernel says of a received super-datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Train {
+pub struct SuperDatagram {
     /// Who sent it.
     pub source: Ipv4Addr,
     /// Its port.
@@ -23,7 +23,7 @@ pub struct Train {
     /// Bytes of it.
     pub len: usize,
     /// Bytes of each datagram but the last, which may be shorter: `len` when there is one.
-    pub car: usize,
+    pub segment: usize,
     /// DSCP and ECN of the outer header.
     pub tos: u8,
 }
@@ -38,10 +38,10 @@ impl Control {
     }
 }
 
-/// Receives a train into `room`, whose length it must not exceed; never waits. The socket has `UDP_GRO` and `IP_RECVTOS` set.
+/// Receives a super-datagram into `room`, whose length it must not exceed; never waits. The socket has `UDP_GRO` and `IP_RECVTOS` set.
 ///
 /// Errors: `WouldBlock` when there is none; `InvalidData` for what was longer than `room` or came from elsewhere than IPv4.
-pub fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Train> {
+pub fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<SuperDatagram> {
     let mut source = libc::sockaddr_in {
         sin_family: 0,
         sin_port: 0,
@@ -62,11 +62,11 @@ pub fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Train> {
     // until the call returns.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
-    let mut train = Train {
+    let mut super_datagram = SuperDatagram {
         source: Ipv4Addr::from(u32::from_be(source.sin_addr.s_addr)),
         source_port: u16::from_be(source.sin_port),
         len,
-        car: len,
+        segment: len,
         tos: 0,
     };
     // SAFETY: the kernel has written whole control messages, and their length into `msg_controllen`; each is looked at
@@ -79,24 +79,27 @@ pub fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Train> {
             match (header.cmsg_level, header.cmsg_type) {
                 (libc::SOL_UDP, libc::UDP_GRO) if room >= size_of::<c_int>() => {
                     let size: c_int = ptr::read_unaligned(data.cast());
-                    train.car = usize::try_from(size).unwrap_or(0);
+                    super_datagram.segment = usize::try_from(size).unwrap_or(0);
                 }
-                (libc::IPPROTO_IP, libc::IP_TOS) if room >= 1 => train.tos = *data,
+                (libc::IPPROTO_IP, libc::IP_TOS) if room >= 1 => super_datagram.tos = *data,
                 _ => {}
             }
             at = libc::CMSG_NXTHDR(&raw const message, at);
         }
     }
     let cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-    if cut || c_int::from(source.sin_family) != libc::AF_INET || (train.car == 0 && len > 0) {
+    if cut
+        || c_int::from(source.sin_family) != libc::AF_INET
+        || (super_datagram.segment == 0 && len > 0)
+    {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    Ok(train)
+    Ok(super_datagram)
 }
 
 /// The arrays for sending, made once.
 pub struct Sender {
-    vectors: [libc::iovec; CARS],
+    vectors: [libc::iovec; SEGMENTS],
 }
 
 // SAFETY: the pointers are written before each system call and read by the kernel during it; between calls nobody follows
@@ -105,12 +108,12 @@ unsafe impl Send for Sender {}
 
 impl Default for Sender {
     fn default() -> Self {
-        Self { vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; CARS] }
+        Self { vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; SEGMENTS] }
     }
 }
 
 impl Sender {
-    /// Sends `cars` (at most [`CARS`]) to `to`, as datagrams of the first one's length; only the last may be shorter. `tos` is
+    /// Sends `segments` (at most [`SEGMENTS`]) to `to`, as datagrams of the first one's length; only the last may be shorter. `tos` is
     /// DSCP and ECN of each. Never waits.
     ///
     /// Errors: `WouldBlock`, `ENOBUFS` when there is no room; `EMSGSIZE` when a datagram exceeds the link's MTU; `EIO` or
@@ -121,11 +124,14 @@ impl Sender {
         to: Ipv4Addr,
         port: u16,
         tos: u8,
-        cars: impl Iterator<Item = &'a [u8]>,
+        segments: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<()> {
         let mut count = 0;
-        for (vector, car) in self.vectors.iter_mut().zip(cars) {
-            *vector = libc::iovec { iov_base: car.as_ptr().cast_mut().cast(), iov_len: car.len() };
+        for (vector, segment) in self.vectors.iter_mut().zip(segments) {
+            *vector = libc::iovec {
+                iov_base: segment.as_ptr().cast_mut().cast(),
+                iov_len: segment.len(),
+            };
             count += 1;
         }
         let size = self.vectors[0].iov_len as u16;

@@ -18,7 +18,7 @@ use crate::manifest::object::{self, PortNumber};
 
 /// What the terms of some rules look at of an address. Equals are judged alike, in one family.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Sight {
+pub struct AddressClass {
     /// Of each term whether it holds.
     terms: Vec<bool>,
     /// Of each port's name, and of each service, the protocols and ports that it stands for.
@@ -37,7 +37,7 @@ pub struct Key {
     /// Of a host endpoint.
     profiles: Vec<String>,
     failsafe: Vec<(u8, u16, Option<IpNet>)>,
-    own: Sight,
+    own: AddressClass,
 }
 
 /// Where the answers of an end may change, besides addresses. First and last of ranges.
@@ -126,10 +126,11 @@ impl Oracle {
 
     /// What is looked at of an end that uses one of its addresses.
     pub fn key(&self, end: &End<'_>, local: IpAddr) -> Key {
-        let mut own = Sight::default();
+        let mut own = AddressClass::default();
         own.terms.push(self.unknown(end, local, local).is_some());
         let seen = self.seen_by(end, local);
-        let mut look = Look { oracle: self, end, seen: &seen, is_peer: false, sight: &mut own };
+        let mut look =
+            Look { oracle: self, end, seen: &seen, is_peer: false, address_class: &mut own };
         end.rules.iter().for_each(|rule| look.rule(rule));
         let host = end.member.filter(|_| end.place == Place::Host);
         let host = host.map(|member| &self.members.list[member]);
@@ -151,15 +152,21 @@ impl Oracle {
     }
 
     /// What an end looks at of a peer.
-    pub fn sight(&self, end: &End<'_>, peer: IpAddr) -> Sight {
-        let mut sight = Sight::default();
-        sight.terms.push(self.members.invalid_addresses.contains(&peer));
+    pub fn address_class(&self, end: &End<'_>, peer: IpAddr) -> AddressClass {
+        let mut address_class = AddressClass::default();
+        address_class.terms.push(self.members.invalid_addresses.contains(&peer));
         let within = |net: IpNet| super::matching::in_net(net, peer);
-        sight.terms.extend(end.failsafe.iter().map(|safe| safe.net.is_none_or(within)));
+        address_class.terms.extend(end.failsafe.iter().map(|safe| safe.net.is_none_or(within)));
         let seen = self.seen(peer, None);
-        let mut look = Look { oracle: self, end, seen: &seen, is_peer: true, sight: &mut sight };
+        let mut look = Look {
+            oracle: self,
+            end,
+            seen: &seen,
+            is_peer: true,
+            address_class: &mut address_class,
+        };
         end.rules.iter().for_each(|rule| look.rule(rule));
-        sight
+        address_class
     }
 }
 
@@ -231,7 +238,7 @@ struct Look<'a> {
     end: &'a End<'a>,
     seen: &'a Seen,
     is_peer: bool,
-    sight: &'a mut Sight,
+    address_class: &'a mut AddressClass,
 }
 
 impl Look<'_> {
@@ -291,7 +298,7 @@ impl Look<'_> {
         if self.is_peer {
             let holders = self.seen.holders.iter().copied();
             owners.extend(holders.filter(|holder| fits(Some(*holder))));
-            self.sight.terms.push(!owners.is_empty() || fits(None));
+            self.address_class.terms.push(!owners.is_empty() || fits(None));
         } else {
             owners.extend(self.seen.endpoint);
         }
@@ -305,17 +312,17 @@ impl Look<'_> {
         let Seen { address, holders, .. } = self.seen;
         let any = |set: &Vec<bool>| holders.iter().any(|holder| set[*holder]);
         if !wire.nets.is_empty() {
-            self.sight.terms.push(within(&wire.nets, *address));
+            self.address_class.terms.push(within(&wire.nets, *address));
         }
         if !wire.not_nets.is_empty() {
-            self.sight.terms.push(within(&wire.not_nets, *address));
+            self.address_class.terms.push(within(&wire.not_nets, *address));
         }
-        self.sight.terms.extend(entity.positive.as_ref().map(any));
-        self.sight.terms.extend(entity.negative.as_ref().map(any));
+        self.address_class.terms.extend(entity.positive.as_ref().map(any));
+        self.address_class.terms.extend(entity.negative.as_ref().map(any));
         if let Some(service) = &entity.service {
-            self.sight.terms.push(service.has(*address));
+            self.address_class.terms.push(service.has(*address));
             if with_served_ports {
-                self.sight.ports.push(service.served(*address));
+                self.address_class.ports.push(service.served(*address));
             }
         }
         let owners = self.seen.owners();
@@ -333,7 +340,9 @@ impl Look<'_> {
     fn named(&mut self, wanted: &str, owners: &[usize]) {
         let named = owners.iter().flat_map(|owner| self.oracle.members.list[*owner].ports());
         let named = named.filter(|(name, ..)| name == wanted);
-        self.sight.ports.push(named.map(|(_, protocol, port)| (*protocol, Some(*port))).collect());
+        self.address_class
+            .ports
+            .push(named.map(|(_, protocol, port)| (*protocol, Some(*port))).collect());
     }
 }
 
