@@ -4,6 +4,7 @@
 //! revisions by which a flow tells that its policy has changed, and what rules counted.
 
 mod follow;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,22 +12,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use manx_dataplane::encapsulation::{Encapsulation, LinkAddresses, Outer};
+use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::{
     Connections, Endpoint, HostPolicy, HostPort, InterfaceChains, OwnedChains, PortId, Role,
-    TUNNELS_OF_A_NODE, Tables, Tunnel, Via,
+    Tables, Via,
 };
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{ChainId, Image};
 use manx_policy_compiler::model::{Direction, Noted, ObjectName, Reason, Verdict};
-use manx_policy_compiler::prefix_map::PrefixMap;
 use manx_policy_compiler::resolve::Stage;
 
 use crate::import::{Cluster, Overlay};
 use crate::interfaces::Interfaces;
-use crate::topology::{Leads, Peer, Topology};
+use crate::topology::Topology;
 
 pub use follow::Left;
+use ways::Ways;
 
 /// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
 const VNI: u32 = 4096;
@@ -94,11 +95,8 @@ pub struct Inputs<'a> {
 #[derive(Default)]
 pub struct Calculation {
     compiler: Compiler,
-    /// The number of each node to which there has been a tunnel.
-    tunnel_nodes: BTreeMap<Ipv4Addr, u32>,
+    ways: Ways,
     version: u64,
-    /// Of the last tables.
-    routes: BTreeMap<IpNet, Via>,
     /// Of the attached pods.
     revisions: BTreeMap<ObjectName, Revision>,
     /// The last number of a revision.
@@ -141,22 +139,7 @@ impl Calculation {
         let hosts = hosts.map(|host| host.map(|name| ObjectName::new("", name)));
         let local_names = inputs.locals.keys().chain(hosts.iter().flatten()).cloned().collect();
         let image = Arc::new(self.compiler.compile(&inputs.cluster.model, &local_names));
-        let tunnels = self.tunnels(inputs);
-        let routes = self.routes(inputs);
-        let peers = inputs
-            .topology
-            .senders
-            .iter()
-            .filter_map(|&peer| {
-                let key = (peer.address, encapsulation(peer.overlay));
-                Some((key, self.tunnel_index(peer)?))
-            })
-            .collect();
-        let map = PrefixMap::build(
-            Via::NoRoute.encode().0,
-            routes.iter().map(|(net, via)| (*net, via.encode().0)),
-        );
-        self.routes = routes;
+        self.ways.follow(inputs);
         self.version += 1;
         self.count(&image);
         Tables {
@@ -164,9 +147,9 @@ impl Calculation {
             endpoints: self.endpoints(inputs, &image),
             host_policy: self.host_policy(inputs, &image, hosts),
             image,
-            routes: Arc::new(map),
-            tunnels,
-            peers,
+            routes: Arc::clone(&self.ways.map),
+            tunnels: self.ways.tunnels.clone(),
+            peers: self.ways.peers.clone(),
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
             uplink: inputs.uplink,
@@ -181,56 +164,6 @@ impl Calculation {
                 IpAddr::V4(_) => None,
             }),
         }
-    }
-
-    fn tunnels(&mut self, inputs: &Inputs<'_>) -> Vec<Option<Tunnel>> {
-        let peers = inputs.topology.peers();
-        for peer in &peers {
-            let next = self.tunnel_nodes.len() as u32;
-            self.tunnel_nodes.entry(peer.address).or_insert(next);
-        }
-        let Some(local) = inputs.topology.underlay else { return Vec::new() };
-        let mut tunnels = vec![None; self.tunnel_nodes.len() * TUNNELS_OF_A_NODE as usize];
-        let underlay = inputs.underlay;
-        for peer in peers {
-            let made = match peer.overlay {
-                Overlay::Ipip => Some(ipip(underlay, local, peer.address)),
-                Overlay::Vxlan => vxlan(inputs, local, peer.address),
-            };
-            let headers = encapsulation(peer.overlay).header_len() as u32;
-            let mtu = underlay.mtu.saturating_sub(headers);
-            if let (Some((outer, port)), Some(index)) = (made, self.tunnel_index(peer)) {
-                tunnels[index as usize] = Some(Tunnel { remote: peer.address, outer, port, mtu });
-            }
-        }
-        tunnels
-    }
-
-    fn tunnel_index(&self, peer: Peer) -> Option<u32> {
-        let node = self.tunnel_nodes.get(&peer.address)?;
-        let which = match peer.overlay {
-            Overlay::Ipip => 0,
-            Overlay::Vxlan => 1,
-        };
-        Some(node * TUNNELS_OF_A_NODE + which)
-    }
-
-    fn routes(&self, inputs: &Inputs<'_>) -> BTreeMap<IpNet, Via> {
-        let via = |leads: &Leads| match leads {
-            Leads::Local => Via::Unreachable,
-            Leads::Node => Via::Node,
-            Leads::Direct(_) | Leads::World => Via::Host,
-            Leads::Tunnel(peer) => self.tunnel_index(*peer).map_or(Via::NoRoute, Via::Tunnel),
-            Leads::Nowhere => Via::NoRoute,
-        };
-        let mut routes: BTreeMap<_, _> =
-            inputs.topology.prefixes.iter().map(|(net, leads)| (*net, via(leads))).collect();
-        for local in inputs.locals.values() {
-            routes.extend(
-                local.addresses.iter().map(|ip| (IpNet::from(*ip), Via::Endpoint(local.index))),
-            );
-        }
-        routes
     }
 
     /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged.
@@ -331,7 +264,7 @@ impl Calculation {
 
     /// The routes of the last tables.
     pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, Via)> + '_ {
-        self.routes.iter().map(|(net, via)| (*net, *via))
+        self.ways.routes.iter().map(|(net, via)| (*net, *via))
     }
 
     /// What a counter slot counts.
@@ -379,24 +312,6 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceC
         untracked: both(Stage::Untracked).map(asked),
     };
     InterfaceChains { forward: both(Stage::Forward), owned: owned.then_some(rest) }
-}
-
-/// By the packet socket where the next hop is known, else by the raw socket.
-fn ipip(underlay: &Underlay, local: Ipv4Addr, peer: Ipv4Addr) -> (Outer, PortId) {
-    match (underlay.packet_socket, underlay.next_hops.get(&peer)) {
-        (Some((packet_socket, own)), Some(next_hop)) => {
-            let link = LinkAddresses { source: own, destination: *next_hop };
-            (Outer::ipip(local, peer, Some(link)), packet_socket)
-        }
-        _ => (Outer::ipip(local, peer, None), underlay.raw),
-    }
-}
-
-/// `None` without the socket.
-fn vxlan(inputs: &Inputs<'_>, local: Ipv4Addr, peer: Ipv4Addr) -> Option<(Outer, PortId)> {
-    let macs = &inputs.topology.vxlan_macs;
-    let inner = LinkAddresses { source: *macs.get(&local)?, destination: *macs.get(&peer)? };
-    Some((Outer::vxlan(local, peer, VNI, inner), inputs.underlay.vxlan?))
 }
 
 fn roles(inputs: &Inputs<'_>) -> Vec<Role> {

@@ -120,9 +120,9 @@ impl Chains {
 
 /// The predicates that a list asks of the local end, answers to its questions among them.
 fn asked(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
-    let questions = list.local_questions.iter();
+    let questions = list.local.questions.iter();
     let answers = questions.flat_map(|question| predicates.answers[*question as usize].iter());
-    list.local.iter().copied().chain(answers.map(|answer| answer.2)).collect()
+    list.local.predicates.iter().copied().chain(answers.map(|answer| answer.2)).collect()
 }
 
 fn restrict(truth: &Truth, asked: &BTreeSet<PredicateId>) -> Truth {

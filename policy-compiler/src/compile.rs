@@ -26,9 +26,8 @@ use crate::members::Members;
 use crate::model::{Mark, Model};
 use crate::predicates::{AtomTruths, InUse, evaluate};
 use crate::prefix_map::PrefixMap;
-use crate::resolve::{Candidates, LocalName, Resolved, Vocabulary, resolve_in};
-use crate::rows::Tables;
-use crate::slots::Slots;
+use crate::resolve::{Kept, LocalName, Ordered, Resolved, resolve};
+use crate::rows::{Cells, Tables};
 use crate::update::{PodChange, Standing};
 
 /// Bytes of rows and cells that an image may hold if nothing else is said.
@@ -38,14 +37,14 @@ pub const DEFAULT_BUDGET: usize = 64 << 20;
 #[derive(Debug)]
 pub struct Compiler {
     interner: Interner,
-    slots: Slots,
+    tables: Tables,
     /// How many identities the last image used.
     used: u32,
     budget: usize,
     /// Counts images.
     serial: u64,
     standing: Option<Standing>,
-    candidates: Candidates,
+    ordered: Ordered,
 }
 
 /// An image has room for this many identities to come, and an eighth of those that it has.
@@ -65,22 +64,21 @@ impl Compiler {
 
     /// A compiler whose images hold at most about this many bytes of rows and cells.
     pub fn with_budget(budget: usize) -> Self {
-        let (interner, slots) = (Interner::default(), Slots::default());
         Self {
-            interner,
-            slots,
+            interner: Interner::default(),
+            tables: Tables::default(),
             used: 0,
             budget,
             serial: 0,
             standing: None,
-            candidates: Candidates::default(),
+            ordered: Ordered::default(),
         }
     }
 
     /// Forgets the decisions that have these slots and gives the slots to others. It is for the caller to know that nobody
     /// uses an image that names them, or will count by them.
     pub fn release(&mut self, slots: &BTreeSet<u32>) {
-        self.slots.release(slots);
+        self.tables.release(slots);
     }
 
     /// Makes `image` say what `model` says, in place and while others look up, if that is possible: a pod of another node
@@ -107,23 +105,24 @@ impl Compiler {
         let marks = model.marks();
         let standing = self.standing.take().filter(|it| it.marks == marks && it.local == *local);
         let again = standing.and_then(|mut standing| {
-            let vocabulary = &mut standing.vocabulary;
-            let resolved = resolve_in(model, local, vocabulary, &mut self.candidates);
-            let peers = InUse::of_peers(&resolved);
-            let asked = InUse::of_anybody(&resolved);
+            let resolved = resolve(model, local, &mut standing.resolved, &mut self.ordered);
+            let vocabulary = &standing.resolved.vocabulary;
+            let peers = InUse::of_peers(&resolved, vocabulary);
+            let asked = InUse::of_anybody(&resolved, vocabulary);
             standing.asked.serves(&peers, &asked).then_some((resolved, asked, standing))
         });
         let (resolved, asked, mut standing) = again.unwrap_or_else(|| {
-            let mut vocabulary = Vocabulary::default();
-            let resolved = resolve_in(model, local, &mut vocabulary, &mut self.candidates);
-            let asked = InUse::of_anybody(&resolved);
-            let standing = self.stand(model, local, marks, &resolved, vocabulary);
+            let mut kept = Kept::default();
+            let resolved = resolve(model, local, &mut kept, &mut self.ordered);
+            let asked = InUse::of_anybody(&resolved, &kept.vocabulary);
+            let standing = self.stand(model, local, marks, &resolved, kept);
             (resolved, asked, standing)
         });
         let peers = Arc::clone(&standing.peers);
         let chains = Chains::of(&resolved, &peers.predicates, &standing.pod_truths);
-        let tables = Tables::build(&mut self.slots, self.budget, &resolved, &peers, &chains);
-        let Tables { cells, paths, linear, lines, .. } = tables;
+        let Cells { all: cells, linear } =
+            self.tables.build(self.budget, &resolved, &peers, &chains);
+        let tables = &self.tables;
         self.serial += 1;
         standing.serial = self.serial;
         self.standing = Some(standing);
@@ -135,15 +134,15 @@ impl Compiler {
                 .all
                 .into_iter()
                 .map(|made| Chain {
-                    list: resolved.lists[made.list].list.clone(),
+                    list: Arc::clone(&resolved.lists[made.list].list),
                     local: made.local,
                 })
                 .collect(),
             cells: cells.into(),
             linear,
-            lines,
-            paths: paths.into(),
-            slots: self.slots.end(),
+            lines: tables.lines.clone(),
+            paths: tables.paths.clone().into(),
+            slots: tables.slots.end(),
             serial: self.serial,
             ..Image::default()
         }
@@ -156,12 +155,13 @@ impl Compiler {
         local: &BTreeSet<LocalName>,
         marks: [Mark; 8],
         resolved: &Resolved,
-        vocabulary: Vocabulary,
+        kept: Kept,
     ) -> Standing {
         self.interner.forget_if_sparse(self.used);
+        self.tables.forget();
         let members = Members::of(model);
-        let asked = InUse::of_peers(resolved);
-        let (predicates, truths) = evaluate(resolved, &asked, &members, local);
+        let asked = InUse::of_peers(resolved, &kept.vocabulary);
+        let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
         let atoms = AtomTruths::new(&predicates.all);
         let (kinds, of_members) = Kinds::of_members(&members, &truths);
         let addresses = Addresses::of(model, &members, &of_members, &atoms);
@@ -207,7 +207,7 @@ impl Compiler {
             addresses,
             class_of: known,
             said,
-            vocabulary,
+            resolved: kept,
             asked,
             local: local.clone(),
             pod_truths,

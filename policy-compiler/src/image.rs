@@ -107,7 +107,7 @@ pub type LocalFacts = [Box<[PredicateId]>; 2];
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// The policies.
-    pub list: List,
+    pub list: Arc<List>,
     /// Of what the policies ask of the local end, what is true of it: of its IPv4 and of its IPv6 address. `None` where
     /// that is not the same for all of its addresses of one family.
     pub local: Option<LocalFacts>,

@@ -12,7 +12,7 @@ use crate::index::Index;
 use crate::members::{Members, Position, What};
 use crate::model::{Family, ObjectName, Protocol};
 use crate::resolve::{
-    LocalName, Ports, Predicate, PredicateId, Question, QuestionId, Resolved, ResolvedEnd, Stage,
+    Asked, LocalName, Predicate, PredicateId, Question, QuestionId, Resolved, Stage, Vocabulary,
 };
 
 /// The predicates that are true of something, ascending.
@@ -107,52 +107,37 @@ pub(crate) struct InUse {
 
 impl InUse {
     /// Those that are asked of those who are not local endpoints, too.
-    pub(crate) fn of_peers(resolved: &Resolved) -> Self {
-        Self::of(resolved, false)
+    pub(crate) fn of_peers(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
+        Self::of(resolved, vocabulary, false)
     }
 
     /// All that are asked, and the families.
-    pub(crate) fn of_anybody(resolved: &Resolved) -> Self {
-        let mut all = Self::of(resolved, true);
+    pub(crate) fn of_anybody(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
+        let mut all = Self::of(resolved, vocabulary, true);
         for family in Family::ALL {
             all.predicates[family as usize] = true;
         }
         all
     }
 
-    fn of(resolved: &Resolved, local: bool) -> Self {
-        let mut asked = Self {
-            predicates: vec![false; resolved.predicates.len()],
-            questions: vec![false; resolved.questions.len()],
+    fn of(resolved: &Resolved, vocabulary: &Vocabulary, local: bool) -> Self {
+        let mut all = Self {
+            predicates: vec![false; vocabulary.predicates.len()],
+            questions: vec![false; vocabulary.questions.len()],
         };
         for list in &resolved.lists {
-            for step in &list.steps.steps {
-                asked.end(&step.rule.peer);
-                // The local end of a host endpoint's packets may be any address.
-                if local || list.list.stage != Stage::Pod {
-                    asked.end(&step.rule.local);
-                }
+            all.add(&list.peer);
+            // The local end of a host endpoint's packets may be any address.
+            if local || list.list.stage != Stage::Pod {
+                all.add(&list.local);
             }
         }
-        asked
+        all
     }
 
-    fn end(&mut self, end: &ResolvedEnd) {
-        let Self { predicates, questions } = self;
-        let mut ports = |ports: &[Ports]| {
-            for port in ports {
-                if let Ports::Answer(question) = port {
-                    questions[*question as usize] = true;
-                }
-            }
-        };
-        ports(&end.not_ports);
-        for entity in &end.entities {
-            ports(entity.ports.as_deref().unwrap_or_default());
-            for predicate in entity.wanted.iter().chain(&entity.unwanted) {
-                predicates[*predicate as usize] = true;
-            }
-        }
+    fn add(&mut self, asked: &Asked) {
+        asked.predicates.iter().for_each(|it| self.predicates[*it as usize] = true);
+        asked.questions.iter().for_each(|it| self.questions[*it as usize] = true);
     }
 
     /// Whether what was made for the peers of `self` does for those of `peers`, of which `anybody` is in use: what is in use
@@ -175,14 +160,14 @@ const MOST_UNUSED: usize = 16;
 
 /// The predicates and what is true of each member.
 pub(crate) fn evaluate<'m>(
-    resolved: &Resolved,
+    vocabulary: &Vocabulary,
     asked: &InUse,
     members: &'m Members<'m>,
     local: &BTreeSet<LocalName>,
 ) -> (Predicates, Truths) {
     let local: AHashSet<Position> = local.iter().filter_map(|it| members.endpoint(it)).collect();
     let mut evaluation = Evaluation {
-        predicates: Predicates { all: resolved.predicates.clone(), answers: Vec::new() },
+        predicates: Predicates { all: vocabulary.predicates.clone(), answers: Vec::new() },
         pairs: Vec::with_capacity(members.all.len()),
         members,
         local,
@@ -194,10 +179,10 @@ pub(crate) fn evaluate<'m>(
             evaluation.services.entry(name).or_default().push(position);
         }
     }
-    for (id, predicate) in (0..).zip(&resolved.predicates) {
+    for (id, predicate) in (0..).zip(&vocabulary.predicates) {
         evaluation.predicate(id, predicate, asked.predicates[id as usize]);
     }
-    for (question, asked) in resolved.questions.iter().zip(&asked.questions) {
+    for (question, asked) in vocabulary.questions.iter().zip(&asked.questions) {
         evaluation.question(question, *asked);
     }
     let truths = Truths::of(members.all.len(), &evaluation.pairs);

@@ -5,6 +5,7 @@
 //! [`Predicate`] or, where the answer is a set of ports, a [`Question`]. Lists are interned: endpoints that the same policies
 //! select share one. Resolution looks at no address, of the local end or of a peer; see [`compile`](crate::compile).
 
+mod kept;
 mod ordered;
 mod resolver;
 mod vocabulary;
@@ -20,9 +21,9 @@ use crate::model::{
 };
 use crate::selector::Selector;
 
-pub(crate) use ordered::Candidates;
-pub use resolver::resolve;
-pub(crate) use resolver::resolve_in;
+pub(crate) use kept::Kept;
+pub(crate) use ordered::Ordered;
+pub(crate) use resolver::resolve;
 pub(crate) use vocabulary::Vocabulary;
 
 /// Where on a packet's way an endpoint's policies are asked.
@@ -141,7 +142,7 @@ pub enum Question {
     Service(ObjectName),
 }
 
-/// Index of a question in [`Resolved::questions`].
+/// Index of a question.
 pub type QuestionId = u32;
 
 /// Ports as a rule names them.
@@ -212,9 +213,9 @@ pub struct Step {
     /// Index of its tier in [`Steps::ends`].
     pub tier: u32,
     /// When it matches.
-    pub rule: ResolvedRule,
+    pub rule: Arc<ResolvedRule>,
     /// What it does then.
-    pub outcome: Outcome,
+    pub outcome: Arc<Outcome>,
 }
 
 /// The rules of a list in order.
@@ -228,7 +229,7 @@ pub struct Steps {
 
 impl Steps {
     /// Where the first decision stands, given the indexes of the rules that match, ascending; rules noted on the way are
-    /// handed to `note`. `None` for steps that do not end in a decision, which [`resolve`] never makes.
+    /// handed to `note`. `None` for steps that do not end in a decision, which are never made.
     pub fn walk<'s>(
         &'s self,
         matching: impl IntoIterator<Item = usize>,
@@ -245,7 +246,7 @@ impl Steps {
                 return Some(end);
             }
             tier = step.tier;
-            match &step.outcome {
+            match &*step.outcome {
                 Outcome::Decide(_) => return Some(Decided::Step(index)),
                 Outcome::Pass(noted) => {
                     note(noted);
@@ -274,7 +275,7 @@ impl Steps {
     /// The reason that stands there.
     pub fn reason(&self, decided: Decided) -> Option<&Reason> {
         match decided {
-            Decided::Step(index) => match &self.steps.get(index)?.outcome {
+            Decided::Step(index) => match &*self.steps.get(index)?.outcome {
                 Outcome::Decide(reason) => Some(reason),
                 Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
             },
@@ -307,17 +308,26 @@ pub struct List {
     pub broken_host: Option<String>,
 }
 
+/// What rules ask of one end of a packet, ascending.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Asked {
+    /// What is true of it.
+    pub predicates: Vec<PredicateId>,
+    /// Which ports it names so.
+    pub questions: Vec<QuestionId>,
+}
+
 /// A list, its rules, and what they ask.
 #[derive(Debug, Clone)]
 pub struct ResolvedList {
     /// What it is.
-    pub list: List,
+    pub list: Arc<List>,
     /// Its rules.
     pub steps: Arc<Steps>,
-    /// The predicates over the local end, ascending.
-    pub local: Vec<PredicateId>,
-    /// The questions to the local end, ascending.
-    pub local_questions: Vec<QuestionId>,
+    /// What they ask of the local end.
+    pub local: Asked,
+    /// What they ask of the peer.
+    pub peer: Asked,
     /// A hash of all that its policies say: the same for the same policies in any process that was built alike, and
     /// different (up to 64 bits) for others.
     pub revision: u64,
@@ -332,9 +342,5 @@ pub struct Resolved {
     /// For each local endpoint that the model has, the index of its list for each stage and direction.
     pub endpoints: BTreeMap<LocalName, BTreeMap<(Stage, Direction), usize>>,
     /// The distinct lists, in order of first use.
-    pub lists: Vec<ResolvedList>,
-    /// The distinct predicates, in order of first use; first the families.
-    pub predicates: Vec<Predicate>,
-    /// The distinct questions, in order of first use.
-    pub questions: Vec<Question>,
+    pub lists: Vec<Arc<ResolvedList>>,
 }

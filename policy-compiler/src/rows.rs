@@ -18,58 +18,161 @@ use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step
 use crate::row::RowContent;
 use crate::slots::Slots;
 
-/// The rows as they are being made.
-pub(crate) struct Tables<'s> {
-    slots: &'s mut Slots,
+/// The rows, paths and cells that were made, to be used again: a chain that stays costs a copy of its cells.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    /// Those of all paths, for the life of a compiler.
+    pub(crate) slots: Slots,
     by_slot: AHashMap<u32, PathId>,
     pub(crate) paths: Vec<Path>,
     rows: AHashMap<RowContent, u32>,
     pub(crate) lines: Lines,
-    pub(crate) cells: Vec<u32>,
+    chains: AHashMap<ChainKey, ChainCells>,
+    /// Of the cells of the chains so far.
+    cell_bytes: usize,
+    /// With more rows than these it is looked which are in use.
+    most_rows: usize,
+    /// With more paths than these all is made anew; 0 until they were made once.
+    most_paths: usize,
+    /// Counts builds.
+    turn: u64,
+}
+
+/// Where a list is in memory, and the facts of the local end: as long as the list is kept, nothing else is there.
+type ChainKey = (usize, LocalFacts);
+
+#[derive(Debug)]
+struct ChainCells {
+    #[expect(dead_code, reason = "it keeps the place that the key names")]
+    list: Arc<ResolvedList>,
+    /// By class.
+    rows: Vec<u32>,
+    /// When it was last in use.
+    turn: u64,
+}
+
+/// Rows and paths without use are kept up to twice as many as those in use, and this many.
+const SPARE: usize = 16;
+
+/// The cells of all chains, and the chains that are judged rule by rule.
+#[derive(Debug, Default)]
+pub(crate) struct Cells {
+    pub(crate) all: Vec<u32>,
     pub(crate) linear: BTreeMap<ChainId, Linear>,
 }
 
-impl<'s> Tables<'s> {
+impl Tables {
+    /// Forgets all but the slots: for other classes, or other numbers of predicates.
+    pub(crate) fn forget(&mut self) {
+        *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
+    }
+
+    /// Gives slots to others, but for those of what is unknown; paths have others then.
+    pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
+        self.slots.release(slots);
+        self.forget();
+    }
+
+    /// The cells of all chains. What is used again rests on the same classes and predicates.
     pub(crate) fn build(
-        slots: &'s mut Slots,
+        &mut self,
         budget: usize,
         resolved: &Resolved,
         peers: &Peers,
         chains: &Chains,
-    ) -> Self {
-        let Peers { predicates, class_truths: classes, .. } = peers;
-        let mut tables = Self {
-            slots,
-            by_slot: AHashMap::new(),
-            paths: Vec::new(),
-            rows: AHashMap::with_capacity(classes.len()),
-            lines: Lines::default(),
-            cells: Vec::with_capacity(chains.all.len() * classes.len()),
-            linear: BTreeMap::new(),
-        };
-        for direction in Direction::ALL {
-            tables.path(Reason::Unknown(direction).into());
+    ) -> Cells {
+        if self.paths.len() > self.most_paths {
+            self.forget();
         }
-        let columns = columns(classes, predicates.all.len());
+        let is_fresh = self.chains.is_empty();
+        let mut cells = self.cells(budget, resolved, peers, chains);
+        // What does not fit is what does not fit from nothing.
+        if self.bytes() > budget && !is_fresh {
+            self.forget();
+            cells = self.cells(budget, resolved, peers, chains);
+        }
+        if self.most_paths == 0 {
+            self.most_paths = self.paths.len() * 3 + SPARE;
+        }
+        self.chains.retain(|_, chain| chain.turn == self.turn);
+        if self.lines.rows.len() > self.most_rows {
+            self.leave_out_unused(&mut cells.all);
+            self.most_rows = self.lines.rows.len() * 3 + SPARE;
+        }
+        cells
+    }
+
+    /// Bytes of rows and cells.
+    fn bytes(&self) -> usize {
+        self.lines.bytes() + self.cell_bytes
+    }
+
+    /// Lays the rows anew that are in use. The numbers of `cells` change with theirs.
+    fn leave_out_unused(&mut self, cells: &mut [u32]) {
+        let mut numbers: Vec<Option<u32>> = vec![None; self.lines.rows.len()];
+        for row in &*cells {
+            if let Some(number) = numbers.get_mut(*row as usize) {
+                *number = Some(0);
+            }
+        }
+        let all = std::mem::take(&mut self.rows);
+        let mut used: Vec<(u32, RowContent)> = all.into_iter().map(|(it, row)| (row, it)).collect();
+        used.retain(|(row, _)| numbers[*row as usize].is_some());
+        used.sort_unstable_by_key(|(row, _)| *row);
+        self.lines = Lines::default();
+        for (row, content) in used {
+            numbers[row as usize] = Some(self.row(content));
+        }
+        let kept = self.chains.values_mut().flat_map(|chain| &mut chain.rows);
+        for row in cells.iter_mut().chain(kept) {
+            if let Some(Some(number)) = numbers.get(*row as usize) {
+                *row = *number;
+            }
+        }
+    }
+
+    fn cells(
+        &mut self,
+        budget: usize,
+        resolved: &Resolved,
+        peers: &Peers,
+        chains: &Chains,
+    ) -> Cells {
+        let Peers { predicates, class_truths: classes, .. } = peers;
+        for direction in Direction::ALL {
+            self.path(Reason::Unknown(direction).into());
+        }
+        self.turn += 1;
+        let mut by_truth = None;
+        let mut cells = Cells::default();
+        cells.all.reserve(chains.all.len() * classes.len());
+        self.cell_bytes = 0;
         for (id, made) in (0..).map(ChainId).zip(&chains.all) {
             let list = &resolved.lists[made.list];
             let rows = made.local.as_ref().and_then(|local| {
-                ChainRows::new(list, local, predicates).cells(
-                    &mut tables,
-                    classes,
-                    &columns,
-                    budget,
-                )
+                let key = (Arc::as_ptr(list).addr(), local.clone());
+                if let Some(known) = self.chains.get_mut(&key) {
+                    known.turn = self.turn;
+                    self.cell_bytes += size_of_val(&*known.rows);
+                    cells.all.extend_from_slice(&known.rows);
+                    return Some(());
+                }
+                let by_truth =
+                    by_truth.get_or_insert_with(|| ByTruth::of(classes, predicates.all.len()));
+                let rows = ChainRows::new(list, local, predicates);
+                let rows = rows.cells(self, by_truth, budget)?;
+                cells.all.extend_from_slice(&rows);
+                let list = Arc::clone(list);
+                self.chains.insert(key, ChainCells { list, rows, turn: self.turn });
+                Some(())
             });
-            if let Some(cells) = rows {
-                tables.cells.extend(cells);
-            } else {
-                tables.cells.extend(std::iter::repeat_n(LINEAR, classes.len()));
-                let linear = tables.judged_linearly(list, &made.each);
-                tables.linear.insert(id, linear);
+            if rows.is_none() {
+                cells.all.extend(std::iter::repeat_n(LINEAR, classes.len()));
+                let linear = self.judged_linearly(list, &made.each);
+                cells.linear.insert(id, linear);
             }
         }
-        tables
+        cells
     }
 
     fn path(&mut self, decision: Decision) -> PathId {
@@ -113,17 +216,13 @@ impl<'s> Tables<'s> {
         self.lines.tree(&table, Place::by_key)
     }
 
-    fn bytes(&self) -> usize {
-        self.lines.bytes() + size_of_val(&*self.cells)
-    }
-
     fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
         let mut path = |reason: &Reason| self.path(reason.clone().into());
         let step_paths = list
             .steps
             .steps
             .iter()
-            .map(|step| match &step.outcome {
+            .map(|step| match &*step.outcome {
                 Outcome::Decide(reason) => Some(path(reason)),
                 Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
             })
@@ -136,6 +235,20 @@ impl<'s> Tables<'s> {
             end_paths,
             own: each.iter().cloned().collect(),
         }
+    }
+}
+
+/// The classes by what is true of them.
+struct ByTruth {
+    families: Vec<Option<Family>>,
+    /// For each predicate those of which it is true, ascending.
+    columns: Vec<Vec<u32>>,
+}
+
+impl ByTruth {
+    fn of(classes: &[Truth], predicates: usize) -> Self {
+        let families = classes.iter().map(|truth| family(truth)).collect();
+        Self { families, columns: columns(classes, predicates) }
     }
 }
 
@@ -204,54 +317,46 @@ impl<'a> ChainRows<'a> {
     }
 
     /// The chain's row for each class; `None` if they would take more than the budget.
-    fn cells(
-        mut self,
-        tables: &mut Tables<'_>,
-        classes: &[Truth],
-        columns: &[Vec<u32>],
-        budget: usize,
-    ) -> Option<Vec<u32>> {
-        let count = classes.len();
-        let own = count * size_of::<u32>();
+    fn cells(mut self, tables: &mut Tables, classes: &ByTruth, budget: usize) -> Option<Vec<u32>> {
         // The predicates of the chain that are true of each class; most classes have none of them.
         let mut touched: Vec<(u32, PredicateId)> = Vec::new();
         for predicate in &self.asked {
-            let column = columns.get(*predicate as usize).into_iter().flatten();
+            let column = classes.columns.get(*predicate as usize).into_iter().flatten();
             touched.extend(column.map(|class| (*class, *predicate)));
         }
         touched.sort_unstable();
-        let mut rest = touched.as_slice();
+        let mut cells = vec![LINEAR; classes.families.len()];
+        tables.cell_bytes += size_of_val(&*cells);
         let mut memo: [AHashMap<Vec<PredicateId>, u32>; 2] = Default::default();
-        let mut untouched = [None; 2];
-        let mut cells = Vec::with_capacity(count);
-        for (class, truth) in (0..).zip(classes) {
-            let len = rest.iter().take_while(|(of, _)| *of == class).count();
-            let (here, after) = rest.split_at(len);
-            rest = after;
-            if tables.bytes() + own > budget {
+        for here in touched.chunk_by(|a, b| a.0 == b.0) {
+            if tables.bytes() > budget {
                 return None;
             }
-            // The two families partition the addresses, so every class has one.
-            let family = family(truth)?;
+            let class = here.first()?.0 as usize;
+            let family = classes.families[class]?;
             let relevant: Vec<PredicateId> = here.iter().map(|(_, predicate)| *predicate).collect();
-            let known = if relevant.is_empty() {
-                untouched[family as usize]
-            } else {
-                memo[family as usize].get(&relevant).copied()
-            };
+            let memo = &mut memo[family as usize];
+            let known = memo.get(&relevant).copied();
             let row = known.unwrap_or_else(|| self.row(tables, family, &relevant));
-            if relevant.is_empty() {
-                untouched[family as usize] = Some(row);
-            } else if known.is_none() {
-                memo[family as usize].insert(relevant, row);
+            if known.is_none() {
+                memo.insert(relevant, row);
             }
-            cells.push(row);
+            cells[class] = row;
         }
-        Some(cells)
+        let mut untouched = [None; 2];
+        for (cell, family) in cells.iter_mut().zip(&classes.families) {
+            if *cell == LINEAR {
+                // The two families partition the addresses, so every class has one.
+                let family = (*family)?;
+                let row = &mut untouched[family as usize];
+                *cell = *row.get_or_insert_with(|| self.row(tables, family, &[]));
+            }
+        }
+        (tables.bytes() <= budget).then_some(cells)
     }
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
-    fn row(&mut self, tables: &mut Tables<'_>, family: Family, truth: &[PredicateId]) -> u32 {
+    fn row(&mut self, tables: &mut Tables, family: Family, truth: &[PredicateId]) -> u32 {
         let by_predicate = truth.iter().filter_map(|p| self.by_predicate.get(p)).flatten();
         let mut candidates: Vec<usize> = by_predicate.chain(&self.always).copied().collect();
         candidates.sort_unstable();
@@ -273,7 +378,7 @@ impl<'a> ChainRows<'a> {
                 .get_or_insert_with(|| ways(&step.rule, direction, &local, &mut self.claims));
             let first = claimed.len();
             claimed.extend(ways.iter().filter_map(|way| Some((index, way.claim(&peer)?))));
-            match step.outcome {
+            match *step.outcome {
                 Outcome::Pass(_) if claimed.len() > first => passed = Some(step.tier),
                 Outcome::Decide(_)
                     if claimed[first..].iter().any(|(_, claim)| claim.is_everything()) =>

@@ -19,7 +19,7 @@ use crate::image::{Identity, Image, Peers};
 use crate::members::Member;
 use crate::model::{Endpoint, Mark, Model, NAMESPACE, ORCHESTRATOR, ObjectName, View};
 use crate::predicates::{AtomTruths, InUse, Truth};
-use crate::resolve::{LocalName, Predicate, PredicateId, Question, QuestionId, Vocabulary};
+use crate::resolve::{Kept, LocalName, Predicate, PredicateId, Question, QuestionId};
 use crate::selector::Selector;
 
 /// A pod that comes, goes or changes.
@@ -48,7 +48,8 @@ pub(crate) struct Standing {
     pub(crate) class_of: AHashMap<Truth, u32>,
     /// By predicate what it says.
     pub(crate) said: Vec<Said>,
-    pub(crate) vocabulary: Vocabulary,
+    /// What policies say, in the numbers of all the rest.
+    pub(crate) resolved: Kept,
     /// What was asked of those who are not local endpoints.
     pub(crate) asked: InUse,
     pub(crate) local: BTreeSet<LocalName>,
@@ -202,8 +203,8 @@ impl Standing {
 
     /// What is true of a pod of another node; `None` if it gives an answer that the image does not know.
     fn truth(&mut self, image: &Image, pod: &Member<'_>) -> Option<Truth> {
-        let Self { by_label, vocabulary, asked, .. } = self;
-        let questions = &vocabulary.questions;
+        let Self { by_label, resolved, asked, .. } = self;
+        let questions = &resolved.vocabulary.questions;
         let by_label = by_label
             .get_or_insert_with(|| ByLabel::of(&image.peers.predicates.all, questions, asked));
         let view = pod.view()?;

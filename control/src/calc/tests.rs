@@ -168,3 +168,19 @@ fn no_two_meanings_have_one_revision_be_they_of_one_pod_or_of_one_address() {
     }
     assert_eq!(seen.len(), 50);
 }
+
+#[test]
+fn routes_stand_while_nodes_and_attachments_do() {
+    let mut calculation = Calculation::default();
+    let mut locals = BTreeMap::from([(ObjectName::new("default", "a"), local(2))]);
+    let first = tables(&mut calculation, &cluster(&["p".to_owned()]), &locals);
+    let other = tables(&mut calculation, &cluster(&["q".to_owned()]), &locals);
+    assert!(Arc::ptr_eq(&first.routes, &other.routes), "a policy changes none");
+    let moved: IpAddr = "10.244.0.3".parse().unwrap();
+    for local in locals.values_mut() {
+        local.addresses = vec![moved];
+    }
+    let last = tables(&mut calculation, &cluster(&["q".to_owned()]), &locals);
+    assert_eq!(last.routes.lookup(moved), Via::Endpoint(0).encode().0);
+    assert_eq!(first.routes.lookup(moved), Via::Unreachable.encode().0);
+}

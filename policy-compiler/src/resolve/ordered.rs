@@ -1,89 +1,169 @@
-//! The policies that may select a local endpoint, in the order in which they are judged.
+//! The policies that may select a local endpoint, in the order in which they are judged: kept from one resolution to the
+//! next, so that a policy that changes costs its own place.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashMap;
 
 use super::LocalName;
-use crate::model::{Model, NAMESPACE, Policy, PolicyName};
+use crate::model::{Model, NAMESPACE, Order, Policy, PolicyName, Tier};
 use crate::selector::LabelSource;
 
-/// Which policies may select one of some local endpoints, by where they are in memory: as long as one is kept here, nothing
-/// else is there.
+/// A policy and its name.
+pub(super) type Speaking<'m> = (&'m PolicyName, &'m Arc<Policy>);
+
+/// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Candidates {
-    local: BTreeSet<LocalName>,
-    known: AHashMap<usize, (Arc<Policy>, bool)>,
+pub(crate) struct Ordered {
+    /// Those of the local endpoints.
+    namespaces: BTreeSet<String>,
+    tiers: BTreeMap<String, Tier>,
+    /// Every policy of the model.
+    known: BTreeMap<PolicyName, Arc<Policy>>,
+    /// Those that may select an endpoint of a namespace, in order.
+    by_namespace: AHashMap<String, Vec<Arc<Placed>>>,
+    /// Those that name none, in order.
+    anywhere: Vec<Arc<Placed>>,
 }
 
-impl Candidates {
-    /// Forgets what is not of these endpoints, and most of the policies that are no more.
-    fn keep(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
-        if self.local != *local || self.known.len() > model.policies.len() * 2 {
-            *self = Self { local: local.clone(), known: AHashMap::new() };
-            self.known.reserve(model.policies.len());
+#[derive(Debug)]
+struct Placed {
+    /// Of its tier: see [`Model::tier_place`].
+    tier: (bool, Order),
+    sort_key: String,
+    name: PolicyName,
+    policy: Arc<Policy>,
+}
+
+impl Placed {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.tier
+            .cmp(&other.tier)
+            .then_with(|| self.policy.tier.cmp(&other.policy.tier))
+            .then_with(|| self.policy.order.cmp(&other.policy.order))
+            .then_with(|| self.sort_key.cmp(&other.sort_key))
+    }
+}
+
+impl Ordered {
+    /// Brings it up to a model, for these endpoints.
+    pub(super) fn follow(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
+        let same_namespaces = {
+            let mut namespaces: Vec<&str> = local.iter().map(|it| it.namespace.as_str()).collect();
+            namespaces.dedup();
+            namespaces.into_iter().eq(self.namespaces.iter().map(String::as_str))
+        };
+        if !same_namespaces || self.tiers != model.tiers {
+            *self = Self {
+                namespaces: local.iter().map(|name| name.namespace.clone()).collect(),
+                tiers: model.tiers.clone(),
+                ..Self::default()
+            };
         }
-    }
-
-    /// Whether a policy may select one of them, whose namespaces `here` knows.
-    fn may_select(&mut self, policy: &Arc<Policy>, here: &impl Fn(&str) -> bool) -> bool {
-        let known = self.known.entry(Arc::as_ptr(policy).addr());
-        known.or_insert_with(|| (Arc::clone(policy), policy.selector.may_match(NAMESPACE, here))).1
-    }
-}
-/// The policies, sorted for evaluation, and found by the namespace that their selector asks for.
-pub(super) struct Ordered<'m> {
-    /// Tier by tier, in order.
-    all: Vec<(&'m PolicyName, &'m Policy)>,
-    /// Indexes of those that may select an endpoint of a namespace.
-    by_namespace: AHashMap<String, Vec<usize>>,
-    /// Indexes of those that name none.
-    anywhere: Vec<usize>,
-}
-
-impl<'m> Ordered<'m> {
-    /// The policies that may select one of `local`; the others, as a rule nearly all, are not even sorted.
-    pub(super) fn new(
-        model: &'m Model,
-        local: &BTreeSet<LocalName>,
-        known: &mut Candidates,
-    ) -> Self {
-        let namespaces: AHashSet<&str> = local.iter().map(|name| name.namespace.as_str()).collect();
-        let here = |namespace: &str| namespaces.contains(namespace);
-        known.keep(model, local);
-        let candidates =
-            model.policies.iter().filter(|(_, policy)| known.may_select(policy, &here));
-        let mut all: Vec<_> = candidates
-            .map(|(name, policy)| {
-                let tier = model.tier_place(&policy.tier);
-                ((tier, policy.order, name.sort_key()), name, policy.as_ref())
-            })
-            .collect();
-        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        let mut ordered =
-            Self { all: Vec::new(), by_namespace: AHashMap::new(), anywhere: Vec::new() };
-        for (index, (_, name, policy)) in all.into_iter().enumerate() {
-            ordered.all.push((name, policy));
-            match policy.selector.required_values(NAMESPACE) {
-                Some(namespaces) => {
-                    for namespace in namespaces {
-                        ordered.by_namespace.entry(namespace.to_owned()).or_default().push(index);
-                    }
-                }
-                None => ordered.anywhere.push(index),
+        let is_first = self.known.is_empty();
+        let (gone, come) = self.differences(model);
+        for name in gone {
+            if let Some(policy) = self.known.remove(&name) {
+                self.take_out(&name, &policy);
             }
         }
-        ordered
+        for (name, policy) in come {
+            self.put_in(model, &name, &policy, is_first);
+            self.known.insert(name, policy);
+        }
+        if is_first {
+            for list in self.by_namespace.values_mut().chain([&mut self.anywhere]) {
+                list.sort_unstable_by(|a, b| a.cmp(b));
+            }
+        }
+    }
+
+    /// The policies that are no more as they were, and those that are new.
+    fn differences(&self, model: &Model) -> (Vec<PolicyName>, Vec<(PolicyName, Arc<Policy>)>) {
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        let mut old = self.known.iter().peekable();
+        for (name, policy) in &model.policies {
+            let same = |was: &Speaking<'_>| Arc::ptr_eq(was.1, policy) && was.0 == name;
+            if old.next_if(same).is_some() {
+                continue;
+            }
+            while let Some((before, _)) = old.next_if(|(other, _)| *other < name) {
+                gone.push(before.clone());
+            }
+            match old.next_if(|(other, _)| *other == name) {
+                Some((_, was)) if Arc::ptr_eq(was, policy) => continue,
+                Some(_) => gone.push(name.clone()),
+                None => {}
+            }
+            come.push((name.clone(), Arc::clone(policy)));
+        }
+        gone.extend(old.map(|(name, _)| name.clone()));
+        (gone, come)
+    }
+
+    /// The lists in which a policy stands.
+    fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<Placed>>)) {
+        let Self { namespaces, by_namespace, anywhere, .. } = self;
+        let here = |namespace: &str| namespaces.contains(namespace);
+        if !policy.selector.may_match(NAMESPACE, &here) {
+            return;
+        }
+        let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
+            return each(anywhere);
+        };
+        for namespace in wanted.into_iter().filter(|it| here(it)) {
+            if let Some(list) = by_namespace.get_mut(namespace) {
+                each(list);
+            } else {
+                each(by_namespace.entry(namespace.to_owned()).or_default());
+            }
+        }
+    }
+
+    fn take_out(&mut self, name: &PolicyName, policy: &Policy) {
+        self.lists(policy, |list| list.retain(|placed| placed.name != *name));
+    }
+
+    /// `unsorted`: all are sorted afterwards.
+    fn put_in(&mut self, model: &Model, name: &PolicyName, policy: &Arc<Policy>, unsorted: bool) {
+        let mut placed = None;
+        self.lists(policy, |list| {
+            let placed = placed.get_or_insert_with(|| {
+                let (missing, order, _) = model.tier_place(&policy.tier);
+                Arc::new(Placed {
+                    tier: (missing, order),
+                    sort_key: name.sort_key(),
+                    name: name.clone(),
+                    policy: Arc::clone(policy),
+                })
+            });
+            let at = if unsorted {
+                list.len()
+            } else {
+                list.partition_point(|other| Placed::cmp(other, placed) == Ordering::Less)
+            };
+            list.insert(at, Arc::clone(placed));
+        });
     }
 
     /// The policies that select a member, in order.
-    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<(&'m PolicyName, &'m Policy)> {
-        let namespaced = view.label(NAMESPACE).and_then(|name| self.by_namespace.get(name));
-        let mut indexes: Vec<usize> =
-            namespaced.into_iter().flatten().chain(&self.anywhere).copied().collect();
-        indexes.sort_unstable();
-        let candidates = indexes.into_iter().filter_map(|index| self.all.get(index).copied());
-        candidates.filter(|(_, policy)| policy.selector.matches(view)).collect()
+    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<Speaking<'_>> {
+        let of_namespace = view.label(NAMESPACE).and_then(|name| self.by_namespace.get(name));
+        let mut here = of_namespace.map(Vec::as_slice).unwrap_or_default().iter().peekable();
+        let mut anywhere = self.anywhere.iter().peekable();
+        let mut selecting = Vec::new();
+        loop {
+            let first = match (here.peek(), anywhere.peek()) {
+                (Some(a), Some(b)) if Placed::cmp(a, b) == Ordering::Less => here.next(),
+                (_, Some(_)) => anywhere.next(),
+                _ => here.next(),
+            };
+            let Some(placed) = first else { return selecting };
+            if placed.policy.selector.matches(view) {
+                selecting.push((&placed.name, &placed.policy));
+            }
+        }
     }
 }

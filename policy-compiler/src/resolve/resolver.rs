@@ -2,69 +2,55 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 
-use ahash::AHashMap;
 use ipnet::IpNet;
 
-use super::ordered::Ordered;
+use super::kept::{Kept, PolicyRules, asked};
+use super::ordered::{Ordered, Speaking};
 use super::{
-    Candidates, List, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId,
-    Resolved, ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
-    Vocabulary,
+    List, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId, Resolved,
+    ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
 };
 use crate::model::{
-    Action, DefaultAction, Direction, End, Entity, Family, Model, Noted, Policy, PolicyKind,
-    PolicyName, PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
+    Action, DefaultAction, Direction, End, Entity, Family, Model, Noted, PolicyKind, PolicyName,
+    PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
 };
 use crate::selector::Selector;
 
-/// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them.
-pub fn resolve(model: &Model, local: &BTreeSet<LocalName>) -> Resolved {
-    resolve_in(model, local, &mut Vocabulary::default(), &mut Candidates::default())
-}
-
-/// The same in the numbers of a vocabulary, to which what is new is added.
-pub(crate) fn resolve_in(
+/// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them. What
+/// is new is added to what is kept.
+pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
-    vocabulary: &mut Vocabulary,
-    candidates: &mut Candidates,
+    kept: &mut Kept,
+    ordered: &mut Ordered,
 ) -> Resolved {
-    let mut resolver = Resolver::new(model, local, vocabulary, candidates);
+    ordered.follow(model, local);
+    let mut resolver = Resolver::new(model, kept, ordered);
     for name in local {
         let lists = resolver.endpoint(name);
         if let Some(lists) = lists {
             resolver.resolved.endpoints.insert(name.clone(), lists);
         }
     }
-    let Resolver { mut resolved, vocabulary, .. } = resolver;
-    resolved.predicates.clone_from(&vocabulary.all);
-    resolved.questions.clone_from(&vocabulary.questions);
+    let Resolver { resolved, kept, .. } = resolver;
+    kept.end(resolved.lists.len());
     resolved
 }
-struct Resolver<'m, 'v> {
+
+struct Resolver<'m, 'k> {
     model: &'m Model,
-    ordered: Ordered<'m>,
-    lists: AHashMap<List, usize>,
-    vocabulary: &'v mut Vocabulary,
+    ordered: &'m Ordered,
+    kept: &'k mut Kept,
     resolved: Resolved,
 }
 
-impl<'m, 'v> Resolver<'m, 'v> {
-    fn new(
-        model: &'m Model,
-        local: &BTreeSet<LocalName>,
-        vocabulary: &'v mut Vocabulary,
-        candidates: &mut Candidates,
-    ) -> Self {
-        let mut resolver = Self {
-            model,
-            ordered: Ordered::new(model, local, candidates),
-            lists: AHashMap::new(),
-            vocabulary,
-            resolved: Resolved::default(),
-        };
+impl<'m, 'k> Resolver<'m, 'k> {
+    fn new(model: &'m Model, kept: &'k mut Kept, ordered: &'m Ordered) -> Self {
+        kept.begin(model);
+        let mut resolver = Self { model, ordered, kept, resolved: Resolved::default() };
         for family in Family::ALL {
             resolver.predicate(Predicate::Family(family));
         }
@@ -102,7 +88,7 @@ impl<'m, 'v> Resolver<'m, 'v> {
         &mut self,
         stage: Stage,
         direction: Direction,
-        selecting: &[(&'m PolicyName, &'m Policy)],
+        selecting: &[Speaking<'m>],
         profiles: &[String],
     ) -> usize {
         let speaking: Vec<_> = selecting
@@ -131,34 +117,67 @@ impl<'m, 'v> Resolver<'m, 'v> {
         self.intern(List { stage, direction, policies, profiles, broken_host }, &[])
     }
 
-    fn intern(&mut self, list: List, speaking: &[(&'m PolicyName, &'m Policy)]) -> usize {
-        if let Some(index) = self.lists.get(&list) {
-            return *index;
-        }
-        let index = self.resolved.lists.len();
-        let steps = self.steps(&list, speaking);
-        let (local, local_questions) = asked_of_local(&steps);
-        let revision = self.revision(&list, speaking);
-        self.lists.insert(list.clone(), index);
-        let steps = Arc::new(steps);
-        let resolved = ResolvedList { list, steps, local, local_questions, revision };
+    fn intern(&mut self, list: List, speaking: &[Speaking<'m>]) -> usize {
+        let next = self.resolved.lists.len();
+        let resolved = match self.kept.list(&list, speaking, next) {
+            Some(Ok(index)) => return index,
+            Some(Err(known)) => known,
+            None => {
+                let made = Arc::new(self.made(list, speaking));
+                self.kept.keep(&made, speaking, next);
+                made
+            }
+        };
         self.resolved.lists.push(resolved);
-        index
+        next
     }
 
-    fn steps(&mut self, list: &List, policies: &[(&'m PolicyName, &'m Policy)]) -> Steps {
+    fn made(&mut self, list: List, speaking: &[Speaking<'m>]) -> ResolvedList {
+        let rules: Vec<PolicyRules> =
+            speaking.iter().map(|policy| self.rules(list.direction, *policy)).collect();
+        let (steps, of_policies) = self.steps(&list, speaking, &rules);
+        // All but the policies' is little.
+        let of_rest =
+            steps.steps[..of_policies.start].iter().chain(&steps.steps[of_policies.end..]);
+        let [mut local, mut peer] = asked(of_rest);
+        for rules in &rules {
+            local.add(&rules.asked[0]);
+            peer.add(&rules.asked[1]);
+        }
+        local.settle();
+        peer.settle();
+        let revision = self.revision(&list, speaking, &rules);
+        ResolvedList { list: Arc::new(list), steps: Arc::new(steps), local, peer, revision }
+    }
+
+    /// The rules of a policy; none of one that is not valid.
+    fn rules(&mut self, direction: Direction, speaking: Speaking<'m>) -> PolicyRules {
+        if let Some(known) = self.kept.rules(direction, speaking) {
+            return known;
+        }
+        let (name, policy) = speaking;
+        let rules = policy.rules(direction).filter(|_| !policy.broken).unwrap_or_default();
+        let steps =
+            rules.iter().map(|rule| self.step(direction, rule, outcome(name, direction, rule)));
+        let steps = steps.collect();
+        self.kept.keep_rules(direction, speaking, steps)
+    }
+
+    /// The steps, and which of them are the policies' own.
+    fn steps(
+        &mut self,
+        list: &List,
+        policies: &[Speaking<'m>],
+        rules: &[PolicyRules],
+    ) -> (Steps, Range<usize>) {
         let (stage, direction) = (list.stage, list.direction);
         let mut steps = Steps::default();
         if stage.failsafe() {
             let model = self.model;
             for (protocol, port, net) in &model.failsafe.ports[direction as usize] {
                 let rule = failsafe(*protocol, *port, *net, direction);
-                self.step(
-                    &mut steps,
-                    direction,
-                    &rule,
-                    Outcome::Decide(Reason::Failsafe(direction)),
-                );
+                let outcome = Outcome::Decide(Reason::Failsafe(direction));
+                steps.steps.push(self.step(direction, &rule, outcome));
             }
         }
         let everything = Rule::every_packet(0, Action::Deny);
@@ -166,29 +185,30 @@ impl<'m, 'v> Resolver<'m, 'v> {
             policies.iter().filter(|(name, policy)| policy.broken && !name.kind.staged())
         {
             let reason = Reason::Broken(direction, (*name).clone());
-            self.step(&mut steps, direction, &everything, Outcome::Decide(reason));
+            steps.steps.push(self.step(direction, &everything, Outcome::Decide(reason)));
         }
         steps.ends.push(None);
-        let sound: Vec<_> = policies.iter().filter(|(_, policy)| !policy.broken).collect();
-        for tier in sound.chunk_by(|a, b| a.1.tier == b.1.tier) {
-            for (name, policy) in tier {
-                for rule in policy.rules(direction).unwrap_or_default() {
-                    let outcome = outcome(name, direction, rule);
-                    self.step(&mut steps, direction, rule, outcome);
-                }
+        let first_of_policies = steps.steps.len();
+        let sound: Vec<_> =
+            policies.iter().zip(rules).filter(|((_, policy), _)| !policy.broken).collect();
+        for of_tier in sound.chunk_by(|a, b| a.0.1.tier == b.0.1.tier) {
+            let tier = steps.ends.len() as u32;
+            for (_, rules) in of_tier {
+                steps.steps.extend(rules.steps.iter().map(|step| Step { tier, ..step.clone() }));
             }
-            let enforced = tier.iter().find(|(name, _)| !name.kind.staged());
-            let end = enforced.filter(|(_, policy)| {
+            let enforced = of_tier.iter().find(|((name, _), _)| !name.kind.staged());
+            let end = enforced.filter(|((_, policy), _)| {
                 stage.ends_tiers()
                     && self.model.tier(&policy.tier).default_action == DefaultAction::Deny
             });
-            steps.ends.push(end.map(|(name, _)| Reason::Isolated(direction, (*name).clone())));
+            steps.ends.push(end.map(|((name, _), _)| Reason::Isolated(direction, (*name).clone())));
         }
-        let first =
-            sound.iter().find(|(name, _)| !name.kind.staged()).map(|(name, _)| (*name).clone());
+        let of_policies = first_of_policies..steps.steps.len();
+        let enforced = sound.iter().find(|((name, _), _)| !name.kind.staged());
+        let first = enforced.map(|((name, _), _)| (*name).clone());
         let last = self.fallback(list, first, &mut steps);
         steps.ends.push(Some(last));
-        steps
+        (steps, of_policies)
     }
 
     /// The profiles' rules, and what happens behind them. `first` is the first enforced policy.
@@ -220,15 +240,18 @@ impl<'m, 'v> Resolver<'m, 'v> {
                     Action::Log => continue,
                 };
                 let reason = Reason::Profile(direction, name.clone(), rule.index, verdict);
-                self.step(steps, direction, rule, Outcome::Decide(reason));
+                let tier = steps.ends.len() as u32;
+                let step = self.step(direction, rule, Outcome::Decide(reason));
+                steps.steps.push(Step { tier, ..step });
             }
         }
         Reason::NoProfile(direction)
     }
 
-    fn step(&mut self, steps: &mut Steps, direction: Direction, rule: &Rule, outcome: Outcome) {
+    /// A rule as a step of tier 0.
+    fn step(&mut self, direction: Direction, rule: &Rule, outcome: Outcome) -> Step {
         let rule = self.rule(direction, rule);
-        steps.steps.push(Step { tier: steps.ends.len() as u32, rule, outcome });
+        Step { tier: 0, rule: Arc::new(rule), outcome: Arc::new(outcome) }
     }
 
     fn rule(&mut self, direction: Direction, rule: &Rule) -> ResolvedRule {
@@ -299,21 +322,21 @@ impl<'m, 'v> Resolver<'m, 'v> {
     }
 
     fn predicate(&mut self, predicate: Predicate) -> PredicateId {
-        self.vocabulary.predicate(predicate)
+        self.kept.vocabulary.predicate(predicate)
     }
 
     fn question(&mut self, question: Question) -> QuestionId {
-        self.vocabulary.question(question)
+        self.kept.vocabulary.question(question)
     }
 
     /// Hashes with constant keys (`SipHash` with zeroes), because the value must not differ between processes; those who
     /// write policies gain nothing from a collision but late enforcement of their own change.
-    fn revision(&self, list: &List, policies: &[(&PolicyName, &Policy)]) -> u64 {
+    fn revision(&self, list: &List, policies: &[Speaking<'_>], rules: &[PolicyRules]) -> u64 {
         let mut hasher = DefaultHasher::new();
         list.hash(&mut hasher);
-        for (_, policy) in policies {
+        for ((_, policy), rules) in policies.iter().zip(rules) {
             (policy.broken, &policy.tier, self.model.tier(&policy.tier)).hash(&mut hasher);
-            policy.rules(list.direction).hash(&mut hasher);
+            rules.revision.hash(&mut hasher);
         }
         for profile in &list.profiles {
             self.model.profiles.get(profile).hash(&mut hasher);
@@ -350,24 +373,4 @@ fn failsafe(protocol: Protocol, port: u16, net: Option<IpNet>, direction: Direct
         }
     }
     rule
-}
-
-/// What the steps ask of the local end.
-fn asked_of_local(steps: &Steps) -> (Vec<PredicateId>, Vec<QuestionId>) {
-    let (mut predicates, mut questions) = (BTreeSet::new(), BTreeSet::new());
-    for end in steps.steps.iter().map(|step| &step.rule.local) {
-        let ports = |ports: &[Ports]| -> Vec<QuestionId> {
-            let answers = ports.iter().filter_map(|ports| match ports {
-                Ports::Answer(question) => Some(*question),
-                Ports::Range(..) => None,
-            });
-            answers.collect()
-        };
-        questions.extend(ports(&end.not_ports));
-        for entity in &end.entities {
-            predicates.extend(entity.wanted.iter().chain(&entity.unwanted));
-            questions.extend(ports(entity.ports.as_deref().unwrap_or_default()));
-        }
-    }
-    (predicates.into_iter().collect(), questions.into_iter().collect())
 }

@@ -7,18 +7,18 @@ use super::{Predicate, PredicateId, Question, QuestionId};
 /// The numbers of predicates and questions.
 #[derive(Debug, Default)]
 pub(crate) struct Vocabulary {
-    predicates: AHashMap<Predicate, PredicateId>,
+    predicate_ids: AHashMap<Predicate, PredicateId>,
     question_ids: AHashMap<Question, QuestionId>,
-    /// By number.
-    pub(super) all: Vec<Predicate>,
+    /// By number, in order of first use; first the families.
+    pub(crate) predicates: Vec<Predicate>,
     /// By number.
     pub(crate) questions: Vec<Question>,
 }
 
 impl Vocabulary {
     pub(super) fn predicate(&mut self, predicate: Predicate) -> PredicateId {
-        let all = &mut self.all;
-        *self.predicates.entry(predicate).or_insert_with_key(|predicate| {
+        let all = &mut self.predicates;
+        *self.predicate_ids.entry(predicate).or_insert_with_key(|predicate| {
             all.push(predicate.clone());
             all.len() as u32 - 1
         })

@@ -163,6 +163,35 @@ fn a_policy_that_asks_nothing_new_uses_addresses_again() {
 }
 
 #[test]
+fn a_policy_that_changes_leaves_other_lists_alone() {
+    let mut kept = cluster();
+    let db = name("shop/db");
+    let lists = |kept: &Kept| {
+        let chains = Direction::ALL.map(|direction| kept.image.chain(&db, direction).unwrap());
+        chains.map(|chain| Arc::clone(&kept.image.describe(chain).unwrap().list))
+    };
+    let before = lists(&kept);
+    let Draft(policy, drops) = kubernetes("shop/db").selects("app == 'db'").ingress([deny()]);
+    assert!(kept.policy(&policy, Some(drops)));
+    kept.is_as_from_nothing();
+    let [ingress, egress] = lists(&kept);
+    assert!(!Arc::ptr_eq(&before[0], &ingress) && Arc::ptr_eq(&before[1], &egress));
+}
+
+#[test]
+fn rows_that_nobody_uses_any_more_are_left_out() {
+    let mut kept = cluster();
+    let in_use = kept.image.counts().rows;
+    for port in 1..100 {
+        let allows = allow().tcp(&port.to_string()).from([who("app == 'web'")]);
+        let Draft(name, policy) = kubernetes("shop/db").selects("app == 'db'").ingress([allows]);
+        assert!(kept.policy(&name, Some(policy)));
+        kept.is_as_from_nothing();
+        assert!(kept.image.counts().rows < in_use * 4 + 20, "{:?}", kept.image.counts());
+    }
+}
+
+#[test]
 fn what_changed_behind_the_compilers_back_is_made_anew() {
     let mut kept = cluster();
     let name = PolicyName::new(PolicyKind::Kubernetes, "shop", "db");

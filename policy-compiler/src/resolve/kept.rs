@@ -1,0 +1,199 @@
+//! What was resolved, to be used again: a policy that changes costs its own rules and the lists that it is in.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use super::ordered::Speaking;
+use super::vocabulary::Vocabulary;
+use super::{Asked, List, Ports, ResolvedEnd, ResolvedList, Step};
+use crate::model::{Direction, Failsafe, Mark, Model, Policy, PolicyName, Tier};
+
+/// More than is in use is kept up to twice as much, and this many.
+const SPARE: usize = 256;
+
+/// See the module; all in the numbers of one vocabulary.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) vocabulary: Vocabulary,
+    /// By direction and by where the policy is in memory: as long as it is kept here, nothing else is there.
+    rules: [AHashMap<usize, PolicyRules>; 2],
+    lists: AHashMap<Arc<List>, KeptList>,
+    around: Option<Around>,
+    /// Counts resolutions.
+    turn: u64,
+}
+
+/// What lists say besides policies.
+#[derive(Debug, PartialEq)]
+struct Around {
+    tiers: BTreeMap<String, Tier>,
+    failsafe: Failsafe,
+    profiles: Mark,
+}
+
+/// The rules of a policy in one direction.
+#[derive(Debug, Clone)]
+pub(super) struct PolicyRules {
+    name: PolicyName,
+    policy: Arc<Policy>,
+    /// The rules, each as of tier 0.
+    pub(super) steps: Arc<[Step]>,
+    /// What they ask of the local end and of the peer.
+    pub(super) asked: Arc<[Asked; 2]>,
+    /// A hash of the rules, the same in every process; see [`ResolvedList::revision`].
+    pub(super) revision: u64,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct KeptList {
+    resolved: Arc<ResolvedList>,
+    /// Its policies as they were.
+    policies: Vec<Arc<Policy>>,
+    turn: u64,
+    /// Its index among those of this turn.
+    index: usize,
+}
+
+impl Kept {
+    /// Begins a resolution.
+    pub(super) fn begin(&mut self, model: &Model) {
+        let around = Around {
+            tiers: model.tiers.clone(),
+            failsafe: model.failsafe.clone(),
+            profiles: model.profiles.mark(),
+        };
+        if self.around.as_ref() != Some(&around) {
+            self.lists.clear();
+            self.around = Some(around);
+        }
+        self.turn += 1;
+    }
+
+    /// Ends it: forgets most of what it did not use.
+    pub(super) fn end(&mut self, lists: usize) {
+        let turn = self.turn;
+        if self.lists.len() > lists * 2 + SPARE {
+            self.lists.retain(|_, list| list.turn == turn);
+        }
+        // Those that are in use were so at the last turn that looked at them: by the lists that still are.
+        for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
+            let of_direction = |list: &&Arc<List>| list.direction == direction;
+            let named = || self.lists.keys().filter(of_direction).map(|list| list.policies.len());
+            if rules.len() > SPARE && rules.len() > named().sum::<usize>() * 2 {
+                rules.retain(|_, it| it.turn == turn);
+            }
+        }
+    }
+
+    /// The index of a list among those of this resolution, if it has one, or the list, if it is as it was before.
+    pub(super) fn list(
+        &mut self,
+        list: &List,
+        speaking: &[Speaking<'_>],
+        next: usize,
+    ) -> Option<Result<usize, Arc<ResolvedList>>> {
+        let known = self.lists.get_mut(list)?;
+        if known.turn == self.turn {
+            return Some(Ok(known.index));
+        }
+        let same = known.policies.len() == speaking.len()
+            && known.policies.iter().zip(speaking).all(|(old, (_, new))| Arc::ptr_eq(old, new));
+        (known.turn, known.index) = if same { (self.turn, next) } else { return None };
+        Some(Err(Arc::clone(&known.resolved)))
+    }
+
+    /// Keeps a list.
+    pub(super) fn keep(
+        &mut self,
+        resolved: &Arc<ResolvedList>,
+        speaking: &[Speaking<'_>],
+        index: usize,
+    ) {
+        let policies = speaking.iter().map(|(_, policy)| Arc::clone(policy)).collect();
+        let resolved = Arc::clone(resolved);
+        let list = Arc::clone(&resolved.list);
+        self.lists.insert(list, KeptList { resolved, policies, turn: self.turn, index });
+    }
+
+    /// The rules of a policy, if they are known.
+    pub(super) fn rules(
+        &mut self,
+        direction: Direction,
+        (name, policy): Speaking<'_>,
+    ) -> Option<PolicyRules> {
+        let known = self.rules[direction as usize].get_mut(&Arc::as_ptr(policy).addr())?;
+        // One value may stand under two names.
+        if known.name != *name {
+            return None;
+        }
+        known.turn = self.turn;
+        Some(known.clone())
+    }
+
+    /// Keeps the rules of a policy.
+    pub(super) fn keep_rules(
+        &mut self,
+        direction: Direction,
+        (name, policy): Speaking<'_>,
+        steps: Vec<Step>,
+    ) -> PolicyRules {
+        let mut hasher = DefaultHasher::new();
+        policy.rules(direction).hash(&mut hasher);
+        let rules = PolicyRules {
+            name: name.clone(),
+            policy: Arc::clone(policy),
+            asked: Arc::new(asked(&steps)),
+            steps: steps.into(),
+            revision: hasher.finish(),
+            turn: self.turn,
+        };
+        let place = Arc::as_ptr(&rules.policy).addr();
+        self.rules[direction as usize].insert(place, rules.clone());
+        rules
+    }
+}
+
+/// What steps ask of the local end and of the peer.
+pub(super) fn asked<'s>(steps: impl IntoIterator<Item = &'s Step>) -> [Asked; 2] {
+    let mut asked = [Asked::default(), Asked::default()];
+    for Step { rule, .. } in steps {
+        asked[0].add_end(&rule.local);
+        asked[1].add_end(&rule.peer);
+    }
+    asked.iter_mut().for_each(Asked::settle);
+    asked
+}
+
+impl Asked {
+    fn add_end(&mut self, end: &ResolvedEnd) {
+        let mut ports = |ports: &[Ports]| {
+            self.questions.extend(ports.iter().filter_map(|ports| match ports {
+                Ports::Answer(question) => Some(*question),
+                Ports::Range(..) => None,
+            }));
+        };
+        ports(&end.not_ports);
+        for entity in &end.entities {
+            ports(entity.ports.as_deref().unwrap_or_default());
+            self.predicates.extend(entity.wanted.iter().chain(&entity.unwanted));
+        }
+    }
+
+    /// Adds what another asks.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.predicates.extend_from_slice(&other.predicates);
+        self.questions.extend_from_slice(&other.questions);
+    }
+
+    /// Brings it into order after additions.
+    pub(super) fn settle(&mut self) {
+        for all in [&mut self.predicates, &mut self.questions] {
+            all.sort_unstable();
+            all.dedup();
+        }
+    }
+}
