@@ -110,6 +110,20 @@ fn said(folder: &std::path::Path, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn an_agent_that_has_never_read_its_datastore_whole_ends_before_anything_is_attached() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("bad")).unwrap();
+    fs::write(folder.path().join("bad/policies.yaml"), "kind: [NetworkPolicy\n").unwrap();
+    let told = said(
+        folder.path(),
+        &["node", "--name", "n1", "--datastore", "DIR/bad", "--socket", "DIR/s", "--uplink", "lo"],
+    );
+    assert!(told.contains("policies.yaml"), "{told}");
+    assert!(!told.starts_with('0'), "{told}");
+    assert!(!folder.path().join("s").exists(), "nobody listens for pods to attach");
+}
+
+#[test]
 fn an_agent_that_cannot_start_says_what_was_found_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

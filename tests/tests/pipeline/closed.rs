@@ -126,7 +126,7 @@ fn what_comes_out_of_a_tunnel_must_belong_to_its_node() {
 }
 
 #[test]
-fn pods_do_not_tunnel() {
+fn protocol_4_and_the_vxlan_port_from_pods_are_dropped() {
     let mut fabric = Fabric::new(&open_cluster());
     let (_, a) = fabric.port("shop/a");
     let inner = Tuple::new(FAR, B, UDP, 53).opening();
@@ -152,6 +152,28 @@ fn a_pod_speaks_with_its_own_addresses_only() {
     }
     for source in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255"] {
         let bytes = Tuple::new(source, B, UDP, 53).opening();
+        is_dropped(&mut fabric, 0, a, &bytes, DropReason::NotForwardable);
+    }
+}
+
+#[test]
+fn of_addresses_that_are_no_single_hosts_beyond_the_link_only_ipv4s_link_local_ones_are_forwarded()
+{
+    let mut fabric = Fabric::new(&open_cluster());
+    let (_, a) = fabric.port("shop/a");
+    // Metadata services live there.
+    for metadata in ["169.254.169.254", "169.254.0.1"] {
+        let delivered = fabric.send("shop/a", &Tuple::new(A, metadata, TCP, 80).opening());
+        assert_eq!((delivered.len(), delivered[0].port), (1, HOST), "{metadata}");
+    }
+    for destination in
+        ["224.0.0.1", "255.255.255.255", "127.0.0.1", "0.0.0.0", "0.1.2.3", "240.0.0.1"]
+    {
+        let bytes = Tuple::new(A, destination, UDP, 53).opening();
+        is_dropped(&mut fabric, 0, a, &bytes, DropReason::NotForwardable);
+    }
+    for destination in ["fe80::1", "ff02::1", "ff0e::1", "::1", "::"] {
+        let bytes = Tuple::new(A6, destination, UDP, 53).opening();
         is_dropped(&mut fabric, 0, a, &bytes, DropReason::NotForwardable);
     }
 }

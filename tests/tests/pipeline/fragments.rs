@@ -160,6 +160,31 @@ fn later_fragments_follow_the_first_and_before_it_they_are_dropped() {
 }
 
 #[test]
+fn a_first_fragment_carries_its_ports_and_later_ones_match_no_rule_with_ports() {
+    let only_53 = policy(
+        "shop/b",
+        "{podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 53, protocol: UDP}]}]}",
+    );
+    let mut fabric = Fabric::new(&(pods() + &only_53));
+    let (_, a) = fabric.port("shop/a");
+    let whole = datagram(Tuple::new(A, B, UDP, 53), 2000);
+    let delivered: Vec<Delivery> =
+        cut(&whole, 700).iter().flat_map(|piece| fabric.send("shop/a", piece)).collect();
+    assert_eq!(joined(&delivered), payload(&whole));
+    let mut other = datagram(Tuple::new(A, B, UDP, 54), 2000);
+    change_v4(&mut other, |ip| ip.identification = 78);
+    for piece in cut(&other, 700) {
+        assert_eq!(fabric.send("shop/a", &piece), []);
+    }
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::PolicyIngress), 3);
+    // Without its first nothing says that it is of port 53.
+    let mut alone = cut(&whole, 700).remove(1);
+    change_v4(&mut alone, |ip| ip.identification = 79);
+    assert_eq!(fabric.send("shop/a", &alone), []);
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::FragmentWithoutFirst), 1);
+}
+
+#[test]
 fn the_first_ones_denial_holds_for_the_later_ones() {
     let only_53 = policy(
         "shop/b",

@@ -28,7 +28,7 @@ fn marked(tuple: Tuple, mark: u8) -> Vec<u8> {
 }
 
 #[test]
-fn marks_and_dont_fragment_go_into_the_outer_header_and_service_classes_do_not() {
+fn the_outer_header_has_its_own_ttl_the_inner_df_and_ecn_and_no_dscp() {
     let mut fabric = fabric();
     let (_, a) = fabric.port("shop/a");
     for mark in MARKS {
@@ -52,7 +52,7 @@ fn marks_and_dont_fragment_go_into_the_outer_header_and_service_classes_do_not()
 }
 
 #[test]
-fn congestion_on_the_underlay_reaches_the_pod_or_drops_what_cannot_hear_of_it() {
+fn ecn_is_combined_and_outer_ce_over_not_ect_is_dropped() {
     // RFC 6040, figure 4: by the inner mark and the outer one, what leaves.
     let leaves = |inner: u8, outer: u8| match (inner, outer) {
         (0, 3) => None,
