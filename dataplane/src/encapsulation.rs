@@ -124,6 +124,12 @@ impl Outer {
         self.encapsulation
     }
 
+    /// By how much the IP packet grows.
+    #[inline]
+    pub const fn added(&self) -> usize {
+        self.len - self.link_len
+    }
+
     /// Length of the Ethernet header in front, 0 without one.
     #[inline]
     pub const fn link_len(&self) -> usize {
@@ -135,17 +141,13 @@ impl Outer {
 ///
 /// The outer packet has ECN of the inner one (RFC 6040, section 4.1, normal mode), in IPIP its DF too (RFC 2003, section
 /// 3.1), DSCP 0 and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along.
-/// False, and the packet as it was: not a plain IPv4 packet, too long with the header, or no headroom.
+/// False, and the packet as it was: not an IPv4 packet, too long with the header, or no headroom.
 #[inline]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
-    if packet.offload.segmentation.is_some() {
-        return false;
-    }
     let Ok(inner) = ipv4::View::new_checked(packet.bytes()) else { return false };
     let (inner_len, ecn) = (inner.total_len(), inner.ecn());
-    let added = (outer.len - outer.link_len) as u16;
-    let Some(total_len) = inner_len.checked_add(added) else { return false };
+    let Some(total_len) = inner_len.checked_add(outer.added() as u16) else { return false };
     let dont_fragment = match outer.encapsulation {
         Encapsulation::Ipip => inner.flags_offset() & ipv4::DONT_FRAGMENT,
         Encapsulation::Vxlan { .. } => 0,

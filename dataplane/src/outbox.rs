@@ -8,7 +8,7 @@ use crate::encapsulation::encapsulate;
 use crate::fate::DropReason;
 use crate::fragment::fragment;
 use crate::offload::segment::segment;
-use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
+use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind, Segmentation};
 use crate::port::{Capabilities, PacketIo};
 use crate::tables::{Link, PortId, Tables, Tunnel};
 
@@ -26,9 +26,9 @@ pub(crate) struct Slot {
 
 impl Slot {
     #[inline]
-    fn push(&mut self, packet: Packet, segments: u64, framing: usize) {
+    fn push(&mut self, packet: Packet, segments: u64, bytes: u64) {
         self.segments += segments;
-        self.counters.sent_bytes.add((packet.len() - framing) as u64);
+        self.counters.sent_bytes.add(bytes);
         self.queue.push(packet);
     }
 }
@@ -68,6 +68,8 @@ impl Ports {
 
 /// Packets that wait before they are sent without waiting for the end of the batch: what a system call takes at once.
 const FULL: usize = 64;
+/// The longest IP packet (RFC 791: 16 bits of length).
+const MAX_TOTAL_LEN: usize = 65_535;
 
 /// Where packets wait for the end of the turn.
 #[derive(Default)]
@@ -88,7 +90,7 @@ impl Outbox {
         tables: &Tables,
         ports: &mut Ports,
         pool: &mut Pool,
-        packet: Packet,
+        mut packet: Packet,
         header_len: usize,
         link: Link,
     ) -> Result<(), DropReason> {
@@ -103,24 +105,25 @@ impl Outbox {
         let is_whole = packet.offload.segmentation.is_none();
         let as_it_is = match tunnel {
             None => slot.capabilities.take(packet.offload) && (packet.len() <= mtu || !is_whole),
-            Some(_) => packet.len() <= mtu && is_whole && !packet.offload.checksum.is_partial(),
+            Some(_) if is_whole => packet.len() <= mtu && !packet.offload.checksum.is_partial(),
+            Some(tunnel) => {
+                slot.capabilities.tunnel_segmentation
+                    && packet.len() + tunnel.outer.added() <= MAX_TOTAL_LEN
+                    && fit(&mut packet.offload.segmentation, mtu.saturating_sub(header_len))
+            }
         };
         if !as_it_is {
             self.split(packet, header_len, mtu, pool)?;
             self.queued += self.pieces.len();
             let mut outcome = Ok(());
             for piece in self.pieces.drain(..) {
-                outcome = outcome.and(finish(slot, pool, piece, tunnel, &mut self.next_id));
+                outcome =
+                    outcome.and(finish(slot, pool, piece, header_len, tunnel, &mut self.next_id));
             }
             return outcome;
         }
         self.queued += 1;
-        if tunnel.is_some() {
-            return finish(slot, pool, packet, tunnel, &mut self.next_id);
-        }
-        let segments = packet.segments(header_len);
-        slot.push(packet, segments, 0);
-        Ok(())
+        finish(slot, pool, packet, header_len, tunnel, &mut self.next_id)
     }
 
     /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or those of its
@@ -197,24 +200,40 @@ fn refuse(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
     reason
 }
 
+/// Whether the segments of a super-packet have room for their payload; those of TCP are made shorter if they must be.
+fn fit(segmentation: &mut Option<Segmentation>, room: usize) -> bool {
+    match segmentation {
+        Some(it) if it.kind == SegmentKind::Udp => usize::from(it.size) <= room,
+        Some(it) if room > 0 => {
+            it.size = it.size.min(room as u16);
+            true
+        }
+        Some(_) | None => false,
+    }
+}
+
 /// Puts the outer header on, if there is one, and queues.
 #[inline]
 fn finish(
     slot: &mut Slot,
     pool: &mut Pool,
     mut packet: Packet,
+    header_len: usize,
     tunnel: Option<&Tunnel>,
     next_id: &mut u16,
 ) -> Result<(), DropReason> {
-    let mut framing = 0;
+    let segments = packet.segments(header_len);
+    let mut bytes = packet.len() as u64;
     if let Some(tunnel) = tunnel {
         *next_id = next_id.wrapping_add(1);
         if !encapsulate(&mut packet, &tunnel.outer, *next_id) {
             pool.put(packet);
             return Err(DropReason::Malformed);
         }
-        framing = tunnel.outer.link_len();
+        // Each segment repeats its headers, and the tunnel's.
+        let added = tunnel.outer.added() as u64;
+        bytes += segments * added + (segments - 1) * header_len as u64;
     }
-    slot.push(packet, 1, framing);
+    slot.push(packet, segments, bytes);
     Ok(())
 }

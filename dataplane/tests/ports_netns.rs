@@ -633,6 +633,16 @@ fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
     tunnelled.collect()
 }
 
+/// Receives until there are so many bytes of payload behind 60 of headers, in however many packets.
+fn whole(port: &mut impl PacketIo, pool: &mut Pool, bytes: usize) -> Vec<Packet> {
+    let mut packets = Vec::new();
+    eventually("all of it comes", || {
+        packets.append(&mut receive(port, pool, 1));
+        packets.iter().map(|packet| packet.len() - 60).sum::<usize>() >= bytes
+    });
+    packets
+}
+
 #[test]
 fn what_the_kernel_coalesces_comes_with_its_segment_size() {
     inside("what_the_kernel_coalesces_comes_with_its_segment_size", || {
@@ -666,9 +676,8 @@ fn what_the_kernel_coalesces_comes_with_its_segment_size() {
         let frames: Vec<_> = tunnelled_stream(40, SIZE).iter().map(|p| framed(B_MAC, p)).collect();
         eventually("the kernel coalesces", || {
             assert_eq!(transmit(&mut sender, &mut pool, &frames).0, 40);
-            std::thread::sleep(Duration::from_millis(50));
-            let packets = receive(&mut port, &mut pool, 1);
-            let copies = receive(&mut raw, &mut pool, 1);
+            let packets = whole(&mut port, &mut pool, 40 * SIZE);
+            let copies = whole(&mut raw, &mut pool, 40 * SIZE);
             let mut heard = Vec::new();
             let mut coalesced = false;
             assert_eq!(packets.len(), copies.len());

@@ -12,7 +12,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use manx_dataplane::encapsulation::{
     Encapsulation, LinkAddresses, Outer, decapsulate, encapsulate, tunnelled,
 };
-use manx_dataplane::packet::{Packet, Pool};
+use manx_dataplane::offload::segment::segment;
+use manx_dataplane::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::vxlan::VxlanSocket;
 use netns::{Netns, inside, receive};
@@ -102,6 +103,47 @@ fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
         let mut received = receive(&mut port, &mut pool, lens.len());
         let received: Vec<_> = received.iter_mut().map(|packet| inner(packet, NODE1)).collect();
         assert_eq!(received, sent);
+    });
+}
+
+#[test]
+fn a_super_packet_arrives_as_segmentation_cuts_it() {
+    inside("a_super_packet_arrives_as_segmentation_cuts_it", || {
+        let (one, two) = nodes();
+        let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
+        let mut pool = Pool::new(512);
+        let ip = || etherparse::PacketBuilder::ipv4(IN1.octets(), IN2.octets(), 64);
+        let (mut tcp, mut udp) = (Vec::new(), Vec::new());
+        let payload: Vec<u8> = (0..60_000u32).map(|at| (at * 7 / 3) as u8).collect();
+        ip().tcp(7001, 7002, 5, 100).ack(9).psh().write(&mut tcp, &payload).unwrap();
+        ip().udp(7001, 7002).write(&mut udp, &payload).unwrap();
+        let kinds = [(&tcp, SegmentKind::Tcp4), (&udp, SegmentKind::Udp)];
+        // A last one that is shorter, all of one length, and more than one train.
+        for (size, segments) in [(1390, 44), (1000, 60), (250, 240)] {
+            for (bytes, kind) in kinds {
+                let super_packet = |pool: &mut Pool| {
+                    let mut packet = pool.take_filled(bytes).unwrap();
+                    packet.offload = Offload {
+                        checksum: Checksum::Verified,
+                        segmentation: Some(Segmentation { kind, size, ecn: false }),
+                    };
+                    packet
+                };
+                let mut expected = Vec::new();
+                let cut = super_packet(&mut pool);
+                segment(cut, 1450, &mut pool, &mut expected).unwrap();
+                let mut packet = super_packet(&mut pool);
+                assert!(encapsulate(&mut packet, &outer(), 1));
+                let done = sender.transmit(&mut pool, &mut vec![packet]).unwrap();
+                assert_eq!((done.sent, done.refused), (1, 0));
+                let mut received = receive(&mut port, &mut pool, segments);
+                assert_eq!((received.len(), expected.len()), (segments, segments));
+                for (packet, expected) in received.iter_mut().zip(&expected) {
+                    assert_eq!(inner(packet, NODE1), expected.bytes());
+                }
+                received.into_iter().chain(expected).for_each(|packet| pool.put(packet));
+            }
+        }
     });
 }
 

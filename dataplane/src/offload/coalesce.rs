@@ -256,9 +256,9 @@ impl Run {
     fn close(&self, head: &mut Packet) {
         let headers = &self.headers;
         let bytes = head.bytes_mut();
-        headers.write_lengths(bytes);
+        headers.write_lengths(bytes, bytes.len());
         let at = headers.transport + headers.checksum_offset();
-        let partial = fold(headers.pseudo_header(bytes)).to_be_bytes();
+        let partial = fold(headers.pseudo_header(bytes, bytes.len())).to_be_bytes();
         bytes[at..at + 2].copy_from_slice(&partial);
         let ecn = bytes[headers.transport + FLAGS] & CWR != 0;
         head.offload.checksum = Checksum::Partial {

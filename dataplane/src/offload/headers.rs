@@ -91,10 +91,10 @@ impl Headers {
         }
     }
 
-    /// The pseudo-header's sum for the packet as long as it is now.
-    pub(super) fn pseudo_header(&self, bytes: &[u8]) -> u32 {
-        let len = (bytes.len() - self.transport) as u32;
-        sum(self.addresses(bytes)) + u32::from(self.protocol) + (len & 0xffff) + (len >> 16)
+    /// The pseudo-header's sum for a packet of `len` bytes with these headers.
+    pub(super) fn pseudo_header(&self, headers: &[u8], len: usize) -> u32 {
+        let len = (len - self.transport) as u32;
+        sum(self.addresses(headers)) + u32::from(self.protocol) + (len & 0xffff) + (len >> 16)
     }
 
     /// Whether the transport checksum in the packet is right. UDP over IPv4 may have none (RFC 768): that is right.
@@ -103,35 +103,36 @@ impl Headers {
         if self.protocol == UDP && bytes[at..at + 2] == [0; 2] {
             return !self.v6;
         }
-        is_right(self.pseudo_header(bytes) + sum(&bytes[self.transport..]))
+        is_right(self.pseudo_header(bytes, bytes.len()) + sum(&bytes[self.transport..]))
     }
 
-    /// Writes the transport checksum anew.
-    pub(super) fn write_checksum(&self, bytes: &mut [u8]) {
+    /// Writes the transport checksum of a packet anew whose payload may stand elsewhere.
+    pub(super) fn write_checksum(&self, headers: &mut [u8], payload: &[u8]) {
         let at = self.transport + self.checksum_offset();
-        bytes[at..at + 2].fill(0);
-        let mut checksum = finish(self.pseudo_header(bytes) + sum(&bytes[self.transport..]));
+        headers[at..at + 2].fill(0);
+        let pseudo = self.pseudo_header(headers, headers.len() + payload.len());
+        // A transport header is a multiple of two bytes long, so the two sums are of one.
+        let mut checksum = finish(pseudo + sum(&headers[self.transport..]) + sum(payload));
         // RFC 768: a computed zero is sent as all ones, for zero says that there is none.
         if self.protocol == UDP && checksum == 0 {
             checksum = 0xffff;
         }
-        bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        headers[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Makes the lengths and, for IPv4, the header checksum tell the packet's length.
-    pub(super) fn write_lengths(&self, bytes: &mut [u8]) {
-        let len = bytes.len();
+    /// Makes the lengths and, for IPv4, the header checksum tell the length of the packet.
+    pub(super) fn write_lengths(&self, headers: &mut [u8], len: usize) {
         if self.v6 {
-            bytes[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes());
+            headers[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes());
         } else {
-            bytes[2..4].copy_from_slice(&(len as u16).to_be_bytes());
-            bytes[10..12].fill(0);
-            let checksum = finish(sum(&bytes[..self.transport]));
-            bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+            headers[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+            headers[10..12].fill(0);
+            let checksum = finish(sum(&headers[..self.transport]));
+            headers[10..12].copy_from_slice(&checksum.to_be_bytes());
         }
         if self.protocol == UDP {
             let at = self.transport + 4;
-            bytes[at..at + 2].copy_from_slice(&((len - self.transport) as u16).to_be_bytes());
+            headers[at..at + 2].copy_from_slice(&((len - self.transport) as u16).to_be_bytes());
         }
     }
 

@@ -3,7 +3,7 @@
 use super::headers::{CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
 use crate::checksum::complete_partial;
 use crate::fate::DropReason;
-use crate::packet::{Checksum, Packet, Pool, SegmentKind};
+use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
 /// Cuts a packet into segments of at most `mtu` bytes, appended to `out` in order, each with complete checksums. A packet
 /// that is no super-packet passes, its checksum completed. Segment first, then encapsulate: tunnel headers are not
@@ -31,7 +31,7 @@ pub fn segment(
         out.push(packet);
         return Ok(());
     };
-    let cut = match plan(&packet, segmentation.kind, usize::from(segmentation.size), mtu) {
+    let cut = match Cut::of(packet.bytes(), segmentation, packet.offload.checksum, mtu) {
         Ok(cut) => cut,
         Err(reason) => return Err((packet, reason)),
     };
@@ -59,7 +59,8 @@ pub fn segment(
 }
 
 /// How a super-packet falls apart.
-struct Cut {
+#[derive(Debug)]
+pub(crate) struct Cut {
     headers: Headers,
     /// Payload bytes a segment.
     size: usize,
@@ -74,71 +75,98 @@ struct Cut {
     unchecked: bool,
 }
 
-fn plan(packet: &Packet, kind: SegmentKind, size: usize, mtu: usize) -> Result<Cut, DropReason> {
-    let bytes = packet.bytes();
-    let Shape::Whole(headers) = Shape::of(bytes) else { return Err(DropReason::Malformed) };
-    if headers.kind() != kind || size == 0 {
-        return Err(DropReason::Malformed);
-    }
-    let at = headers.transport + headers.checksum_offset();
-    let mut unchecked = false;
-    match packet.offload.checksum {
-        Checksum::Partial { start, offset } => {
-            if usize::from(start) != headers.transport
-                || usize::from(offset) != headers.checksum_offset()
-            {
-                return Err(DropReason::Malformed);
-            }
-        }
-        Checksum::Verified | Checksum::Unverified => {
-            unchecked = headers.protocol == UDP && bytes[at..at + 2] == [0; 2];
-            if packet.offload.checksum == Checksum::Unverified && !headers.verify(bytes) {
-                return Err(DropReason::Malformed);
-            }
-        }
-    }
-    let room = mtu.checked_sub(headers.payload).filter(|&room| room > 0);
-    let Some(room) = room else { return Err(DropReason::TooBig) };
-    let payload = bytes.len() - headers.payload;
-    let tcp = headers.protocol == TCP;
-    if !tcp && size.min(payload) > room {
-        return Err(DropReason::TooBig);
-    }
-    let size = size.min(room);
-    Ok(Cut {
-        headers,
-        size,
-        count: payload.div_ceil(size).max(1),
-        payload,
-        id: if headers.v6 { 0 } else { ipv4_id(bytes) },
-        sequence: if tcp { sequence(bytes, headers.transport) } else { 0 },
-        flags: if tcp { bytes[headers.transport + FLAGS] } else { 0 },
-        unchecked,
-    })
-}
-
 impl Cut {
+    /// Of a super-packet into segments of at most `mtu` bytes; errors as [`segment`]'s.
+    pub(crate) fn of(
+        bytes: &[u8],
+        Segmentation { kind, size, .. }: Segmentation,
+        checksum: Checksum,
+        mtu: usize,
+    ) -> Result<Self, DropReason> {
+        let size = usize::from(size);
+        let Shape::Whole(headers) = Shape::of(bytes) else { return Err(DropReason::Malformed) };
+        if headers.kind() != kind || size == 0 {
+            return Err(DropReason::Malformed);
+        }
+        let at = headers.transport + headers.checksum_offset();
+        let mut unchecked = false;
+        match checksum {
+            Checksum::Partial { start, offset } => {
+                if usize::from(start) != headers.transport
+                    || usize::from(offset) != headers.checksum_offset()
+                {
+                    return Err(DropReason::Malformed);
+                }
+            }
+            Checksum::Verified | Checksum::Unverified => {
+                unchecked = headers.protocol == UDP && bytes[at..at + 2] == [0; 2];
+                if checksum == Checksum::Unverified && !headers.verify(bytes) {
+                    return Err(DropReason::Malformed);
+                }
+            }
+        }
+        let room = mtu.checked_sub(headers.payload).filter(|&room| room > 0);
+        let Some(room) = room else { return Err(DropReason::TooBig) };
+        let payload = bytes.len() - headers.payload;
+        let tcp = headers.protocol == TCP;
+        if !tcp && size.min(payload) > room {
+            return Err(DropReason::TooBig);
+        }
+        let size = size.min(room);
+        Ok(Self {
+            headers,
+            size,
+            count: payload.div_ceil(size).max(1),
+            payload,
+            id: if headers.v6 { 0 } else { ipv4_id(bytes) },
+            sequence: if tcp { sequence(bytes, headers.transport) } else { 0 },
+            flags: if tcp { bytes[headers.transport + FLAGS] } else { 0 },
+            unchecked,
+        })
+    }
+
+    /// How many segments there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of the headers that each segment repeats.
+    pub(crate) fn header_len(&self) -> usize {
+        self.headers.payload
+    }
+
     /// Payload bytes of a segment.
     fn len(&self, index: usize) -> usize {
         self.size.min(self.payload - index * self.size)
     }
 
+    /// The payload of the `index`-th segment, in the super-packet.
+    pub(crate) fn payload<'b>(&self, bytes: &'b [u8], index: usize) -> &'b [u8] {
+        let start = self.headers.payload + index * self.size;
+        &bytes[start..start + self.len(index)]
+    }
+
     /// Makes the `index`-th segment of the super-packet whose bytes are given.
     fn copy(&self, from: &[u8], index: usize, to: &mut Packet) {
-        let start = self.headers.payload;
-        let payload = start + index * self.size;
-        let len = self.len(index);
+        let (start, payload) = (self.headers.payload, self.payload(from, index));
         let room = to.room_mut();
         room[..start].copy_from_slice(&from[..start]);
-        room[start..start + len].copy_from_slice(&from[payload..payload + len]);
+        room[start..start + payload.len()].copy_from_slice(payload);
         self.finish(to, index);
     }
 
     /// Makes a copy of the super-packet's headers, with the segment's payload behind, into the segment.
     fn finish(&self, segment: &mut Packet, index: usize) {
-        let Headers { v6, protocol, transport, payload } = self.headers;
-        segment.set_len(payload + self.len(index));
-        let bytes = segment.bytes_mut();
+        segment.set_len(self.headers.payload + self.len(index));
+        let (headers, payload) = segment.bytes_mut().split_at_mut(self.headers.payload);
+        self.write_headers(headers, payload, index);
+        segment.offload.checksum = Checksum::Verified;
+        segment.offload.segmentation = None;
+    }
+
+    /// Makes a copy of the super-packet's headers those of the `index`-th segment, whose payload may stand elsewhere.
+    pub(crate) fn write_headers(&self, bytes: &mut [u8], payload: &[u8], index: usize) {
+        let Headers { v6, protocol, transport, .. } = self.headers;
         if !v6 {
             let id = self.id.wrapping_add(index as u16);
             bytes[4..6].copy_from_slice(&id.to_be_bytes());
@@ -155,11 +183,9 @@ impl Cut {
             }
             bytes[transport + FLAGS] = flags;
         }
-        self.headers.write_lengths(bytes);
+        self.headers.write_lengths(bytes, bytes.len() + payload.len());
         if !self.unchecked {
-            self.headers.write_checksum(bytes);
+            self.headers.write_checksum(bytes, payload);
         }
-        segment.offload.checksum = Checksum::Verified;
-        segment.offload.segmentation = None;
     }
 }

@@ -113,8 +113,10 @@ impl Template {
             bytes[2..4].copy_from_slice(&len.to_be_bytes());
         }
         let headers = shape(&bytes);
-        headers.write_lengths(&mut bytes);
-        headers.write_checksum(&mut bytes);
+        let len = bytes.len();
+        headers.write_lengths(&mut bytes, len);
+        let (headers_of, payload) = bytes.split_at_mut(headers.payload);
+        headers.write_checksum(headers_of, payload);
         bytes
     }
 }
@@ -144,7 +146,7 @@ fn super_packet(pool: &mut Pool, bytes: &[u8], size: u16) -> Packet {
     let headers = shape(bytes);
     let mut packet = pool.take_filled(bytes).unwrap();
     let at = headers.transport + headers.checksum_offset();
-    let partial = fold(headers.pseudo_header(bytes)).to_be_bytes();
+    let partial = fold(headers.pseudo_header(bytes, bytes.len())).to_be_bytes();
     packet.bytes_mut()[at..at + 2].copy_from_slice(&partial);
     let ecn = headers.protocol == TCP && bytes[headers.transport + FLAGS] & CWR != 0;
     packet.offload = Offload {

@@ -22,6 +22,7 @@ use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind};
 
 /// What a port's far side takes without help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is had or not by itself")]
 pub struct Capabilities {
     /// Packets whose layer-4 checksum is still partial.
     pub partial_checksum: bool,
@@ -29,12 +30,18 @@ pub struct Capabilities {
     pub tcp_segmentation: bool,
     /// UDP super-packets.
     pub udp_segmentation: bool,
+    /// Super-packets behind one outer header, which is repeated with theirs.
+    pub tunnel_segmentation: bool,
 }
 
 impl Capabilities {
-    /// Everything: what TUN of a recent kernel and AF_PACKET on a veth take.
-    pub const ALL: Self =
-        Self { partial_checksum: true, tcp_segmentation: true, udp_segmentation: true };
+    /// What TUN of a recent kernel and AF_PACKET on a veth take.
+    pub const ALL: Self = Self {
+        partial_checksum: true,
+        tcp_segmentation: true,
+        udp_segmentation: true,
+        tunnel_segmentation: false,
+    };
 
     /// Whether a packet in this state may be handed to [`PacketIo::transmit`]. A port refuses any other.
     #[inline]

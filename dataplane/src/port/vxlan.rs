@@ -11,7 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use super::{Capabilities, PacketIo, Received, Transmitted};
 use crate::checksum;
-use crate::packet::{MAX_PACKET, Offload, Packet, Pool};
+use crate::encapsulation::Encapsulation;
+use crate::offload::segment::Cut;
+use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool, Segmentation};
 use crate::sys::socket::{self, set_option};
 use crate::sys::udp_gso::{self, SEGMENTS, Sender, SuperDatagram};
 use crate::wire::ipv4::{self, field};
@@ -21,6 +23,8 @@ use crate::wire::{protocol, put, udp, vxlan};
 const BUFFER: i32 = 8 << 20;
 /// Outer IPv4 and UDP headers.
 const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
+/// All that stands in front of the inner packet.
+const OUTER: usize = Encapsulation::Vxlan { vni: 0 }.header_len();
 /// The longest super-datagram: what one UDP datagram could hold.
 const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
 /// How often a call yields to a full queue before a super-datagram is refused.
@@ -34,6 +38,8 @@ pub struct VxlanSocket {
     /// The super-datagram in `room`, and how much of it has been handed up.
     super_datagram: Option<(SuperDatagram, usize)>,
     sender: Sender,
+    /// Of the segments of a super-datagram.
+    headers: Vec<u8>,
     /// Whether the kernel cuts super-datagrams; if not, each datagram is sent by itself.
     cuts: bool,
 }
@@ -58,6 +64,7 @@ impl VxlanSocket {
             room: vec![0; MAX_PACKET].into_boxed_slice(),
             super_datagram: None,
             sender: Sender::default(),
+            headers: Vec::new(),
             cuts: true,
         })
     }
@@ -81,25 +88,72 @@ impl VxlanSocket {
         true
     }
 
-    /// Sends the first `count` of `packets`, which are a super-datagram.
+    /// Sends `packets`, which are a super-datagram.
     fn send(&mut self, packets: &[Packet]) -> io::Result<()> {
-        let Some((to, tos)) = packets.first().and_then(|first| envelope(first.bytes())) else {
+        let Some(first) = packets.first() else { return Ok(()) };
+        let Some(envelope) = envelope(first.bytes()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let segments = packets.iter().filter_map(|packet| packet.bytes().get(HEADERS..));
-        let mut retries = RETRIES;
-        loop {
-            match self.sender.send(self.fd.as_fd(), to, vxlan::PORT, tos, segments.clone()) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e)
-                    if retries > 0
-                        && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) =>
-                {
-                    retries -= 1;
-                    std::thread::yield_now();
-                }
-                result => return result,
+        let segment = first.len() - HEADERS;
+        retried(|| {
+            self.sender.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, segments.clone())
+        })
+    }
+
+    /// Cuts a super-packet and sends its segments: their headers are written elsewhere, their payload stays where it is.
+    fn send_cut(&mut self, packet: &Packet, segmentation: Segmentation) -> io::Result<()> {
+        let refused = || io::Error::from(io::ErrorKind::InvalidInput);
+        let bytes = packet.bytes();
+        let (Some(envelope), Some(inner)) = (envelope(bytes), bytes.get(OUTER..)) else {
+            return Err(refused());
+        };
+        let checksum = match packet.offload.checksum {
+            Checksum::Partial { start, offset } => {
+                let start = start.checked_sub(OUTER as u16).ok_or_else(refused)?;
+                Checksum::Partial { start, offset }
             }
+            checksum => checksum,
+        };
+        let cut = Cut::of(inner, segmentation, checksum, inner.len()).map_err(|_| refused())?;
+        let repeated = OUTER - HEADERS + cut.header_len();
+        let segment = repeated + cut.payload(inner, 0).len();
+        let most = if self.cuts { SEGMENTS.min(SUPER_DATAGRAM_MAX / segment).max(1) } else { 1 };
+        let template = &bytes[HEADERS..HEADERS + repeated];
+        for first in (0..cut.count()).step_by(most) {
+            let part = first..cut.count().min(first + most);
+            self.headers.clear();
+            for index in part.clone() {
+                let at = self.headers.len();
+                self.headers.extend_from_slice(template);
+                let headers = &mut self.headers[at + OUTER - HEADERS..];
+                cut.write_headers(headers, cut.payload(inner, index), index);
+            }
+            let headers = self.headers.chunks_exact(repeated);
+            let payloads = part.map(|index| cut.payload(inner, index));
+            let pieces = headers.zip(payloads).flat_map(|(headers, payload)| [headers, payload]);
+            retried(|| {
+                self.sender.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, pieces.clone())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends, and yields a few times to a queue that is full.
+fn retried(mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let mut retries = RETRIES;
+    loop {
+        match send() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e)
+                if retries > 0
+                    && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) =>
+            {
+                retries -= 1;
+                std::thread::yield_now();
+            }
+            result => return result,
         }
     }
 }
@@ -137,13 +191,18 @@ impl PacketIo for VxlanSocket {
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
         let mut transmitted = Transmitted::default();
         let mut at = 0;
-        while at < packets.len() {
-            let count = if self.cuts { super_datagram_of(&packets[at..]) } else { 1 };
-            match self.send(&packets[at..at + count]) {
+        while let Some(packet) = packets.get(at) {
+            let (count, sent) = if let Some(segmentation) = packet.offload.segmentation {
+                (1, self.send_cut(packet, segmentation))
+            } else {
+                let count = if self.cuts { super_datagram_of(&packets[at..]) } else { 1 };
+                (count, self.send(&packets[at..at + count]))
+            };
+            match sent {
                 Ok(()) => transmitted.sent += count,
                 // The device cannot, or the kernel is older than its promise: one by one from now on.
                 Err(e)
-                    if count > 1 && matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL)) =>
+                    if self.cuts && matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL)) =>
                 {
                     self.cuts = false;
                     continue;
@@ -157,7 +216,7 @@ impl PacketIo for VxlanSocket {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        Capabilities { tunnel_segmentation: true, ..Capabilities::default() }
     }
 
     fn descriptor(&self) -> Option<RawFd> {
@@ -178,7 +237,7 @@ fn super_datagram_of(packets: &[Packet]) -> usize {
     let mut count = 1;
     while count < most {
         let next = &packets[count];
-        if next.len() > len || envelope(next.bytes()) != to {
+        if next.offload.segmentation.is_some() || next.len() > len || envelope(next.bytes()) != to {
             break;
         }
         count += 1;

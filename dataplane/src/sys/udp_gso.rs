@@ -97,9 +97,12 @@ pub fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<SuperDatagram>
     Ok(super_datagram)
 }
 
+/// Pieces of a super-datagram: each datagram's headers and its payload, which may stand apart.
+const PIECES: usize = 2 * SEGMENTS;
+
 /// The arrays for sending, made once.
 pub struct Sender {
-    vectors: [libc::iovec; SEGMENTS],
+    vectors: [libc::iovec; PIECES],
 }
 
 // SAFETY: the pointers are written before each system call and read by the kernel during it; between calls nobody follows
@@ -108,33 +111,31 @@ unsafe impl Send for Sender {}
 
 impl Default for Sender {
     fn default() -> Self {
-        Self { vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; SEGMENTS] }
+        Self { vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PIECES] }
     }
 }
 
 impl Sender {
-    /// Sends `segments` (at most [`SEGMENTS`]) to `to`, as datagrams of the first one's length; only the last may be shorter. `tos` is
-    /// DSCP and ECN of each. Never waits.
+    /// Sends the bytes of `pieces` (at most two for each of [`SEGMENTS`] datagrams), one behind the other, to `to`, as datagrams of
+    /// `segment` bytes; only the last may be shorter. `tos` is DSCP and ECN of each. Never waits.
     ///
     /// Errors: `WouldBlock`, `ENOBUFS` when there is no room; `EMSGSIZE` when a datagram exceeds the link's MTU; `EIO` or
     /// `EINVAL` where the kernel cannot cut.
     pub fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
-        to: Ipv4Addr,
+        (to, tos): (Ipv4Addr, u8),
         port: u16,
-        tos: u8,
-        segments: impl Iterator<Item = &'a [u8]>,
+        segment: usize,
+        pieces: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<()> {
-        let mut count = 0;
-        for (vector, segment) in self.vectors.iter_mut().zip(segments) {
-            *vector = libc::iovec {
-                iov_base: segment.as_ptr().cast_mut().cast(),
-                iov_len: segment.len(),
-            };
+        let (mut count, mut len) = (0, 0);
+        for (vector, piece) in self.vectors.iter_mut().zip(pieces) {
+            let iov_base = piece.as_ptr().cast_mut().cast();
+            *vector = libc::iovec { iov_base, iov_len: piece.len() };
             count += 1;
+            len += piece.len();
         }
-        let size = self.vectors[0].iov_len as u16;
         let mut destination = libc::sockaddr_in {
             sin_family: libc::AF_INET as u16,
             sin_port: port.to_be(),
@@ -161,13 +162,13 @@ impl Sender {
             (*first).cmsg_type = libc::IP_TOS;
             (*first).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as c_uint) as _;
             ptr::write_unaligned(libc::CMSG_DATA(first).cast(), c_int::from(tos));
-            if count > 1 {
+            if len > segment {
                 message.msg_controllen = (mark + room_of(size_of::<u16>())) as _;
                 let second: *mut libc::cmsghdr = first.cast::<u8>().add(mark).cast();
                 (*second).cmsg_level = libc::SOL_UDP;
                 (*second).cmsg_type = libc::UDP_SEGMENT;
                 (*second).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as c_uint) as _;
-                ptr::write_unaligned(libc::CMSG_DATA(second).cast(), size);
+                ptr::write_unaligned(libc::CMSG_DATA(second).cast(), segment as u16);
             }
         }
         // SAFETY: the message points to an address, `count` vectors over borrowed bytes and two control messages; all live
