@@ -26,7 +26,7 @@ use crate::import::{Cluster, Overlay};
 use crate::interfaces::Interfaces;
 use crate::topology::Topology;
 
-pub use follow::Left;
+pub use follow::FollowUp;
 use ways::Ways;
 
 /// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).

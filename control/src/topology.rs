@@ -13,7 +13,7 @@ use crate::manifest::object::EncapsulationMode;
 
 /// Where a prefix leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leads {
+pub enum Route {
     /// A block of this node: only its endpoints are reachable in it.
     Local,
     /// An address of this node itself.
@@ -68,7 +68,7 @@ pub struct Desired {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
     /// Prefixes and where they lead.
-    pub prefixes: BTreeMap<IpNet, Leads>,
+    pub prefixes: BTreeMap<IpNet, Route>,
     /// This node's blocks: where its pods' addresses come from.
     pub blocks: Vec<IpNet>,
     /// The node's own address of each block ([`ipam::tunnel_address`]), for its traffic to remote pods.
@@ -88,9 +88,9 @@ pub struct Topology {
 impl Topology {
     /// The far ends of the tunnels that packets leave by, in order.
     pub fn receivers(&self) -> BTreeSet<Peer> {
-        let tunnel = |leads: &Leads| match leads {
-            Leads::Tunnel(peer) => Some(*peer),
-            Leads::Local | Leads::Node | Leads::Direct(_) | Leads::Nowhere | Leads::World => None,
+        let tunnel = |route: &Route| match route {
+            Route::Tunnel(peer) => Some(*peer),
+            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere | Route::World => None,
         };
         self.prefixes.values().filter_map(tunnel).collect()
     }
@@ -120,14 +120,14 @@ impl Topology {
         let source = |block: &IpNet| {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
-        let way = |(block, leads): (&IpNet, &Leads)| match *leads {
-            Leads::Local | Leads::Nowhere => Some((*block, Way::Manx { source: None })),
-            Leads::Tunnel(_) => Some((*block, Way::Manx { source: source(block) })),
-            Leads::Direct(address) => Some((*block, Way::Node { address })),
-            Leads::Node | Leads::World => None,
+        let way = |(block, route): (&IpNet, &Route)| match *route {
+            Route::Local | Route::Nowhere => Some((*block, Way::Manx { source: None })),
+            Route::Tunnel(_) => Some((*block, Way::Manx { source: source(block) })),
+            Route::Direct(address) => Some((*block, Way::Node { address })),
+            Route::Node | Route::World => None,
         };
         let own =
-            |(prefix, leads): (&IpNet, &Leads)| (*leads == Leads::Node).then_some(prefix.addr());
+            |(prefix, route): (&IpNet, &Route)| (*route == Route::Node).then_some(prefix.addr());
         Desired {
             addresses: self.tunnel_addresses.clone(),
             blocks: self.prefixes.iter().filter_map(way).collect(),
@@ -191,10 +191,10 @@ fn pool<'a>(cluster: &'a Cluster, block: &IpNet) -> Option<&'a Pool> {
 /// How `remote`'s `block` is reached from `here`, as its pool says. Outside of all pools: nowhere. Calico would send it
 /// unencapsulated; but then a pool that is removed while its blocks are in use would put what its tunnels carried on the
 /// bare underlay, and would let whoever is there speak as its pods.
-fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Leads {
+fn route_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Route {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
-    let Some(next_hop) = address(block.addr().is_ipv4()) else { return Leads::Nowhere };
-    let Some(pool) = pool(cluster, block) else { return Leads::Nowhere };
+    let Some(next_hop) = address(block.addr().is_ipv4()) else { return Route::Nowhere };
+    let Some(pool) = pool(cluster, block) else { return Route::Nowhere };
     let encapsulate = match pool.mode {
         EncapsulationMode::Never => false,
         EncapsulationMode::Always => true,
@@ -204,11 +204,11 @@ fn leads_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Lea
     };
     match next_hop {
         IpAddr::V4(address) if encapsulate => {
-            Leads::Tunnel(Peer { address, overlay: pool.overlay })
+            Route::Tunnel(Peer { address, overlay: pool.overlay })
         }
         // Only VXLAN can be asked for, and there is none: what a tunnel should carry does not go without.
-        IpAddr::V6(_) if encapsulate => Leads::Nowhere,
-        direct => Leads::Direct(direct),
+        IpAddr::V6(_) if encapsulate => Route::Nowhere,
+        direct => Route::Direct(direct),
     }
 }
 
@@ -236,9 +236,9 @@ fn senders(cluster: &Cluster, name: &str, here: &Node) -> BTreeSet<Peer> {
     let others = cluster.nodes.iter().filter(|(other, _)| *other != name);
     others
         .flat_map(|(_, remote)| here.pod_cidrs.iter().map(move |block| (remote, block)))
-        .filter_map(|(remote, block)| match leads_to(cluster, remote, here, block) {
-            Leads::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
-            Leads::Local | Leads::Node | Leads::Direct(_) | Leads::Nowhere | Leads::World => None,
+        .filter_map(|(remote, block)| match route_to(cluster, remote, here, block) {
+            Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
+            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere | Route::World => None,
         })
         .collect()
 }
@@ -265,25 +265,25 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     }
     let contested = contested(cluster, name)?;
     let mut prefixes = BTreeMap::from([
-        (IpNet::V4(ipnet::Ipv4Net::default()), Leads::World),
-        (IpNet::V6(ipnet::Ipv6Net::default()), Leads::World),
+        (IpNet::V4(ipnet::Ipv4Net::default()), Route::World),
+        (IpNet::V6(ipnet::Ipv6Net::default()), Route::World),
     ]);
-    prefixes.extend(cluster.pools.iter().map(|pool| (pool.cidr.trunc(), Leads::Nowhere)));
+    prefixes.extend(cluster.pools.iter().map(|pool| (pool.cidr.trunc(), Route::Nowhere)));
     let mut unpooled = BTreeMap::new();
     for (other, remote) in cluster.nodes.iter().filter(|(other, _)| *other != name) {
         for block in &remote.pod_cidrs {
-            prefixes.insert(block.trunc(), leads_to(cluster, here, remote, block));
+            prefixes.insert(block.trunc(), route_to(cluster, here, remote, block));
             if pool(cluster, block).is_none() {
                 unpooled.insert(block.trunc(), other.clone());
             }
         }
     }
-    prefixes.extend(contested.into_iter().map(|block| (block, Leads::Nowhere)));
-    prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Leads::Local)));
+    prefixes.extend(contested.into_iter().map(|block| (block, Route::Nowhere)));
+    prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Route::Local)));
     let tunnel_addresses: Vec<IpAddr> =
         here.pod_cidrs.iter().copied().filter_map(ipam::tunnel_address).collect();
     let own = here.internal_ips.iter().chain(&tunnel_addresses);
-    prefixes.extend(own.map(|ip| (IpNet::from(*ip), Leads::Node)));
+    prefixes.extend(own.map(|ip| (IpNet::from(*ip), Route::Node)));
     let vxlan_macs = cluster
         .nodes
         .values()
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(last.interfaces("a", "eth0").native(&cluster.model), Some("uplink"));
     }
 
-    fn leads(ipip: EncapsulationMode, prefix: &str) -> Leads {
+    fn route(ipip: EncapsulationMode, prefix: &str) -> Route {
         topology(&cluster(ipip), "a").unwrap().prefixes[&prefix.parse::<IpNet>().unwrap()]
     }
 
@@ -360,14 +360,14 @@ mod tests {
     fn the_mode_of_the_pool_decides_how_a_remote_block_is_reached() {
         let near: Ipv4Addr = "172.18.0.3".parse().unwrap();
         let far: Ipv4Addr = "172.19.0.4".parse().unwrap();
-        let by_ipip = |address| Leads::Tunnel(Peer { address, overlay: Overlay::Ipip });
-        assert_eq!(leads(EncapsulationMode::Always, "10.244.2.0/24"), by_ipip(near));
-        assert_eq!(leads(EncapsulationMode::Never, "10.244.3.0/24"), Leads::Direct(far.into()));
+        let by_ipip = |address| Route::Tunnel(Peer { address, overlay: Overlay::Ipip });
+        assert_eq!(route(EncapsulationMode::Always, "10.244.2.0/24"), by_ipip(near));
+        assert_eq!(route(EncapsulationMode::Never, "10.244.3.0/24"), Route::Direct(far.into()));
         assert_eq!(
-            leads(EncapsulationMode::CrossSubnet, "10.244.2.0/24"),
-            Leads::Direct(near.into())
+            route(EncapsulationMode::CrossSubnet, "10.244.2.0/24"),
+            Route::Direct(near.into())
         );
-        assert_eq!(leads(EncapsulationMode::CrossSubnet, "10.244.3.0/24"), by_ipip(far));
+        assert_eq!(route(EncapsulationMode::CrossSubnet, "10.244.3.0/24"), by_ipip(far));
     }
 
     #[test]
@@ -389,10 +389,10 @@ mod tests {
 
     #[test]
     fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
-        assert_eq!(leads(EncapsulationMode::Always, "10.244.0.0/16"), Leads::Nowhere);
-        assert_eq!(leads(EncapsulationMode::Always, "10.244.1.0/24"), Leads::Local);
-        assert_eq!(leads(EncapsulationMode::Always, "10.244.1.1/32"), Leads::Node);
-        assert_eq!(leads(EncapsulationMode::Always, "172.18.0.2/32"), Leads::Node);
+        assert_eq!(route(EncapsulationMode::Always, "10.244.0.0/16"), Route::Nowhere);
+        assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/24"), Route::Local);
+        assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
+        assert_eq!(route(EncapsulationMode::Always, "172.18.0.2/32"), Route::Node);
     }
 
     #[test]
@@ -414,10 +414,10 @@ mod tests {
         cluster.pools.push(inner);
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
         for _ in 0..2 {
-            let leads = topology(&cluster, "a").unwrap().prefixes[&block];
+            let route = topology(&cluster, "a").unwrap().prefixes[&block];
             assert_eq!(
-                leads,
-                Leads::Tunnel(Peer {
+                route,
+                Route::Tunnel(Peer {
                     address: "172.18.0.3".parse().unwrap(),
                     overlay: Overlay::Ipip
                 })
@@ -445,7 +445,7 @@ mod tests {
         let pool = cluster.pools.pop().unwrap();
         let seen = topology(&cluster, "a").unwrap();
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
-        assert_eq!(seen.prefixes[&block], Leads::Nowhere);
+        assert_eq!(seen.prefixes[&block], Route::Nowhere);
         // Nor by the node's own routes.
         assert!(seen.host().blocks.contains(&(block, Way::Manx { source: None })));
         let problems: Vec<String> = seen.problems().collect();
@@ -454,12 +454,12 @@ mod tests {
 
         let half = Pool { cidr: "10.244.2.0/25".parse().unwrap(), ..pool.clone() };
         cluster.pools.push(half);
-        assert_eq!(topology(&cluster, "a").unwrap().prefixes[&block], Leads::Nowhere);
+        assert_eq!(topology(&cluster, "a").unwrap().prefixes[&block], Route::Nowhere);
         cluster.pools.push(pool);
         let seen = topology(&cluster, "a").unwrap();
         assert_eq!(
             seen.prefixes[&block],
-            Leads::Tunnel(Peer { address: "172.18.0.3".parse().unwrap(), overlay: Overlay::Ipip })
+            Route::Tunnel(Peer { address: "172.18.0.3".parse().unwrap(), overlay: Overlay::Ipip })
         );
         assert_eq!(seen.problems().count(), 0);
     }
@@ -498,8 +498,8 @@ mod tests {
             assert_eq!(cluster.problems.len(), 1, "{claimed}");
             let seen = topology(&cluster, "node-0").unwrap();
             for block in &blocks[1..] {
-                let leads = seen.prefixes[&block.parse::<IpNet>().unwrap()];
-                assert_eq!(leads, Leads::Nowhere, "{block} of {claimed}");
+                let route = seen.prefixes[&block.parse::<IpNet>().unwrap()];
+                assert_eq!(route, Route::Nowhere, "{block} of {claimed}");
             }
             for name in ["node-1", "node-2"] {
                 let error = topology(&cluster, name).unwrap_err();

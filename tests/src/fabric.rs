@@ -14,7 +14,7 @@ use manx::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
 use manx::interfaces::Interfaces;
 use manx::manifest::object::EncapsulationMode;
 use manx::store::Contents;
-use manx::topology::{Leads, Peer, topology};
+use manx::topology::{Peer, Route, topology};
 use manx_dataplane::counters::{PortCounters, WorkerCounters};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowEntry;
@@ -289,14 +289,14 @@ impl Fabric {
         let mut topology = topology(&self.cluster, NODES[node]).unwrap();
         for (at, other) in self.nodes.iter().enumerate() {
             for ip in other.locals.values().flat_map(|local| &local.addresses) {
-                let leads = match ip {
-                    _ if at == node => Leads::Local,
+                let route = match ip {
+                    _ if at == node => Route::Local,
                     IpAddr::V4(_) => {
-                        Leads::Tunnel(Peer { address: UNDERLAY[at], overlay: self.overlay })
+                        Route::Tunnel(Peer { address: UNDERLAY[at], overlay: self.overlay })
                     }
-                    IpAddr::V6(_) => Leads::Direct(underlay_v6(at)),
+                    IpAddr::V6(_) => Route::Direct(underlay_v6(at)),
                 };
-                topology.prefixes.insert((*ip).into(), leads);
+                topology.prefixes.insert((*ip).into(), route);
             }
         }
         let underlay = Underlay {

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use manx::calc::{Calculation, Inputs, Left, Local, Underlay};
+use manx::calc::{Calculation, FollowUp, Inputs, Local, Underlay};
 use manx::import::{Cluster, import_for};
 use manx::interfaces::Interfaces;
 use manx::manifest;
@@ -205,7 +205,7 @@ fn measure() -> Result<(), Failure> {
             let start = Instant::now();
             let left =
                 node.calculation.follow(&tables.image, &mut node.cluster, &contents, &changes);
-            if left != Left::Nothing(1) {
+            if left != FollowUp::Nothing(1) {
                 tables = node.tables();
                 anew += 1;
             }
@@ -227,7 +227,7 @@ fn measure() -> Result<(), Failure> {
         let (left, time) = timed(|| {
             node.calculation.follow(&tables.image, &mut node.cluster, &contents, &changes)
         });
-        if left != Left::Tables {
+        if left != FollowUp::Tables {
             return Err(format!("a policy took {left:?}, expected new tables").into());
         }
         followed.push(time);

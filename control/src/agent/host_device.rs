@@ -17,7 +17,7 @@ pub const NAME: &str = "manx0";
 
 /// What [`HostDevice::reconcile`] changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Changes {
+pub struct Reconciled {
     /// Routes set.
     pub set: Vec<Route>,
     /// Routes removed.
@@ -80,7 +80,7 @@ impl HostDevice {
 
     /// Makes the node's addresses on `manx0` and its routes to pods what they shall be, and touches no others. Doing it
     /// again changes nothing.
-    pub fn reconcile(&self, desired: &Desired) -> Result<Changes, Error> {
+    pub fn reconcile(&self, desired: &Desired) -> Result<Reconciled, Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             // Manx cannot tell by a source whether the node speaks or somebody beyond it, and what NAT makes of others'
             // packets on the way does come from the node: so before that, where a packet comes in.
@@ -128,8 +128,8 @@ impl HostDevice {
         &self,
         netlink: &Netlink,
         desired: &Desired,
-    ) -> Result<Changes, netlink::Error> {
-        let mut changes = Changes::default();
+    ) -> Result<Reconciled, netlink::Error> {
+        let mut changes = Reconciled::default();
         let mut wanted = BTreeSet::new();
         for (block, way) in &desired.blocks {
             match *way {

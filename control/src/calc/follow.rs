@@ -6,12 +6,12 @@ use manx_policy_compiler::model::Model;
 use manx_policy_compiler::update::PodChange;
 
 use super::Calculation;
-use crate::import::{Change, Cluster};
+use crate::import::{Cluster, Effect};
 use crate::store::{Changes, Contents};
 
 /// What is left to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum FollowUp {
     /// Nothing: the cluster and the image in use say what the objects say. How many pods changed in the image.
     Nothing(u64),
     /// The cluster says what the objects say; tables are to be made of it. The topology is as it was.
@@ -28,27 +28,27 @@ impl Calculation {
         cluster: &mut Cluster,
         contents: &Contents,
         changes: &Changes,
-    ) -> Left {
-        let Changes::Objects(objects) = changes else { return Left::Import };
+    ) -> FollowUp {
+        let Changes::Objects(objects) = changes else { return FollowUp::Import };
         let (mut pods, mut tables) = (0, false);
         for (key, before) in objects {
             let Some(change) = cluster.follow(contents, key, before.as_ref()) else {
-                return Left::Import;
+                return FollowUp::Import;
             };
             // Once the image has missed a change it cannot take in another.
             match change {
-                Change::Nothing => {}
+                Effect::Nothing => {}
                 change if !tables && self.change_in_place(image, &cluster.model, &change) => {
                     pods += 1;
                 }
                 _ => tables = true,
             }
         }
-        if tables { Left::Tables } else { Left::Nothing(pods) }
+        if tables { FollowUp::Tables } else { FollowUp::Nothing(pods) }
     }
 
-    fn change_in_place(&mut self, image: &Image, model: &Model, change: &Change) -> bool {
-        let Change::Pod { name, before, after } = change else { return false };
+    fn change_in_place(&mut self, image: &Image, model: &Model, effect: &Effect) -> bool {
+        let Effect::Pod { name, before, after } = effect else { return false };
         let change = PodChange { name, before: before.as_deref(), after: after.as_deref() };
         self.compiler.update(image, model, change)
     }

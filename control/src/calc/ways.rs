@@ -11,7 +11,7 @@ use manx_policy_compiler::prefix_map::PrefixMap;
 
 use super::{Inputs, Underlay, VNI, encapsulation};
 use crate::import::Overlay;
-use crate::topology::{Leads, Peer, Topology};
+use crate::topology::{Peer, Route, Topology};
 
 /// See the module.
 #[derive(Debug)]
@@ -113,15 +113,15 @@ impl Ways {
     }
 
     fn routes(&self, inputs: &Inputs<'_>, attached: &[(IpAddr, u32)]) -> BTreeMap<IpNet, Via> {
-        let via = |leads: &Leads| match leads {
-            Leads::Local => Via::Unreachable,
-            Leads::Node => Via::Node,
-            Leads::Direct(_) | Leads::World => Via::Host,
-            Leads::Tunnel(peer) => self.tunnel_index(*peer).map_or(Via::NoRoute, Via::Tunnel),
-            Leads::Nowhere => Via::NoRoute,
+        let via = |route: &Route| match route {
+            Route::Local => Via::Unreachable,
+            Route::Node => Via::Node,
+            Route::Direct(_) | Route::World => Via::Host,
+            Route::Tunnel(peer) => self.tunnel_index(*peer).map_or(Via::NoRoute, Via::Tunnel),
+            Route::Nowhere => Via::NoRoute,
         };
         let mut routes: BTreeMap<_, _> =
-            inputs.topology.prefixes.iter().map(|(net, leads)| (*net, via(leads))).collect();
+            inputs.topology.prefixes.iter().map(|(net, route)| (*net, via(route))).collect();
         let attached =
             attached.iter().map(|(address, index)| (IpNet::from(*address), Via::Endpoint(*index)));
         routes.extend(attached);

@@ -16,7 +16,7 @@ use crate::store::{Contents, Stored};
 
 /// What an object's change means for policy. None of these changes a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum Effect {
     /// Nothing.
     Nothing,
     /// A pod came, went or changed as an endpoint.
@@ -40,7 +40,7 @@ impl Cluster {
         contents: &Contents,
         key: &ObjectKey,
         before: Option<&Stored>,
-    ) -> Option<Change> {
+    ) -> Option<Effect> {
         let now = contents.objects.get(key);
         // The order of the problems, and where they are, is the whole import's.
         if self.problems.iter().any(|problem| problem.object.as_ref() == Some(key)) {
@@ -48,7 +48,7 @@ impl Cluster {
         }
         let [before, state] = [before, now].map(|stored| stored.map(|stored| &stored.state));
         if before == state {
-            return Some(Change::Nothing);
+            return Some(Effect::Nothing);
         }
         let broken = |state: Option<&State>| matches!(state, Some(State::Invalid(_)));
         if broken(before) || broken(state) || !self.keeps_namespace(contents, key) {
@@ -56,7 +56,7 @@ impl Cluster {
         }
         match key.kind {
             Kind::Pod => self.follow_pod(contents, key, state),
-            Kind::Service => Some(Change::Nothing),
+            Kind::Service => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.follow_slice(contents, key, [before, state])),
             kind if kind.enforced_policy() || kind.staged() => {
                 self.follow_policy(contents, key, now)
@@ -87,7 +87,7 @@ impl Cluster {
         contents: &Contents,
         key: &ObjectKey,
         state: Option<&State>,
-    ) -> Option<Change> {
+    ) -> Option<Effect> {
         let name = ObjectName::new(&key.namespace, &key.name);
         let pod = match state {
             Some(State::Valid(object)) => match &**object {
@@ -107,7 +107,7 @@ impl Cluster {
     }
 
     /// Takes in what a pod is now, or that it is gone. What stays as it is, is not touched.
-    pub(super) fn put_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Change {
+    pub(super) fn put_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Effect {
         let pod = pod.filter(|pod| member::takes_part(pod));
         match pod.and_then(|pod| pod.node_name.clone()) {
             Some(node) => self.pods_by_node.insert(name.clone(), node),
@@ -116,13 +116,13 @@ impl Cluster {
         let before = self.model.endpoints.get(&name).cloned();
         let after = pod.and_then(member::endpoint).map(Arc::new);
         if before == after {
-            return Change::Nothing;
+            return Effect::Nothing;
         }
         match &after {
             Some(after) => self.model.endpoints.insert(name.clone(), Arc::clone(after)),
             None => self.model.endpoints.remove(&name),
         };
-        Change::Pod { name, before, after }
+        Effect::Pod { name, before, after }
     }
 
     fn follow_policy(
@@ -130,7 +130,7 @@ impl Cluster {
         contents: &Contents,
         key: &ObjectKey,
         now: Option<&Stored>,
-    ) -> Option<Change> {
+    ) -> Option<Effect> {
         let name = policy_name(key)?;
         let before = self.model.policies.remove(&name);
         let problems = self.problems.len();
@@ -141,7 +141,7 @@ impl Cluster {
             return None;
         }
         let after = self.model.policies.get(&name);
-        Some(if before.as_ref() == after { Change::Nothing } else { Change::Policy })
+        Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
     /// Of a slice that changes its service both are others.
     fn follow_slice(
@@ -149,8 +149,8 @@ impl Cluster {
         contents: &Contents,
         key: &ObjectKey,
         states: [Option<&State>; 2],
-    ) -> Change {
-        let mut change = Change::Nothing;
+    ) -> Effect {
+        let mut effect = Effect::Nothing;
         let services = states.map(|state| slice(state?)?.service.as_deref());
         for service in services.into_iter().flatten().collect::<BTreeSet<_>>() {
             let slices = contents.of_kind_in(Kind::EndpointSlice, &key.namespace);
@@ -168,10 +168,10 @@ impl Cluster {
                 self.model.services.insert(name.clone(), Arc::new(now));
             }
             if is_named(&self.model, &name) {
-                change = Change::Policy;
+                effect = Effect::Policy;
             }
         }
-        change
+        effect
     }
 }
 

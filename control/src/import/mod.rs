@@ -35,7 +35,7 @@ use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
 
-pub use follow::Change;
+pub use follow::Effect;
 pub use network::{Node, Overlay, Pool};
 pub use overlap::Overlap;
 

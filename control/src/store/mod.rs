@@ -32,7 +32,7 @@ use crate::manifest::{Entry, Invalid, State};
 
 pub use file::STANDS;
 use file::{File, Moment, Refreshed, Said};
-pub use watch::{Change, Watcher};
+pub use watch::{WakeUp, Watcher};
 
 /// A directory of manifests, the last good state of each, and the objects that they define together.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::file::Moment;
-use super::{Change, Contents, STANDS, Store, Watcher};
+use super::{Contents, STANDS, Store, WakeUp, Watcher};
 use crate::manifest::State;
 use crate::manifest::object::{Kind, Object, ObjectKey, Subject};
 use crate::manifest::problem::{Problem, Severity};
@@ -403,10 +403,10 @@ fn a_watcher_tells_of_a_change_soon_and_looks_again_when_nothing_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let mut watcher = Watcher::new(directory.path());
     put(directory.path(), "a.yaml", &namespace("a", "x"));
-    assert_eq!(runtime.block_on(watcher.changed()), Change::Event);
+    assert_eq!(runtime.block_on(watcher.changed()), WakeUp::Event);
     let missing = directory.path().join("missing");
     let mut watcher = Watcher::new(&missing);
-    assert_eq!(runtime.block_on(watcher.changed()), Change::Rescan);
+    assert_eq!(runtime.block_on(watcher.changed()), WakeUp::Rescan);
 }
 
 #[test]
@@ -424,5 +424,5 @@ fn a_watcher_whose_future_is_dropped_again_and_again_still_tells() {
         }
         None
     });
-    assert_eq!(told, Some(Change::Event));
+    assert_eq!(told, Some(WakeUp::Event));
 }

@@ -17,7 +17,7 @@ const RESCAN: Duration = Duration::from_secs(3);
 
 /// Why a [`Watcher`] woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum WakeUp {
     /// Something in the directory changed.
     Event,
     /// Nothing was heard for a while; look anyway.
@@ -75,7 +75,7 @@ impl Watcher {
     }
 
     /// Waits until the directory may have changed, at most 3 s. Dropping the future loses nothing.
-    pub async fn changed(&mut self) -> Change {
+    pub async fn changed(&mut self) -> WakeUp {
         loop {
             let due = match self.burst {
                 Some(Burst { first, last }) => (last + DEBOUNCE).min(first + DEBOUNCE_AT_MOST),
@@ -106,8 +106,8 @@ impl Watcher {
         self.rescan = self.rescan.min(Instant::now() + delay);
     }
 
-    fn report(&mut self) -> Change {
+    fn report(&mut self) -> WakeUp {
         self.rescan = Instant::now() + RESCAN;
-        if self.burst.take().is_some() { Change::Event } else { Change::Rescan }
+        if self.burst.take().is_some() { WakeUp::Event } else { WakeUp::Rescan }
     }
 }

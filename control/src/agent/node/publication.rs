@@ -9,7 +9,7 @@ use manx_dataplane::worker::Command;
 use super::super::fault::Fault;
 use super::super::uplink::{self, NextHops};
 use super::Agent;
-use crate::calc::{Inputs, Left};
+use crate::calc::{FollowUp, Inputs};
 use crate::import::{Cluster, Overlay, import_for};
 use crate::topology;
 
@@ -21,14 +21,14 @@ impl Agent {
         let (contents, image) = (self.store.contents(), &self.tables.image);
         let left = match self.verifier {
             None => self.calculation.follow(image, &mut self.cluster, contents, &changes),
-            Some(_) => Left::Import,
+            Some(_) => FollowUp::Import,
         };
         match left {
-            Left::Nothing(pods) => self.changed_in_place += pods,
-            Left::Tables => self.publish(),
-            Left::Import => self.learn(import_for(contents, &self.name)),
+            FollowUp::Nothing(pods) => self.changed_in_place += pods,
+            FollowUp::Tables => self.publish(),
+            FollowUp::Import => self.learn(import_for(contents, &self.name)),
         }
-        left == Left::Import
+        left == FollowUp::Import
     }
 
     /// Takes in what the objects mean now. What cannot be used leaves the last topology in force.

@@ -248,15 +248,15 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                 let contents = store.contents();
                 let left = calculation.follow(&image, &mut cluster, contents, &changes);
                 let count = match left {
-                    Left::Nothing(_) => &in_place,
-                    Left::Tables => &tables,
-                    Left::Import => {
+                    FollowUp::Nothing(_) => &in_place,
+                    FollowUp::Tables => &tables,
+                    FollowUp::Import => {
                         cluster = import_for(contents, NODE);
                         &import
                     }
                 };
                 count.set(count.get() + 1);
-                if !matches!(left, Left::Nothing(_)) {
+                if !matches!(left, FollowUp::Nothing(_)) {
                     image = calculation.compiler.compile(&cluster.model, &local);
                 }
                 let mut store = Store::new(directory.path());
@@ -294,7 +294,7 @@ impl Followed {
     }
 
     #[track_caller]
-    fn to(&mut self, objects: &[(&'static str, usize)]) -> Left {
+    fn to(&mut self, objects: &[(&'static str, usize)]) -> FollowUp {
         let before = std::mem::replace(&mut self.contents, contents(objects));
         let keys = before.objects.keys().chain(self.contents.objects.keys());
         let differ = keys.filter(|key| before.objects.get(key) != self.contents.objects.get(key));
@@ -302,10 +302,10 @@ impl Followed {
         let changes = Changes::Objects(changes);
         let Self { contents, cluster, calculation, image } = self;
         let left = calculation.follow(image, cluster, contents, &changes);
-        if left == Left::Import {
+        if left == FollowUp::Import {
             *cluster = import_for(contents, NODE);
         }
-        if !matches!(left, Left::Nothing(_)) {
+        if !matches!(left, FollowUp::Nothing(_)) {
             *image = calculation.compiler.compile(&cluster.model, &local());
         }
         let fresh = Compiler::new().compile(&cluster.model, &local());
@@ -329,21 +329,21 @@ fn local() -> BTreeSet<ObjectName> {
 
 /// What one object takes where there are others.
 #[track_caller]
-fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> Left {
+fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> FollowUp {
     Followed::from(others).to(&[others, &[object]].concat())
 }
 
 #[test]
 fn an_object_takes_as_much_as_rests_on_it() {
-    assert_eq!(left(&[("namespace-a", 0)], ("twice", 0)), Left::Nothing(1));
-    assert_eq!(left(&[("namespace-a", 2)], ("twice", 0)), Left::Import);
-    assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), Left::Tables);
-    assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), Left::Import);
-    assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), Left::Nothing(0));
-    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), Left::Tables);
-    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), Left::Nothing(0));
+    assert_eq!(left(&[("namespace-a", 0)], ("twice", 0)), FollowUp::Nothing(1));
+    assert_eq!(left(&[("namespace-a", 2)], ("twice", 0)), FollowUp::Import);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), FollowUp::Tables);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), FollowUp::Import);
+    assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), FollowUp::Nothing(0));
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), FollowUp::Tables);
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), FollowUp::Nothing(0));
     // Its namespace begins with it.
-    assert_eq!(left(&[], ("twice", 0)), Left::Import);
+    assert_eq!(left(&[], ("twice", 0)), FollowUp::Import);
 }
 
 #[test]
@@ -351,8 +351,8 @@ fn a_service_that_changes_while_no_rule_names_it_is_known_when_one_does() {
     let others = [("namespace-a", 0), ("namespace-b", 0), ("own", 0)];
     let with = |more: &[(&'static str, usize)]| [&others, more].concat();
     let mut followed = Followed::from(&with(&[("calico", 1), ("slice", 0)]));
-    assert_eq!(followed.to(&with(&[("slice", 0)])), Left::Tables);
-    assert_eq!(followed.to(&with(&[("slice", 1)])), Left::Nothing(0));
-    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0)])), Left::Nothing(1));
-    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0), ("calico", 1)])), Left::Tables);
+    assert_eq!(followed.to(&with(&[("slice", 0)])), FollowUp::Tables);
+    assert_eq!(followed.to(&with(&[("slice", 1)])), FollowUp::Nothing(0));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0)])), FollowUp::Nothing(1));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0), ("calico", 1)])), FollowUp::Tables);
 }
