@@ -200,16 +200,22 @@ fn side(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> Side 
         return Side { ports: None, needs };
     }
     let ports = Protocol::ALL.map(|protocol| {
-        let listed =
-            |ports: &[Ports]| Ranges::of(ports.iter().flat_map(|p| numbers(*p, protocol, facts)));
-        let meant = entity.ports.as_deref().map_or_else(Ranges::all, listed);
+        let meant = entity.ports.as_deref();
+        let meant = meant.map_or_else(Ranges::all, |ports| listed(ports, protocol, facts));
         if end.not_ports.is_empty() {
             meant
         } else {
-            meant.intersection(&listed(&end.not_ports).complement())
+            meant.intersection(&listed(&end.not_ports, protocol, facts).complement())
         }
     });
     Side { ports: Some(ports), needs }
+}
+
+fn listed(ports: &[Ports], protocol: Protocol, facts: &impl Facts) -> Ranges {
+    match ports {
+        [Ports::Range(first, last)] => Ranges::of([(*first, *last)]),
+        all => Ranges::of(all.iter().flat_map(|ports| numbers(*ports, protocol, facts))),
+    }
 }
 
 fn numbers(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u16)> {

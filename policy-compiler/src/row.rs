@@ -25,11 +25,14 @@ impl RowContent {
     /// The row of rules in order, each with one of its claims; `decide` says where the rules lead that match one packet,
     /// ascending and distinct.
     pub(crate) fn build(
+        room: &mut Room,
         claims: &[(usize, Rc<Claim>)],
         mut decide: impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
     ) -> Self {
-        let mut row = Self::default();
-        let mut sweep = Sweep::default();
+        let Room { sweep, row } = room;
+        row.intervals.clear();
+        row.sources.clear();
+        row.source_ends.clear();
         let mut here: Vec<(usize, &Keys)> = Vec::with_capacity(claims.len());
         for table in 0..=OTHERS {
             here.clear();
@@ -37,7 +40,7 @@ impl RowContent {
                 claims.iter().filter_map(|(rule, it)| Some((*rule, it.0[table].as_ref()?))),
             );
             let first = row.intervals.len();
-            row.table(&mut sweep, &here, &mut decide);
+            row.table(sweep, &here, &mut decide);
             if table != OTHERS {
                 let rules = here.iter().filter(|(_, keys)| keys.bare).map(|(rule, _)| *rule);
                 let to = Place::path(decide(&mut distinct(rules)));
@@ -45,7 +48,7 @@ impl RowContent {
             }
             row.ends[table] = row.intervals.len() as u32;
         }
-        row
+        row.clone()
     }
 
     /// Sweeps over the keys with the claims that are in force at each.
@@ -124,6 +127,13 @@ fn push(intervals: &mut Vec<Interval>, first: usize, next: Interval) {
 fn distinct(ascending: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
     let mut last = None;
     ascending.filter(move |rule| last.replace(*rule) != Some(*rule))
+}
+
+/// What making a row needs, to be used again.
+#[derive(Default)]
+pub(crate) struct Room {
+    sweep: Sweep,
+    row: RowContent,
 }
 
 /// What a sweep over sets of keys needs, to be used again.
@@ -208,7 +218,7 @@ mod tests {
                 (rule, Rc::new(Claim(std::array::from_fn(|_| Some(keys.clone())))))
             }).collect();
             let mut paths: Vec<Vec<usize>> = Vec::new();
-            let row = RowContent::build(&claims, |rules| {
+            let row = RowContent::build(&mut Room::default(), &claims, |rules| {
                 let rules: Vec<usize> = rules.collect();
                 let at = paths.iter().position(|known| *known == rules);
                 PathId(at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 }) as u32)

@@ -15,7 +15,7 @@ use crate::lines::{Interval, Lines, Place, Row};
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
 use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step};
-use crate::row::RowContent;
+use crate::row::{Room, RowContent};
 use crate::slots::Slots;
 
 /// The rows, paths and cells that were made, to be used again: a chain that stays costs a copy of its cells.
@@ -271,6 +271,10 @@ struct ChainRows<'a> {
     unmatched: Option<PathId>,
     /// The distinct claims: they are few, and stay in the cache.
     claims: AHashSet<Rc<Claim>>,
+    room: Room,
+    /// For one row after the other.
+    candidates: Vec<usize>,
+    claimed: Vec<(usize, Rc<Claim>)>,
 }
 
 impl<'a> ChainRows<'a> {
@@ -287,6 +291,9 @@ impl<'a> ChainRows<'a> {
             paths: vec![None; steps + list.steps.ends.len()],
             unmatched: None,
             claims: AHashSet::new(),
+            room: Room::default(),
+            candidates: Vec::new(),
+            claimed: Vec::new(),
         };
         for (index, Step { rule, .. }) in list.steps.steps.iter().enumerate() {
             let mut always = false;
@@ -357,8 +364,13 @@ impl<'a> ChainRows<'a> {
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
     fn row(&mut self, tables: &mut Tables, family: Family, truth: &[PredicateId]) -> u32 {
-        let by_predicate = truth.iter().filter_map(|p| self.by_predicate.get(p)).flatten();
-        let mut candidates: Vec<usize> = by_predicate.chain(&self.always).copied().collect();
+        let Self { candidates, claimed, by_predicate, always, .. } = self;
+        candidates.clear();
+        claimed.clear();
+        candidates.extend(always.iter());
+        for of_predicate in truth.iter().filter_map(|predicate| by_predicate.get(predicate)) {
+            candidates.extend(of_predicate);
+        }
         candidates.sort_unstable();
         candidates.dedup();
         let answers = &self.predicates.answers;
@@ -366,10 +378,9 @@ impl<'a> ChainRows<'a> {
         let peer = Known { truth, family, answers };
         let direction = self.list.list.direction;
         let steps = &self.list.steps;
-        let mut claimed: Vec<(usize, Rc<Claim>)> = Vec::new();
         // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
-        for index in candidates {
+        for index in candidates.iter().copied() {
             let Some(step) = steps.steps.get(index) else { continue };
             if !step.rule.families[family as usize] || decided == Some(step.tier) {
                 continue;
@@ -391,8 +402,8 @@ impl<'a> ChainRows<'a> {
                 _ => {}
             }
         }
-        let Self { paths, unmatched, .. } = self;
-        let content = RowContent::build(&claimed, |matching| {
+        let Self { paths, unmatched, room, .. } = self;
+        let content = RowContent::build(room, claimed, |matching| {
             let first = matching.next();
             // A step has a path only if it decides wherever it is the first.
             let known = first.map_or(*unmatched, |first| paths.get(first).copied().flatten());
