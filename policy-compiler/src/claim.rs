@@ -72,6 +72,11 @@ pub(crate) struct Keys {
 pub(crate) struct Claim(pub(crate) [Option<Keys>; OTHERS + 1]);
 
 impl Claim {
+    /// Whether it claims nothing.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
     /// Whether it claims everything.
     pub(crate) fn is_everything(&self) -> bool {
         self.0.iter().all(|keys| {
@@ -87,7 +92,7 @@ pub(crate) struct Way<'r> {
     direction: Direction,
     peer: &'r ResolvedEntity,
     /// All that it asks of the peer, if that is one predicate.
-    wants: Option<PredicateId>,
+    pub(crate) wants: Option<PredicateId>,
     /// The local end's ports.
     local: Side,
     /// What it claims in each family, where that does not depend on who the peer is.
@@ -132,6 +137,11 @@ pub(crate) fn ways<'r>(
 }
 
 impl Way<'_> {
+    /// What it claims of any peer of a family who is meant, where that does not depend on who that is.
+    pub(crate) fn constant(&self, family: Family) -> Option<&Rc<Claim>> {
+        self.claim.as_ref().map(|claims| &claims[family as usize])
+    }
+
     /// What the rule claims in this way of the packets between the local end and this peer; `None` where it is not meant.
     pub(crate) fn claim(&self, peer: &impl Facts) -> Option<Rc<Claim>> {
         let holds = match self.wants {
@@ -145,7 +155,7 @@ impl Way<'_> {
             Some(claims) => Rc::clone(&claims[peer.family() as usize]),
             None => Rc::new(self.made(peer)),
         };
-        claim.0.iter().any(Option::is_some).then_some(claim)
+        (!claim.is_nothing()).then_some(claim)
     }
 
     fn made(&self, peer: &impl Facts) -> Claim {

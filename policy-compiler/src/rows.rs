@@ -115,6 +115,9 @@ impl Tables {
                 *number = Some(0);
             }
         }
+        if numbers.iter().all(Option::is_some) {
+            return;
+        }
         let all = std::mem::take(&mut self.rows);
         let mut used: Vec<(u32, RowContent)> = all.into_iter().map(|(it, row)| (row, it)).collect();
         used.retain(|(row, _)| numbers[*row as usize].is_some());
@@ -252,13 +255,45 @@ impl ByTruth {
     }
 }
 
+/// A step as rows need it.
+#[derive(Clone, Copy)]
+struct Ready {
+    /// Its ways among those of its family.
+    first: u32,
+    end: u32,
+    tier: u32,
+    does: Does,
+}
+
+#[derive(Clone, Copy)]
+enum Does {
+    Decide,
+    Pass,
+    GoOn,
+}
+
+/// A way in which a step can match: what most rows need of it, side by side.
+struct Quick {
+    wants: Option<PredicateId>,
+    /// What it claims of any peer of whom that is true; `None`: it is the [`Way`] that knows.
+    claim: Option<Rc<Claim>>,
+}
+
+/// The steps of a chain, for the peers of a family.
+#[derive(Default)]
+struct OfFamily<'a> {
+    /// By step; made when first asked for.
+    ready: Vec<Option<Ready>>,
+    quick: Vec<Quick>,
+    ways: Vec<Way<'a>>,
+}
+
 /// Makes the rows of one chain.
 struct ChainRows<'a> {
     list: &'a ResolvedList,
     local: &'a LocalFacts,
     predicates: &'a Predicates,
-    /// For each family, for each step the ways in which it can match; made when first asked for.
-    ways: [Vec<Option<Vec<Way<'a>>>>; 2],
+    families: [OfFamily<'a>; 2],
     /// Steps that want nothing of the peer.
     always: Vec<usize>,
     /// Steps that want a predicate of the peer, ascending.
@@ -277,6 +312,37 @@ struct ChainRows<'a> {
     claimed: Vec<(usize, Rc<Claim>)>,
 }
 
+impl<'a> OfFamily<'a> {
+    fn prepare(
+        &mut self,
+        index: usize,
+        step: &'a Step,
+        direction: Direction,
+        local: &Known<'_>,
+        claims: &mut AHashSet<Rc<Claim>>,
+    ) -> Option<Ready> {
+        let first = self.ways.len();
+        if step.rule.families[local.family as usize] {
+            self.ways.extend(ways(&step.rule, direction, local, claims));
+        }
+        for way in &self.ways[first..] {
+            // The family is not among what rows know to be true.
+            let wants = way.wants.filter(|wanted| *wanted >= Family::ALL.len() as PredicateId);
+            let claim = way.constant(local.family).filter(|claim| !claim.is_nothing()).cloned();
+            self.quick.push(Quick { wants, claim });
+        }
+        let does = match *step.outcome {
+            Outcome::Decide(_) => Does::Decide,
+            Outcome::Pass(_) => Does::Pass,
+            Outcome::Log(_) | Outcome::Staged(_) => Does::GoOn,
+        };
+        let (first, end) = (first as u32, self.ways.len() as u32);
+        let ready = Ready { first, end, tier: step.tier, does };
+        *self.ready.get_mut(index)? = Some(ready);
+        Some(ready)
+    }
+}
+
 impl<'a> ChainRows<'a> {
     fn new(list: &'a ResolvedList, local: &'a LocalFacts, predicates: &'a Predicates) -> Self {
         let steps = list.steps.steps.len();
@@ -284,7 +350,8 @@ impl<'a> ChainRows<'a> {
             list,
             local,
             predicates,
-            ways: [(); 2].map(|()| (0..steps).map(|_| None).collect()),
+            families: [(); 2]
+                .map(|()| OfFamily { ready: vec![None; steps], ..OfFamily::default() }),
             always: Vec::new(),
             by_predicate: AHashMap::new(),
             asked: BTreeSet::new(),
@@ -364,7 +431,8 @@ impl<'a> ChainRows<'a> {
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
     fn row(&mut self, tables: &mut Tables, family: Family, truth: &[PredicateId]) -> u32 {
-        let Self { candidates, claimed, by_predicate, always, .. } = self;
+        let Self { candidates, claimed, by_predicate, always, families, claims, .. } = self;
+        let of_family = &mut families[family as usize];
         candidates.clear();
         claimed.clear();
         candidates.extend(always.iter());
@@ -381,23 +449,32 @@ impl<'a> ChainRows<'a> {
         // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
         for index in candidates.iter().copied() {
-            let Some(step) = steps.steps.get(index) else { continue };
-            if !step.rule.families[family as usize] || decided == Some(step.tier) {
+            let known = of_family.ready.get(index).copied().flatten();
+            let ready = known.or_else(|| {
+                of_family.prepare(index, steps.steps.get(index)?, direction, &local, claims)
+            });
+            let Some(Ready { first, end, tier, does }) = ready else { continue };
+            if decided == Some(tier) {
                 continue;
             }
-            let ways = self.ways[family as usize][index]
-                .get_or_insert_with(|| ways(&step.rule, direction, &local, &mut self.claims));
-            let first = claimed.len();
-            claimed.extend(ways.iter().filter_map(|way| Some((index, way.claim(&peer)?))));
-            match *step.outcome {
-                Outcome::Pass(_) if claimed.len() > first => passed = Some(step.tier),
-                Outcome::Decide(_)
-                    if claimed[first..].iter().any(|(_, claim)| claim.is_everything()) =>
-                {
-                    if passed != Some(step.tier) {
+            let before = claimed.len();
+            for at in first as usize..end as usize {
+                match &of_family.quick[at] {
+                    Quick { wants: Some(wanted), claim: Some(claim) } => {
+                        if truth.binary_search(wanted).is_ok() {
+                            claimed.push((index, Rc::clone(claim)));
+                        }
+                    }
+                    _ => claimed.extend(of_family.ways[at].claim(&peer).map(|it| (index, it))),
+                }
+            }
+            match does {
+                Does::Pass if claimed.len() > before => passed = Some(tier),
+                Does::Decide if claimed[before..].iter().any(|(_, it)| it.is_everything()) => {
+                    if passed != Some(tier) {
                         break;
                     }
-                    decided = Some(step.tier);
+                    decided = Some(tier);
                 }
                 _ => {}
             }
