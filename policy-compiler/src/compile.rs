@@ -24,6 +24,7 @@ use crate::identity::Interner;
 use crate::image::{Chain, Identity, Image, NO_CLASS, Peers};
 use crate::members::Members;
 use crate::model::{Mark, Model};
+use crate::pods::Pods;
 use crate::predicates::{AtomTruths, InUse, evaluate};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{Kept, LocalName, Ordered, Resolved, resolve};
@@ -48,7 +49,7 @@ pub struct Compiler {
 }
 
 /// An image has room for this many identities to come, and an eighth of those that it has.
-const SPARE_IDENTITIES: usize = 256;
+pub(crate) const SPARE_IDENTITIES: usize = 256;
 
 impl Default for Compiler {
     fn default() -> Self {
@@ -99,8 +100,8 @@ impl Compiler {
     /// model does not have get none.
     ///
     /// What the last image says of addresses is used again where nothing that it rests on has [changed](crate::model::Tracked): between
-    /// the two there may only be policies, tiers and failsafe ports, and changes that [`update`](Self::update) made; and
-    /// policies may not ask what none of them had asked.
+    /// the two there may only be policies, tiers and failsafe ports, and changes that [`update`](Self::update) made; and of
+    /// what no policy had asked they may ask selectors alone.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let marks = model.marks();
         let standing = self.standing.take().filter(|it| it.marks == marks && it.local == *local);
@@ -109,7 +110,9 @@ impl Compiler {
             let vocabulary = &standing.resolved.vocabulary;
             let peers = InUse::of_peers(&resolved, vocabulary);
             let asked = InUse::of_anybody(&resolved, vocabulary);
-            standing.asked.serves(&peers, &asked).then_some((resolved, asked, standing))
+            let from = standing.answer(&mut self.interner, model, &peers, &asked)?;
+            self.tables.add_classes(&from);
+            Some((resolved, asked, standing))
         });
         let (resolved, asked, mut standing) = again.unwrap_or_else(|| {
             let mut kept = Kept::default();
@@ -155,13 +158,17 @@ impl Compiler {
         local: &BTreeSet<LocalName>,
         marks: [Mark; 8],
         resolved: &Resolved,
-        kept: Kept,
+        mut kept: Kept,
     ) -> Standing {
         self.interner.forget_if_sparse(self.used);
         self.tables.forget();
         let members = Members::of(model);
-        let asked = InUse::of_peers(resolved, &kept.vocabulary);
+        let mut asked = InUse::of_peers(resolved, &kept.vocabulary);
         let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
+        // What will be asked has numbers behind those of answers.
+        let answers = &predicates.all[kept.vocabulary.predicates.len()..];
+        kept.vocabulary.predicates.extend_from_slice(answers);
+        asked.predicates.resize(predicates.all.len(), false);
         let atoms = AtomTruths::new(&predicates.all);
         let (kinds, of_members) = Kinds::of_members(&members, &truths);
         let addresses = Addresses::of(model, &members, &of_members, &atoms);
@@ -213,6 +220,7 @@ impl Compiler {
             pod_truths,
             moved: AHashMap::new(),
             by_label: None,
+            pods: Pods::default(),
         }
     }
 }

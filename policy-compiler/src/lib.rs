@@ -13,7 +13,8 @@
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
 //!    know who the ends are.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
-//!    [`update`] changes one in place where a pod comes or goes and nothing else.
+//!    [`update`] changes one in place where a pod comes or goes and nothing else; `answer` says what policies ask anew, in
+//!    what stands.
 //! 9. [`image`]: the tables and a safe lookup: address → identity → class; (chain, class) → row; row × packet → path, in
 //!    `lines` of the cache, or rule by rule (`linear`); [`batch`] looks up for many packets side by side; `changes` counts
 //!    what is stored in place.
@@ -34,6 +35,7 @@
 //! packet is that pod, whoever else still has its address.
 
 mod addresses;
+mod answer;
 pub mod batch;
 mod canonical;
 mod chains;
@@ -48,6 +50,7 @@ mod linear;
 mod lines;
 mod members;
 pub mod model;
+mod pods;
 mod predicates;
 pub mod prefix_map;
 pub mod prove;

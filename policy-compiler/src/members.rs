@@ -56,6 +56,13 @@ impl<'m> Member<'m> {
         Self { namespace: &name.namespace, name: &name.name, what: What::Pod(pod), around, account }
     }
 
+    /// A network set of a model.
+    pub(crate) fn set(model: &'m Model, name: &'m ObjectName, set: &'m NetworkSet) -> Self {
+        let ObjectName { namespace, name } = name;
+        let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
+        Self { namespace, name, what: What::Set(set), around, account: None }
+    }
+
     /// What selectors see of it; nothing of a service's endpoints.
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let namespace = self.around.map(|labels| (self.namespace, labels));

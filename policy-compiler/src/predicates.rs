@@ -139,24 +139,7 @@ impl InUse {
         asked.predicates.iter().for_each(|it| self.predicates[*it as usize] = true);
         asked.questions.iter().for_each(|it| self.questions[*it as usize] = true);
     }
-
-    /// Whether what was made for the peers of `self` does for those of `peers`, of which `anybody` is in use: what is in use
-    /// is asked of the same, nothing is new, and not too much is not in use any more.
-    pub(crate) fn serves(&self, peers: &Self, anybody: &Self) -> bool {
-        let serves = |kept: &[bool], peers: &[bool], anybody: &[bool]| {
-            let same = kept.iter().zip(peers).zip(anybody);
-            let unused = anybody.iter().filter(|used| !**used).count();
-            kept.len() == peers.len()
-                && unused <= MOST_UNUSED + kept.len() / 4
-                && same.into_iter().all(|((kept, peers), used)| !used || kept == peers)
-        };
-        serves(&self.predicates, &peers.predicates, &anybody.predicates)
-            && serves(&self.questions, &peers.questions, &anybody.questions)
-    }
 }
-
-/// So many predicates may be without use, and a quarter of all.
-const MOST_UNUSED: usize = 16;
 
 /// The predicates and what is true of each member.
 pub(crate) fn evaluate<'m>(

@@ -23,7 +23,7 @@ use v6::Intervals;
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
 
 /// A map from address prefixes to values of up to 31 bits; every address has a value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PrefixMap {
     v4: Trie,
     v6: Intervals,

@@ -67,6 +67,16 @@ impl Tables {
         *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
     }
 
+    /// There are more classes, each the same to all chains that there are as one that it comes from.
+    pub(crate) fn add_classes(&mut self, from: &[u32]) {
+        for chain in self.chains.values_mut() {
+            for class in from {
+                let row = chain.rows.get(*class as usize).copied().unwrap_or(LINEAR);
+                chain.rows.push(row);
+            }
+        }
+    }
+
     /// Gives slots to others, but for those of what is unknown; paths have others then.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.slots.release(slots);
@@ -84,7 +94,7 @@ impl Tables {
         if self.paths.len() > self.most_paths {
             self.forget();
         }
-        let is_fresh = self.chains.is_empty();
+        let is_fresh = self.rows.is_empty();
         let mut cells = self.cells(budget, resolved, peers, chains);
         // What does not fit is what does not fit from nothing.
         if self.bytes() > budget && !is_fresh {

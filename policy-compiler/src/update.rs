@@ -18,7 +18,8 @@ use crate::identity::{Interner, Key, Said};
 use crate::image::{Identity, Image, Peers};
 use crate::members::Member;
 use crate::model::{Endpoint, Mark, Model, NAMESPACE, ORCHESTRATOR, ObjectName, View};
-use crate::predicates::{AtomTruths, InUse, Truth};
+use crate::pods::Pods;
+use crate::predicates::{AtomTruths, InUse, Predicates, Truth};
 use crate::resolve::{Kept, LocalName, Predicate, PredicateId, Question, QuestionId};
 use crate::selector::Selector;
 
@@ -61,6 +62,7 @@ pub(crate) struct Standing {
     pub(crate) moved: AHashMap<Ipv4Addr, Vec<KindId>>,
     /// Made when first needed.
     pub(crate) by_label: Option<ByLabel>,
+    pub(crate) pods: Pods,
 }
 
 /// What may be asked of a pod, by a label that it must have: the namespace, where one is named.
@@ -78,7 +80,7 @@ enum Asked {
 }
 
 impl ByLabel {
-    fn of(predicates: &[Predicate], questions: &[Question], asked: &InUse) -> Self {
+    pub(crate) fn of(predicates: &[Predicate], questions: &[Question], asked: &InUse) -> Self {
         let mut all = Self::default();
         let of_peers = (0..).zip(predicates).zip(&asked.predicates).filter(|(_, asked)| **asked);
         for ((id, predicate), _) in of_peers {
@@ -198,6 +200,9 @@ impl Standing {
         }
         // Of all else it does not know whether it has changed.
         self.marks[Model::ENDPOINTS] = model.endpoints.mark();
+        if let Some(pod) = after {
+            self.pods.note(model, name, pod);
+        }
         Some(())
     }
 
@@ -207,35 +212,44 @@ impl Standing {
         let questions = &resolved.vocabulary.questions;
         let by_label = by_label
             .get_or_insert_with(|| ByLabel::of(&image.peers.predicates.all, questions, asked));
-        let view = pod.view()?;
-        let mut truth = Vec::new();
-        for asked in by_label.of_labels(&view) {
-            match asked {
-                Asked::Predicate(id) => {
-                    if let Predicate::Members(selector) =
-                        image.peers.predicates.all.get(id as usize)?
-                        && selector.matches(&view)
-                    {
-                        truth.push(id);
-                    }
+        truth(by_label, &image.peers.predicates, questions, pod)
+    }
+}
+
+/// What is true of a member, of all that an index holds; `None` if it gives an answer that nobody gave.
+pub(crate) fn truth(
+    by_label: &ByLabel,
+    predicates: &Predicates,
+    questions: &[Question],
+    member: &Member<'_>,
+) -> Option<Truth> {
+    let view = member.view()?;
+    let mut truth = Vec::new();
+    for asked in by_label.of_labels(&view) {
+        match asked {
+            Asked::Predicate(id) => {
+                if let Predicate::Members(selector) = predicates.all.get(id as usize)?
+                    && selector.matches(&view)
+                {
+                    truth.push(id);
                 }
-                Asked::Question(id) => {
-                    let Question::Named { selector, name } = questions.get(id as usize)? else {
-                        continue;
-                    };
-                    if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
-                        continue;
-                    }
-                    let answers = image.peers.predicates.answers.get(id as usize)?;
-                    for port in pod.named_ports().filter(|port| port.name == *name) {
-                        let given = (port.protocol, Some(port.port));
-                        truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);
-                    }
+            }
+            Asked::Question(id) => {
+                let Question::Named { selector, name } = questions.get(id as usize)? else {
+                    continue;
+                };
+                if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
+                    continue;
+                }
+                let answers = predicates.answers.get(id as usize)?;
+                for port in member.named_ports().filter(|port| port.name == *name) {
+                    let given = (port.protocol, Some(port.port));
+                    truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);
                 }
             }
         }
-        truth.sort_unstable();
-        truth.dedup();
-        Some(truth.into())
     }
+    truth.sort_unstable();
+    truth.dedup();
+    Some(truth.into())
 }

@@ -69,6 +69,22 @@ pub(super) struct Trie {
     next: AtomicU32,
 }
 
+fn copied(word: &AtomicU32) -> AtomicU32 {
+    AtomicU32::new(word.load(Ordering::Acquire))
+}
+
+impl Clone for Trie {
+    /// What is stored in one does not show in the other. Nobody may store meanwhile.
+    fn clone(&self) -> Self {
+        Self {
+            default: self.default,
+            root: self.root.iter().map(copied).collect(),
+            lines: self.lines.iter().map(|line| Line(line.0.each_ref().map(copied))).collect(),
+            next: copied(&self.next),
+        }
+    }
+}
+
 impl Trie {
     /// `entries` are cut to their lengths, at most 32, their values at most [`MAX_VALUE`]. Of two values for one prefix the
     /// larger stands.

@@ -7,7 +7,7 @@ use ahash::AHashMap;
 use ipnet::Ipv6Net;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Intervals {
     default: u32,
     hosts: AHashMap<u128, u32>,

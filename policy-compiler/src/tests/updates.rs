@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -16,7 +17,7 @@ use crate::compile::Compiler;
 use crate::image::Image;
 use crate::model::*;
 use crate::prove::prove;
-use crate::resolve::LocalName;
+use crate::resolve::{List, LocalName};
 use crate::update::PodChange;
 
 /// A compiler with the image that it keeps up to date.
@@ -155,11 +156,108 @@ fn a_policy_that_asks_nothing_new_uses_addresses_again() {
     assert!(kept.pod(&super::build::name("shop/web2"), Some(&pod("app=web", "10.0.1.9"))));
     assert!(kept.policy(&name, None));
     kept.is_as_from_nothing();
-    // A label that nobody has asked for.
-    let Draft(name, asks) =
-        kubernetes("shop/asks").selects("app == 'db'").ingress([allow().from([who("new == 'x'")])]);
+    // A CIDR that nobody has asked for.
+    let Draft(name, asks) = kubernetes("shop/asks")
+        .selects("app == 'db'")
+        .ingress([allow().from([nets("10.0.0.0/8")])]);
     assert!(!kept.policy(&name, Some(asks)));
     kept.is_as_from_nothing();
+}
+
+impl Kept {
+    /// Puts a policy into the model; whether a list that does not have it stands.
+    fn asks(&mut self, policy: Draft) -> bool {
+        let before = self.lists();
+        let Draft(name, policy) = policy;
+        self.policy(&name, Some(policy));
+        self.is_as_from_nothing();
+        self.lists().iter().any(|list| before.iter().any(|other| Arc::ptr_eq(list, other)))
+    }
+
+    fn lists(&self) -> Vec<Arc<List>> {
+        self.image.chains.iter().map(|chain| Arc::clone(&chain.list)).collect()
+    }
+}
+
+#[test]
+fn a_policy_that_asks_for_another_label_leaves_others_alone() {
+    let from = |selector: &str| {
+        kubernetes("shop/asks").selects("app == 'db'").ingress([allow().from([who(selector)])])
+    };
+    let mut kept = cluster();
+    kept.model.network_sets.insert(name("/set"), Arc::new(set("kind=set", "192.0.2.1 10.0.1.1")));
+    kept.model.network_sets.insert(name("/wide"), Arc::new(set("kind=wide", "192.0.2.0/24")));
+    kept.image = kept.compiler.compile(&kept.model, &kept.local);
+    // Of nobody, of one elsewhere, of a local pod, of two that have one address, and of all.
+    for selector in ["new == 'x'", "app == 'cache'", "app == 'db'", "kind == 'set'", "has(app)"] {
+        assert!(kept.asks(from(selector)), "{selector}");
+    }
+    assert!(kept.pod(&name("shop/web2"), Some(&pod("app=web kind=set", "10.0.1.9"))));
+    kept.is_as_from_nothing();
+    for selector in ["kind == 'set' && has(app)", "!has(app)"] {
+        let expected = selector != "!has(app)";
+        assert_eq!(kept.asks(from(selector)), expected, "{selector}: a wider set matches");
+    }
+}
+
+const SELECTORS: &[&str] = &[
+    "app == 'x'",
+    "app == 'y'",
+    "tier == 'x'",
+    "has(tier) && app != 'x'",
+    "!has(app)",
+    "pcns.app == 'x'",
+    "pcsa.tier == 'x' || app == 'y'",
+    "projectcalico.org/namespace == 'red'",
+    "projectcalico.org/namespace == 'blue' && app in {'x', 'y'}",
+    "app starts with 'x'",
+    "nobody == 'x'",
+];
+
+#[test]
+fn after_any_stream_of_pods_and_policies_that_ask_anew_an_image_is_as_one_made_from_nothing() {
+    let pod = (select(&["blue", "red"][..]), select(&["a", "b", "c", "d"][..]));
+    let pod = (pod, prop::option::weighted(0.7, endpoint())).prop_map(Ok);
+    let names = select(&["blue/p", "red/q", "blue/r"][..]);
+    let policy = (names, select(SELECTORS), prop::option::weighted(0.8, select(SELECTORS)));
+    let change = prop_oneof![1 => pod, 2 => policy.prop_map(Err)];
+    let (answered, all) = (Cell::new(0), Cell::new(0));
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&(model(), vec(change, 1..12)), |(mut model, changes)| {
+            for pod in model.endpoints.values_mut() {
+                Arc::make_mut(pod).addresses.retain(IpAddr::is_ipv4);
+            }
+            let local = some_local(&model);
+            let mut kept = Kept::of(model, local);
+            for change in changes {
+                match change {
+                    Ok(((namespace, name), mut pod)) => {
+                        if let Some(pod) = &mut pod {
+                            pod.addresses.retain(IpAddr::is_ipv4);
+                        }
+                        kept.pod(&ObjectName::new(namespace, name), pod.as_ref());
+                    }
+                    Err((name, selects, from)) => {
+                        let rules = from.map(|from| allow().from([who(from)]));
+                        let draft = kubernetes(name).selects(selects);
+                        let Draft(name, mut policy) = draft.ingress([]).egress([deny()]);
+                        policy.ingress = Some(rules.into_iter().collect());
+                        let before = kept.lists();
+                        let stood = kept.policy(&name, from.map(|_| policy));
+                        let is_kept = |list| before.iter().any(|other| Arc::ptr_eq(other, list));
+                        let keeps = !stood && kept.lists().iter().any(is_kept);
+                        answered.set(answered.get() + usize::from(keeps));
+                        all.set(all.get() + 1);
+                    }
+                }
+                kept.is_as_from_nothing();
+            }
+            Ok(())
+        })
+        .unwrap();
+    let (answered, all) = (answered.get(), all.get());
+    assert!(answered * 20 > all, "{answered} of {all} answered: the law is hardly asked");
 }
 
 #[test]
@@ -192,6 +290,25 @@ fn rows_that_nobody_uses_any_more_are_left_out() {
 }
 
 #[test]
+fn what_did_not_fit_fits_again_when_a_policy_says_less() {
+    let budget = 2048;
+    let mut kept = cluster();
+    kept.compiler = Compiler::with_budget(budget);
+    let says = |rules: u16| {
+        let rule = |port: u16| allow().tcp(&(port * 2).to_string()).from([who("app == 'web'")]);
+        let Draft(name, mut policy) = kubernetes("shop/db").selects("app == 'db'").ingress([]);
+        policy.ingress = Some((1..=rules).map(rule).collect());
+        (name, policy)
+    };
+    for (rules, fits) in [(1, true), (500, false), (1, true)] {
+        let (name, policy) = says(rules);
+        kept.policy(&name, Some(policy));
+        assert_eq!(kept.image.counts().linear == 0, fits, "{rules}");
+    }
+    kept.is_as_from_nothing();
+}
+
+#[test]
 fn what_changed_behind_the_compilers_back_is_made_anew() {
     let mut kept = cluster();
     let name = PolicyName::new(PolicyKind::Kubernetes, "shop", "db");
@@ -221,6 +338,12 @@ fn cluster() -> Kept {
                 .egress([allow().tcp("http").to([who("app == 'cache'")])]),
         );
     Kept::of(cluster.model, BTreeSet::from([name("shop/db")]))
+}
+
+fn set(text: &str, nets: &str) -> NetworkSet {
+    let net = |net: &str| net.parse().unwrap_or_else(|_| IpNet::from(ip(net)));
+    let nets = nets.split_whitespace().map(net).collect();
+    NetworkSet { labels: labels(text), nets }
 }
 
 fn pod(text: &str, addresses: &str) -> Endpoint {
