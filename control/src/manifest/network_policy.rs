@@ -25,7 +25,7 @@ pub(super) fn decode(
     staged: bool,
     out: &mut Findings,
 ) -> (NetworkPolicy, Option<LabelSelector>) {
-    root.exact(out, &["apiVersion", "kind", "metadata", "spec", "status"]);
+    root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
     let mut policy = NetworkPolicy {
         pod_selector: LabelSelector::default(),
         policy_types: None,

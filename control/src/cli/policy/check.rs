@@ -221,7 +221,7 @@ spec: {tier: security, ingress: [{action: Allow}]}
         let report =
             Report::new(&Contents::of_texts([("policies/all.yaml", TEXT), ("b.yaml", "{")]));
         insta::assert_snapshot!(report.text());
-        assert_eq!((report.errors, report.invalid), (4, 1));
+        assert_eq!((report.errors, report.invalid), (3, 1));
     }
 
     #[test]

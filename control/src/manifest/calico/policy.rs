@@ -21,7 +21,7 @@ pub(in super::super) fn decode(
     kind: Kind,
     out: &mut Findings,
 ) -> (Policy, Option<Subject>) {
-    root.exact(out, &[OBJECT, &["status"]].concat());
+    root.mapping(out, OBJECT, &["status"]);
     let mut policy = Policy::default();
     let Some(spec) = root.field("spec") else { return (policy, Some(Subject::default())) };
     let global = !kind.namespaced();
@@ -32,8 +32,7 @@ pub(in super::super) fn decode(
     if kind.staged() {
         read.push("stagedAction");
     }
-    read.extend(IGNORED);
-    if !spec.exact(out, &read) {
+    if !spec.mapping(out, &read, IGNORED) {
         return (policy, None);
     }
     let before = out.error_count();

@@ -17,7 +17,7 @@ const INTERFACE: &str = "* or an interface's name: at most 15 letters, digits, '
 
 /// Reads a tier. The built-in ones are what they are, whatever a manifest says.
 pub(in super::super) fn tier(root: &Cursor<'_>, name: &str, out: &mut Findings) -> Tier {
-    root.exact(out, &[OBJECT, &["status"]].concat());
+    root.mapping(out, OBJECT, &["status"]);
     let mut tier = Tier { order: None, default_action: None };
     let built_in = [
         (DEFAULT, Action::Deny, "Deny"),
@@ -28,7 +28,7 @@ pub(in super::super) fn tier(root: &Cursor<'_>, name: &str, out: &mut Findings) 
     .find(|((built_in, _), ..)| *built_in == name);
     let spec = root.field("spec");
     if let Some(spec) = &spec
-        && spec.exact(out, &["order", "defaultAction"])
+        && spec.mapping(out, &["order", "defaultAction"], &[])
     {
         tier.order = spec.field("order").and_then(|field| order(&field, out));
         tier.default_action =
@@ -64,7 +64,7 @@ pub(in super::super) fn network_set(
     metadata: Metadata,
     out: &mut Findings,
 ) -> NetworkSet {
-    root.exact(out, &[OBJECT, &["status"]].concat());
+    root.mapping(out, OBJECT, &["status"]);
     if metadata.labels.contains_key(NAMESPACE_LABEL)
         && let Some(metadata) = root.field("metadata")
         && let Some(labels) = metadata.field("labels")
@@ -73,7 +73,7 @@ pub(in super::super) fn network_set(
     }
     let mut nets = Vec::new();
     if let Some(spec) = root.field("spec")
-        && spec.exact(out, &["nets"])
+        && spec.mapping(out, &["nets"], &[])
         && let Some(field) = spec.field("nets")
     {
         nets = field.items(out, |item, out| {
@@ -89,9 +89,9 @@ pub(in super::super) fn host_endpoint(
     metadata: Metadata,
     out: &mut Findings,
 ) -> Option<HostEndpoint> {
-    root.exact(out, &[OBJECT, &["status"]].concat());
+    root.mapping(out, OBJECT, &["status"]);
     let spec = root.required(out, "spec", "a mapping with node and interfaceName")?;
-    if !spec.exact(out, &["node", "interfaceName", "expectedIPs", "profiles", "ports"]) {
+    if !spec.mapping(out, &["node", "interfaceName", "expectedIPs", "profiles", "ports"], &[]) {
         return None;
     }
     let name = |field: &Cursor<'_>, out: &mut Findings| {
@@ -148,10 +148,10 @@ fn host_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(String, u8, u16
 
 /// Reads a profile.
 pub(in super::super) fn profile(root: &Cursor<'_>, out: &mut Findings) -> Profile {
-    root.exact(out, &[OBJECT, &["status"]].concat());
+    root.mapping(out, OBJECT, &["status"]);
     let mut profile = Profile { labels: Pairs::new(), ingress: Vec::new(), egress: Vec::new() };
     if let Some(spec) = root.field("spec")
-        && spec.exact(out, &["labelsToApply", "ingress", "egress"])
+        && spec.mapping(out, &["labelsToApply", "ingress", "egress"], &[])
     {
         let context = |direction| Context { direction, namespaced: false };
         if let Some(labels) = spec.field("labelsToApply") {

@@ -418,7 +418,6 @@ fn error_texts_of_rules() {
 #[test]
 fn error_texts_of_calicos_policies() {
     let cases = [
-        ("spec_field_unknown", "NetworkPolicy", "namespaceSelector: a == 'b'\nselectr: x"),
         ("selector_no_text", "NetworkPolicy", "selector: [a]"),
         ("tier_name_illegal", "NetworkPolicy", "tier: A.b"),
         ("tier_of_cluster_policies", "GlobalNetworkPolicy", "tier: kube-admin"),
@@ -527,6 +526,7 @@ fn error_texts_of_calicos_resources() {
 #[test]
 fn warning_texts_of_calicos_kinds() {
     let texts = [
+        ("spec_field_unknown", text("NetworkPolicy", "namespaceSelector: a == 'b'\nselectr: x")),
         (
             "rule_selector_empty",
             text("NetworkPolicy", "ingress: [{action: Deny, source: {selector: ''}}]"),

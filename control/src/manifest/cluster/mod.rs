@@ -96,7 +96,7 @@ pub(super) fn decode(
     kind: Kind,
     out: &mut Findings,
 ) -> (ClusterNetworkPolicy, Option<Pods>) {
-    root.exact(out, &["apiVersion", "kind", "metadata", "spec", "status"]);
+    root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
     let version = match kind {
         Kind::AdminNetworkPolicy => &ADMIN,
         Kind::BaselineAdminNetworkPolicy => &BASELINE,
