@@ -156,7 +156,7 @@ impl Pipeline {
         self.counters.flows.set(self.memory.flows.len() as u64);
     }
 
-    /// Takes a batch through.
+    /// Takes a batch through. Each pass is a function that is not inlined, so that it has the registers for itself.
     pub(crate) fn run(
         &mut self,
         context: &mut Context<'_>,
