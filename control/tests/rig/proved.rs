@@ -29,7 +29,7 @@ fn agents_prove_their_tables_and_explain_by_what_they_have_loaded() {
             let story = json(&told);
             assert_eq!(story["allowed"], code == 0);
             let policy = &story["ingress"]["tiers"][0]["policies"][0]["name"];
-            assert_eq!(policy, "NetworkPolicy demo/web");
+            assert_eq!(policy, "demo/web");
         }
     }
     assert_eq!(bench.manx(&["rig", "down"]).status.code(), Some(0));
