@@ -7,8 +7,8 @@ use crate::counters::PortCounters;
 use crate::encapsulation::encapsulate;
 use crate::fate::DropReason;
 use crate::fragment::fragment;
-use crate::offload::segment::segment;
-use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind, Segmentation};
+use crate::offload::segment::{Cut, segment};
+use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
 use crate::port::{Capabilities, PacketIo};
 use crate::tables::{Link, PortId, Tables, Tunnel};
 
@@ -109,7 +109,7 @@ impl Outbox {
             Some(tunnel) => {
                 slot.capabilities.tunnel_segmentation
                     && packet.len() + tunnel.outer.added() <= MAX_TOTAL_LEN
-                    && fit(&mut packet.offload.segmentation, mtu.saturating_sub(header_len))
+                    && can_be_cut(&mut packet, header_len, mtu)
             }
         };
         if !as_it_is {
@@ -201,16 +201,18 @@ fn refuse(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
     reason
 }
 
-/// Whether the segments of a super-packet have room for their payload; those of TCP are made shorter if they must be.
-fn fit(segmentation: &mut Option<Segmentation>, room: usize) -> bool {
-    match segmentation {
-        Some(it) if it.kind == SegmentKind::Udp => usize::from(it.size) <= room,
-        Some(it) if room > 0 => {
-            it.size = it.size.min(room as u16);
-            true
-        }
-        Some(_) | None => false,
+/// Whether the port can cut a super-packet itself, into segments that fit; those of TCP are made shorter if they must be. Into how many
+/// is the sender's choice: of more than this many it shall not wait.
+fn can_be_cut(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
+    const SEGMENTS: u64 = 512;
+    let Some(segmentation) = &mut packet.offload.segmentation else { return false };
+    if segmentation.kind != SegmentKind::Udp {
+        let room = mtu.saturating_sub(header_len).clamp(1, usize::from(u16::MAX)) as u16;
+        segmentation.size = segmentation.size.min(room);
     }
+    let segmentation = *segmentation;
+    packet.segments(header_len) <= SEGMENTS
+        && Cut::of(packet.bytes(), segmentation, packet.offload.checksum, mtu).is_ok()
 }
 
 /// Puts the outer header on, if there is one, and queues.

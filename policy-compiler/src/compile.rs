@@ -172,7 +172,7 @@ impl Compiler {
         let atoms = AtomTruths::new(&predicates.all);
         let (kinds, of_members) = Kinds::of_members(&members, &truths);
         let addresses = Addresses::of(model, &members, &of_members, &atoms);
-        let said = self.interner.said(&predicates.all);
+        let said = self.interner.said_of_all(&predicates.all);
         let mut classifying = Classifying::new(&mut self.interner, &kinds, &atoms, &said);
         let entries = addresses.identities(&mut classifying);
         let Classes { truths: class_truths, first, mut of_identity, known, identities } =

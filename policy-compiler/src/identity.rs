@@ -64,11 +64,16 @@ impl Default for Interner {
 }
 
 impl Interner {
-    /// The numbers of predicates, in their order.
-    pub(crate) fn said(&mut self, predicates: &[Predicate]) -> Vec<Said> {
+    /// As [`said`](Self::said), of all predicates that are in use; the numbers of others are forgotten when they are too many.
+    pub(crate) fn said_of_all(&mut self, predicates: &[Predicate]) -> Vec<Said> {
         if self.said.len() > predicates.len() * 4 + SPARE as usize {
             self.said.clear();
         }
+        self.said(predicates)
+    }
+
+    /// The numbers of predicates, in their order.
+    pub(crate) fn said(&mut self, predicates: &[Predicate]) -> Vec<Said> {
         let number = |predicate: &Predicate| {
             if let Some(known) = self.said.get(predicate) {
                 return *known;
@@ -128,8 +133,8 @@ mod tests {
             |index: u32| Predicate::Service(crate::model::ObjectName::new("", index.to_string()));
         let mut interner = Interner::default();
         let many: Vec<Predicate> = (0..SPARE + 5).map(named).collect();
-        let before = interner.said(&many);
-        let after = interner.said(&many[..1]);
+        let before = interner.said_of_all(&many);
+        let after = interner.said_of_all(&many[..1]);
         assert!(before.iter().all(|said| *said != after[0]));
     }
 

@@ -99,8 +99,12 @@ impl Pods {
         };
         places.sort_unstable();
         places.dedup();
+        // A pod that has changed has several places.
         let names = places.iter().filter_map(|place| self.names.get(*place as usize));
-        names.filter_map(|name| model.endpoints.get_key_value(name)).collect()
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter().filter_map(|name| model.endpoints.get_key_value(name)).collect()
     }
 }
 

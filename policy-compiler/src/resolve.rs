@@ -154,7 +154,7 @@ pub enum Ports {
     Answer(QuestionId),
 }
 
-/// An [`Entity`] as predicates: all of `wanted` hold, none of `unwanted`, and the port, where `ports` is not empty, is one
+/// An [`Entity`](crate::model::Entity) as predicates: all of `wanted` hold, none of `unwanted`, and the port, where `ports` is not empty, is one
 /// of these.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ResolvedEntity {
@@ -166,7 +166,7 @@ pub struct ResolvedEntity {
     pub ports: Option<Vec<Ports>>,
 }
 
-/// An [`End`] as predicates.
+/// An [`End`](crate::model::End) as predicates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEnd {
     /// Any of these.
@@ -178,13 +178,13 @@ pub struct ResolvedEnd {
 /// A rule as predicates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedRule {
-    /// See [`Rule::protocol`].
+    /// See [`Rule::protocol`](crate::model::Rule::protocol).
     pub protocol: Option<u8>,
-    /// See [`Rule::not_protocol`].
+    /// See [`Rule::not_protocol`](crate::model::Rule::not_protocol).
     pub not_protocol: Option<u8>,
-    /// See [`Rule::icmp`].
+    /// See [`Rule::icmp`](crate::model::Rule::icmp).
     pub icmp: Option<IcmpMatch>,
-    /// See [`Rule::not_icmp`].
+    /// See [`Rule::not_icmp`](crate::model::Rule::not_icmp).
     pub not_icmp: Option<IcmpMatch>,
     /// The families that it can match; entities narrow them by predicates.
     pub families: [bool; 2],

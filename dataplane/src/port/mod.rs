@@ -79,7 +79,7 @@ pub struct Transmitted {
     /// Packets the device took.
     pub sent: usize,
     /// Packets the device refused (queue full, interface down, peer gone) or whose state [`Capabilities`] does not
-    /// allow; they are gone.
+    /// allow; they are gone. A super-packet counts as one, unless the port cuts it itself behind an outer header.
     pub refused: usize,
 }
 

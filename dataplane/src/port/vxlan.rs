@@ -101,27 +101,29 @@ impl VxlanSocket {
         })
     }
 
-    /// Cuts a super-packet and sends its segments: their headers are written elsewhere, their payload stays where it is.
-    fn send_cut(&mut self, packet: &Packet, segmentation: Segmentation) -> io::Result<()> {
-        let refused = || io::Error::from(io::ErrorKind::InvalidInput);
+    /// Cuts a super-packet and sends its segments: their headers are written elsewhere, their payload stays where it is. Tells how
+    /// many have left, and how many have not.
+    fn send_cut(&mut self, packet: &Packet, segmentation: Segmentation) -> (usize, usize) {
         let bytes = packet.bytes();
+        let nothing = (0, packet.segments(OUTER) as usize);
         let (Some(envelope), Some(inner)) = (envelope(bytes), bytes.get(OUTER..)) else {
-            return Err(refused());
+            return nothing;
         };
         let checksum = match packet.offload.checksum {
             Checksum::Partial { start, offset } => {
-                let start = start.checked_sub(OUTER as u16).ok_or_else(refused)?;
-                Checksum::Partial { start, offset }
+                Checksum::Partial { start: start.saturating_sub(OUTER as u16), offset }
             }
             checksum => checksum,
         };
-        let cut = Cut::of(inner, segmentation, checksum, inner.len()).map_err(|_| refused())?;
+        let Ok(cut) = Cut::of(inner, segmentation, checksum, inner.len()) else { return nothing };
         let repeated = OUTER - HEADERS + cut.header_len();
         let segment = repeated + cut.payload(inner, 0).len();
-        let most = if self.cuts { SEGMENTS.min(SUPER_DATAGRAM_MAX / segment).max(1) } else { 1 };
         let template = &bytes[HEADERS..HEADERS + repeated];
-        for first in (0..cut.count()).step_by(most) {
-            let part = first..cut.count().min(first + most);
+        let (mut sent, mut doubted) = (0, false);
+        while sent < cut.count() {
+            let most = SEGMENTS.min(SUPER_DATAGRAM_MAX / segment).max(1);
+            let most = if self.cuts && !doubted { most } else { 1 };
+            let part = sent..cut.count().min(sent + most);
             self.headers.clear();
             for index in part.clone() {
                 let at = self.headers.len();
@@ -130,14 +132,28 @@ impl VxlanSocket {
                 cut.write_headers(headers, cut.payload(inner, index), index);
             }
             let headers = self.headers.chunks_exact(repeated);
-            let payloads = part.map(|index| cut.payload(inner, index));
+            let payloads = part.clone().map(|index| cut.payload(inner, index));
             let pieces = headers.zip(payloads).flat_map(|(headers, payload)| [headers, payload]);
-            retried(|| {
+            let outcome = retried(|| {
                 self.sender.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, pieces.clone())
-            })?;
+            });
+            match outcome {
+                Ok(()) => {
+                    self.cuts &= !doubted;
+                    sent = part.end;
+                }
+                Err(e) if part.len() > 1 && cannot_cut(&e) => doubted = true,
+                Err(_) => break,
+            }
         }
-        Ok(())
+        (sent, cut.count() - sent)
     }
+}
+
+/// Whether the device cannot cut, or the kernel is older than its promise; or something else is wrong, which shows when a datagram
+/// is sent by itself.
+fn cannot_cut(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
 
 /// Sends, and yields a few times to a queue that is full.
@@ -190,21 +206,24 @@ impl PacketIo for VxlanSocket {
 
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
         let mut transmitted = Transmitted::default();
-        let mut at = 0;
+        let (mut at, mut doubted) = (0, false);
         while let Some(packet) = packets.get(at) {
-            let (count, sent) = if let Some(segmentation) = packet.offload.segmentation {
-                (1, self.send_cut(packet, segmentation))
-            } else {
-                let count = if self.cuts { super_datagram_of(&packets[at..]) } else { 1 };
-                (count, self.send(&packets[at..at + count]))
-            };
-            match sent {
-                Ok(()) => transmitted.sent += count,
-                // The device cannot, or the kernel is older than its promise: one by one from now on.
-                Err(e)
-                    if self.cuts && matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL)) =>
-                {
-                    self.cuts = false;
+            if let Some(segmentation) = packet.offload.segmentation {
+                let (sent, refused) = self.send_cut(packet, segmentation);
+                transmitted.sent += sent;
+                transmitted.refused += refused;
+                at += 1;
+                continue;
+            }
+            let whole = self.cuts && !doubted;
+            let count = if whole { super_datagram_of(&packets[at..]) } else { 1 };
+            match self.send(&packets[at..at + count]) {
+                Ok(()) => {
+                    self.cuts &= !doubted;
+                    transmitted.sent += count;
+                }
+                Err(e) if count > 1 && cannot_cut(&e) => {
+                    doubted = true;
                     continue;
                 }
                 Err(_) => transmitted.refused += count,
