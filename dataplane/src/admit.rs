@@ -7,6 +7,7 @@ use crate::fate::DropReason;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 use crate::parse::{Parsed, parse_into};
 use crate::tables::{Role, Tables};
+use crate::wire::address::Address;
 use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 
 /// Where the packets of a role enter; `None`: each of them tells, see [`unwrap`].
@@ -68,7 +69,9 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
         _ => return,
     };
     let Some(stored) = ip.payload().get(offset..offset + 2) else { return };
-    if stored != checksum::fold(ip.pseudo_header()).to_be_bytes() || ip.is_fragment() {
+    let [source, destination] = [ip.source(), ip.destination()].map(Address::v4);
+    let pseudo = checksum::pseudo(source, destination, ip.protocol(), ip.payload().len() as u32);
+    if stored != checksum::fold(pseudo).to_be_bytes() || ip.is_fragment() {
         return;
     }
     let len = usize::from(ip.total_len());

@@ -222,12 +222,6 @@ impl HostPolicy {
 /// Tunnels that there can be to one node: one of each encapsulation.
 pub const TUNNELS_OF_A_NODE: u32 = 2;
 
-/// Which node a tunnel leads to: tunnels of the same node are admitted for each other's addresses.
-#[inline]
-pub const fn node_of(tunnel: u32) -> u32 {
-    tunnel / TUNNELS_OF_A_NODE
-}
-
 /// The tunnels whose packets are taken, by the address of the other end and the kind.
 #[derive(Debug, Clone, Default)]
 pub struct Peers(AHashMap<u64, u32>);
@@ -268,7 +262,7 @@ pub struct Tables {
     pub routes: Arc<PrefixMap>,
     /// By index; an endpoint keeps its index while it lives.
     pub endpoints: Vec<Option<Endpoint>>,
-    /// By index; a peer keeps its index while it is known. Those to one node lie side by side: see [`node_of`].
+    /// By index; a peer keeps its index while it is known. Those to one node lie side by side: see [`TUNNELS_OF_A_NODE`].
     pub tunnels: Vec<Option<Tunnel>>,
     /// The index of each peer's tunnel of each kind.
     pub peers: Peers,

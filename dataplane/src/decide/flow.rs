@@ -22,33 +22,14 @@ pub(super) fn flow(
         return open(tables, memory, subject, name, true, now);
     };
     let direction = entry.direction(name.orientation);
-    if subject.flags().opens() {
-        return reopen(tables, memory, subject, name, now);
-    }
-    follow(tables, entry, subject, direction, now)
-}
-
-/// A packet that asks for the connection of a known flow.
-#[inline(never)]
-fn reopen(
-    tables: &Tables,
-    memory: &mut Memory,
-    subject: &Subject<'_>,
-    name: &Name,
-    now: u32,
-) -> Settled {
-    let mut keep = true;
-    if let Some(entry) = memory.flows.lookup(name.hash, &name.key, name.guess, now) {
-        let direction = entry.direction(name.orientation);
-        match entry.admission(subject.flags(), direction) {
-            Admission::Cached => return follow(tables, entry, subject, direction, now),
-            // Were it denied, it would end what is to be kept.
-            Admission::Judge if is_kept(tables, entry) => keep = false,
-            Admission::Judge => return again(tables, entry, subject, direction, true, now),
-            Admission::JudgeAlone => keep = false,
-            Admission::Recycle => {}
-        }
-    }
+    let keep = match entry.admission(subject.flags(), direction) {
+        Admission::Cached => return follow(tables, entry, subject, direction, now),
+        // Were it denied, it would end what is to be kept.
+        Admission::Judge if is_kept(tables, entry) => false,
+        Admission::Judge => return again(tables, entry, subject, direction, true, now),
+        Admission::JudgeAlone => false,
+        Admission::Recycle => true,
+    };
     open(tables, memory, subject, name, keep, now)
 }
 

@@ -241,24 +241,19 @@ fn settle_others(
             flow::flow(tables, memory, subject, name, now)
         }
     };
+    let entrance = subject.entrance.back().encode().0;
     match subject.parsed.fragment {
         Fragment::Whole => first(memory),
         Fragment::First { .. } => {
             let settled = first(memory);
-            memory.fragments.remember(
-                subject.parsed,
-                entrance_code(subject.entrance),
-                tables.version,
-                settled,
-                now,
-            );
+            memory.fragments.remember(subject.parsed, entrance, tables.version, settled, now);
             settled
         }
         // The first fragment's decision holds its source check: the key names the entrance too. It stands only while the
         // tables do: it names endpoints by an index that others may give to somebody else.
         Fragment::Later { .. } => memory
             .fragments
-            .find(subject.parsed, entrance_code(subject.entrance), tables.version, now)
+            .find(subject.parsed, entrance, tables.version, now)
             .unwrap_or(Settled::refused(DropReason::FragmentWithoutFirst)),
     }
 }
@@ -279,10 +274,6 @@ fn untracked(tables: &Tables, subject: &Subject<'_>) -> Option<Settled> {
         Ok(untracked) => judge::judge(tables, &ends, &grounds, transport, untracked),
     };
     Some(settled(&ends, &judgement))
-}
-
-fn entrance_code(entrance: Entrance) -> u32 {
-    entrance.back().encode().0
 }
 
 fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {

@@ -53,8 +53,7 @@ impl Shape {
 
 fn ipv4(bytes: &[u8]) -> Result<(bool, u8, usize), Malformed> {
     let ip = ipv4::View::new_checked(bytes)?;
-    let fragment = ip.more_fragments() || ip.fragment_offset() > 0;
-    if fragment || usize::from(ip.total_len()) != bytes.len() {
+    if ip.is_fragment() || usize::from(ip.total_len()) != bytes.len() {
         return Err(Malformed);
     }
     Ok((false, ip.protocol(), ip.header_len()))

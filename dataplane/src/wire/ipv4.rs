@@ -150,14 +150,6 @@ impl<T: AsRef<[u8]>> View<T> {
         checksum::is_right(fixed + options)
     }
 
-    /// Sum of the pseudo-header of what it carries, if that is all of it (RFC 768; RFC 9293, section 3.1).
-    #[inline]
-    pub fn pseudo_header(&self) -> u32 {
-        let addresses: [u8; 8] =
-            array_at(self.0.as_ref(), field::SOURCE.start..field::DESTINATION.end);
-        checksum::sum(&addresses) + u32::from(self.protocol()) + self.payload().len() as u32
-    }
-
     /// Where it comes from.
     #[inline]
     pub fn source(&self) -> [u8; 4] {
