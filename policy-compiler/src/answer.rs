@@ -180,12 +180,7 @@ impl Standing {
                 self.counts[*id as usize] += 1;
             }
             for address in addresses {
-                let of_all = &self.addresses;
-                let here = self.moved.entry(*address).or_insert_with(|| of_all.kinds_at(*address));
-                if let Some(was) = was {
-                    here.swap_remove(here.iter().position(|kind| *kind == was)?);
-                }
-                here.push(is);
+                self.replace_kind(*address, was, Some(is))?;
                 touched.insert(*address);
             }
         }
@@ -208,14 +203,7 @@ impl Standing {
         let mut identities = before.identities;
         let mut from = Vec::new();
         for address in touched {
-            let holders = self
-                .addresses
-                .holders((*address).into(), self.moved.get(address).map(Vec::as_slice));
-            if holders.unknown {
-                continue;
-            }
-            let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
-            let [truth, around] = self.kinds.truth(&holders.kinds, &atom);
+            let Some([truth, around]) = self.truth_at(*address) else { continue };
             let class = if let Some(class) = self.class_of.get(&truth) {
                 *class
             } else {

@@ -174,18 +174,10 @@ impl Standing {
             if self.own.contains(&address) {
                 return None;
             }
-            let addresses = &self.addresses;
-            let here = self.moved.entry(v4).or_insert_with(|| addresses.kinds_at(v4));
-            if let Some(was) = was.filter(move |_| has(before, address)) {
-                here.swap_remove(here.iter().position(|kind| *kind == was)?);
-            }
-            here.extend(is.filter(move |_| has(after, address)));
-            let holders = self.addresses.holders(address, Some(here));
-            if holders.unknown {
-                continue;
-            }
-            let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
-            let [truth, around] = self.kinds.truth(&holders.kinds, &atom);
+            let was = was.filter(|_| has(before, address));
+            let is = is.filter(|_| has(after, address));
+            self.replace_kind(v4, was, is)?;
+            let Some([truth, around]) = self.truth_at(v4) else { continue };
             let class = *self.class_of.get(&truth)?;
             let identity = interner.identity(Key::of([&truth, &around], &self.said));
             stores.push(Store { address: v4, identity, class });
@@ -204,6 +196,33 @@ impl Standing {
             self.pods.note(model, name, pod);
         }
         Some(())
+    }
+
+    /// At an address a member's kind becomes another, comes or goes; `None` if what was is not there.
+    pub(crate) fn replace_kind(
+        &mut self,
+        address: Ipv4Addr,
+        was: Option<KindId>,
+        is: Option<KindId>,
+    ) -> Option<()> {
+        let addresses = &self.addresses;
+        let here = self.moved.entry(address).or_insert_with(|| addresses.kinds_at(address));
+        if let Some(was) = was {
+            here.swap_remove(here.iter().position(|kind| *kind == was)?);
+        }
+        here.extend(is);
+        Some(())
+    }
+
+    /// What is true of an address, and around it; `None`: nobody knows.
+    pub(crate) fn truth_at(&self, address: Ipv4Addr) -> Option<[Truth; 2]> {
+        let moved = self.moved.get(&address).map(Vec::as_slice);
+        let holders = self.addresses.holders(address.into(), moved);
+        if holders.unknown {
+            return None;
+        }
+        let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
+        Some(self.kinds.truth(&holders.kinds, &atom))
     }
 
     /// What is true of a pod of another node; `None` if it gives an answer that the image does not know.
