@@ -21,9 +21,9 @@ use crate::chains::{Chains, LocalEnds};
 use crate::changes::Changes;
 use crate::classes::{Classes, Classifying, Kinds};
 use crate::identity::Interner;
-use crate::image::{Chain, Identity, Image, NO_CLASS, Peers};
+use crate::image::{Chain, Identity, Image, NO_CLASS, Path, Peers};
 use crate::members::Members;
-use crate::model::{Mark, Model};
+use crate::model::{Direction, Mark, Model};
 use crate::pods::Pods;
 use crate::predicates::{AtomTruths, InUse, evaluate};
 use crate::prefix_map::PrefixMap;
@@ -125,7 +125,6 @@ impl Compiler {
         let chains = Chains::of(&resolved, &peers.predicates, &standing.pod_truths);
         let Cells { all: cells, linear } =
             self.tables.build(self.budget, &resolved, &peers, &chains);
-        let tables = &self.tables;
         self.serial += 1;
         standing.serial = self.serial;
         self.standing = Some(standing);
@@ -143,11 +142,11 @@ impl Compiler {
                 .collect(),
             cells: cells.into(),
             linear,
-            lines: tables.lines.clone(),
-            paths: tables.paths.clone().into(),
-            slots: tables.slots.end(),
+            lines: self.tables.lines.clone(),
+            paths: self.tables.published_paths(),
+            no_path: Path::unknown(Direction::Ingress),
+            slots: self.tables.slots.end(),
             serial: self.serial,
-            ..Image::default()
         }
     }
 

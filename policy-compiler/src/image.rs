@@ -167,7 +167,7 @@ pub struct Image {
     /// The rows.
     pub(crate) lines: Lines,
     /// The unknown of each direction comes first.
-    pub(crate) paths: Box<[Path]>,
+    pub(crate) paths: Arc<[Path]>,
     /// What [`Image::path`] gives for a number that is none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
@@ -385,7 +385,7 @@ impl Default for Image {
             cells: Box::default(),
             linear: BTreeMap::new(),
             lines: Lines::default(),
-            paths: Box::new(Direction::ALL.map(Path::unknown)),
+            paths: Arc::new(Direction::ALL.map(Path::unknown)),
             no_path: Path::unknown(Direction::Ingress),
             slots: 2,
             serial: 0,

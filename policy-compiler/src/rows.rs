@@ -24,7 +24,9 @@ pub(crate) struct Tables {
     /// Those of all paths, for the life of a compiler.
     pub(crate) slots: Slots,
     by_slot: AHashMap<u32, PathId>,
-    pub(crate) paths: Vec<Path>,
+    paths: Vec<Path>,
+    /// The same, as images share them.
+    published: Arc<[Path]>,
     rows: AHashMap<RowContent, u32>,
     pub(crate) lines: Lines,
     chains: AHashMap<ChainKey, ChainCells>,
@@ -81,6 +83,15 @@ impl Tables {
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.slots.release(slots);
         self.forget();
+    }
+
+    /// All paths.
+    pub(crate) fn published_paths(&mut self) -> Arc<[Path]> {
+        // They are only added to.
+        if self.published.len() != self.paths.len() {
+            self.published = self.paths.as_slice().into();
+        }
+        Arc::clone(&self.published)
     }
 
     /// The cells of all chains. What is used again rests on the same classes and predicates.

@@ -3,6 +3,7 @@
 //! Everything here is already checked; a value that could be illegal has a constructor that refuses it. Nothing is
 //! resolved yet: selectors are still selectors, named ports still names. Policies of every API have one shape.
 
+mod journal;
 mod member;
 mod policy;
 mod reason;
@@ -14,6 +15,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use journal::Journal;
 pub use member::{
     Endpoint, HostEndpoint, Interface, KUBERNETES, Labels, NAMESPACE, NAMESPACE_PREFIX, NamedPort,
     NetworkSet, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX, ServiceEndpoints, View,
@@ -64,13 +66,13 @@ pub struct Model {
     /// Every host endpoint, by name.
     pub host_endpoints: Tracked<BTreeMap<String, Arc<HostEndpoint>>>,
     /// Every network set; a global one has no namespace.
-    pub network_sets: Tracked<BTreeMap<ObjectName, Arc<NetworkSet>>>,
+    pub network_sets: Journal<ObjectName, Arc<NetworkSet>>,
     /// The endpoints of every service.
     pub services: Tracked<BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>>,
     /// The tiers that have objects; the built-in ones need none, and theirs change nothing.
     pub tiers: BTreeMap<String, Tier>,
     /// Every policy.
-    pub policies: BTreeMap<PolicyName, Arc<Policy>>,
+    pub policies: Journal<PolicyName, Arc<Policy>>,
     /// Every profile that host endpoints may name.
     pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.

@@ -13,7 +13,7 @@ pub struct Tracked<T> {
 /// Where two marks are equal, so are the values that they stood at: one is the other's clone, and neither was lent for
 /// changing since.
 #[derive(Debug, Clone, Default)]
-pub struct Mark(Arc<()>);
+pub struct Mark(pub(super) Arc<()>);
 
 impl PartialEq for Mark {
     fn eq(&self, other: &Self) -> bool {

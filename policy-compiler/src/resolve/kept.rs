@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
-use super::ordered::Speaking;
+use super::ordered::{Placed, Speaking};
 use super::vocabulary::Vocabulary;
-use super::{Asked, List, Ports, ResolvedEnd, ResolvedList, Step};
+use super::{Asked, List, LocalName, Ports, ResolvedEnd, ResolvedList, Stage, Step};
 use crate::model::{Direction, Failsafe, Mark, Model, Policy, PolicyName, Tier};
 
 /// More than is in use is kept up to twice as much, and this many.
@@ -22,8 +22,20 @@ pub(crate) struct Kept {
     rules: [AHashMap<usize, PolicyRules>; 2],
     lists: AHashMap<Arc<List>, KeptList>,
     around: Option<Around>,
+    /// What local pods have.
+    pub(super) pods: BTreeMap<LocalName, Chosen>,
+    /// As of which [turn](super::Ordered) of the policies.
+    pub(super) pods_at: u64,
     /// Counts resolutions.
     turn: u64,
+}
+
+/// The policies of an endpoint.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// Those that select it, in order.
+    pub(super) selecting: Vec<Arc<Placed>>,
+    pub(super) lists: BTreeMap<(Stage, Direction), Arc<ResolvedList>>,
 }
 
 /// What lists say besides policies.
@@ -53,9 +65,6 @@ struct KeptList {
     resolved: Arc<ResolvedList>,
     /// Its policies as they were.
     policies: Vec<Arc<Policy>>,
-    turn: u64,
-    /// Its index among those of this turn.
-    index: usize,
 }
 
 impl Kept {
@@ -68,16 +77,18 @@ impl Kept {
         };
         if self.around.as_ref() != Some(&around) {
             self.lists.clear();
+            self.pods.clear();
             self.around = Some(around);
         }
         self.turn += 1;
     }
 
     /// Ends it: forgets most of what it did not use.
-    pub(super) fn end(&mut self, lists: usize) {
+    pub(super) fn end(&mut self, lists: &[Arc<ResolvedList>]) {
         let turn = self.turn;
-        if self.lists.len() > lists * 2 + SPARE {
-            self.lists.retain(|_, list| list.turn == turn);
+        if self.lists.len() > lists.len() * 2 + SPARE {
+            let used: AHashSet<usize> = lists.iter().map(|it| Arc::as_ptr(it).addr()).collect();
+            self.lists.retain(|_, it| used.contains(&Arc::as_ptr(&it.resolved).addr()));
         }
         // Those that are in use were so at the last turn that looked at them: by the lists that still are.
         for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
@@ -89,34 +100,24 @@ impl Kept {
         }
     }
 
-    /// The index of a list among those of this resolution, if it has one, or the list, if it is as it was before.
+    /// A list, if it is as it was before.
     pub(super) fn list(
-        &mut self,
+        &self,
         list: &List,
         speaking: &[Speaking<'_>],
-        next: usize,
-    ) -> Option<Result<usize, Arc<ResolvedList>>> {
-        let known = self.lists.get_mut(list)?;
-        if known.turn == self.turn {
-            return Some(Ok(known.index));
-        }
+    ) -> Option<&Arc<ResolvedList>> {
+        let known = self.lists.get(list)?;
         let same = known.policies.len() == speaking.len()
             && known.policies.iter().zip(speaking).all(|(old, (_, new))| Arc::ptr_eq(old, new));
-        (known.turn, known.index) = if same { (self.turn, next) } else { return None };
-        Some(Err(Arc::clone(&known.resolved)))
+        same.then_some(&known.resolved)
     }
 
     /// Keeps a list.
-    pub(super) fn keep(
-        &mut self,
-        resolved: &Arc<ResolvedList>,
-        speaking: &[Speaking<'_>],
-        index: usize,
-    ) {
+    pub(super) fn keep(&mut self, resolved: &Arc<ResolvedList>, speaking: &[Speaking<'_>]) {
         let policies = speaking.iter().map(|(_, policy)| Arc::clone(policy)).collect();
         let resolved = Arc::clone(resolved);
         let list = Arc::clone(&resolved.list);
-        self.lists.insert(list, KeptList { resolved, policies, turn: self.turn, index });
+        self.lists.insert(list, KeptList { resolved, policies });
     }
 
     /// The rules of a policy, if they are known.

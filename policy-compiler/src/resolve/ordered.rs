@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use super::LocalName;
-use crate::model::{Model, NAMESPACE, Order, Policy, PolicyName, Tier};
+use crate::model::{Direction, Mark, Model, NAMESPACE, Order, Policy, PolicyName, Tier};
 use crate::selector::LabelSource;
 
 /// A policy and its name.
@@ -20,16 +20,20 @@ pub(crate) struct Ordered {
     /// Those of the local endpoints.
     namespaces: BTreeSet<String>,
     tiers: BTreeMap<String, Tier>,
-    /// Every policy of the model.
+    /// Every policy of the model, as they were at `mark`.
     known: BTreeMap<PolicyName, Arc<Policy>>,
+    mark: Option<Mark>,
+    /// Counts how often it was brought up to a model.
+    pub(super) turn: u64,
     /// Those that may select an endpoint of a namespace, in order.
     by_namespace: AHashMap<String, Vec<Arc<Placed>>>,
     /// Those that name none, in order.
     anywhere: Vec<Arc<Placed>>,
 }
 
+/// A policy at its place.
 #[derive(Debug)]
-struct Placed {
+pub(super) struct Placed {
     /// Of its tier: see [`Model::tier_place`].
     tier: (bool, Order),
     sort_key: String,
@@ -37,7 +41,49 @@ struct Placed {
     policy: Arc<Policy>,
 }
 
+/// What became of policies that may select a local endpoint. One that changed has gone and come.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    gone: Vec<(PolicyName, Arc<Policy>)>,
+    come: Vec<Arc<Placed>>,
+}
+
+impl Changes {
+    /// Brings the policies that select a member up to date; by direction whether any that speaks of it came or went.
+    pub(super) fn apply(
+        &self,
+        selecting: &mut Vec<Arc<Placed>>,
+        view: &impl LabelSource,
+    ) -> [bool; 2] {
+        let mut touched = [false; 2];
+        let mut touch = |policy: &Policy| {
+            for direction in Direction::ALL {
+                touched[direction as usize] |= policy.rules(direction).is_some();
+            }
+        };
+        for (name, policy) in &self.gone {
+            let is_it = |it: &Arc<Placed>| Arc::ptr_eq(&it.policy, policy) && it.name == *name;
+            if let Some(at) = selecting.iter().position(is_it) {
+                touch(policy);
+                selecting.remove(at);
+            }
+        }
+        for placed in &self.come {
+            if placed.policy.selector.matches(view) {
+                touch(&placed.policy);
+                let is_before = |it: &Arc<Placed>| Placed::cmp(it, placed) == Ordering::Less;
+                selecting.insert(selecting.partition_point(is_before), Arc::clone(placed));
+            }
+        }
+        touched
+    }
+}
+
 impl Placed {
+    pub(super) fn speaking(&self) -> Speaking<'_> {
+        (&self.name, &self.policy)
+    }
+
     fn cmp(&self, other: &Self) -> Ordering {
         self.tier
             .cmp(&other.tier)
@@ -48,8 +94,9 @@ impl Placed {
 }
 
 impl Ordered {
-    /// Brings it up to a model, for these endpoints.
-    pub(super) fn follow(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
+    /// Brings it up to a model, for these endpoints; what that changed, or `None`: anything.
+    pub(super) fn follow(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Option<Changes> {
+        self.turn += 1;
         let same_namespaces = {
             let mut namespaces: Vec<&str> = local.iter().map(|it| it.namespace.as_str()).collect();
             namespaces.dedup();
@@ -59,36 +106,49 @@ impl Ordered {
             *self = Self {
                 namespaces: local.iter().map(|name| name.namespace.clone()).collect(),
                 tiers: model.tiers.clone(),
+                turn: self.turn,
                 ..Self::default()
             };
         }
         let is_first = self.known.is_empty();
         let (gone, come) = self.differences(model);
+        let mut changes = Changes::default();
         for name in gone {
             if let Some(policy) = self.known.remove(&name) {
                 self.take_out(&name, &policy);
+                changes.gone.push((name, policy));
             }
         }
         for (name, policy) in come {
-            self.put_in(model, &name, &policy, is_first);
+            changes.come.extend(self.put_in(model, &name, &policy, is_first));
             self.known.insert(name, policy);
         }
+        self.mark = Some(model.policies.mark());
         if is_first {
             for list in self.by_namespace.values_mut().chain([&mut self.anywhere]) {
                 list.sort_unstable_by(|a, b| a.cmp(b));
             }
+            return None;
         }
+        Some(changes)
     }
 
     /// The policies that are no more as they were, and those that are new.
     fn differences(&self, model: &Model) -> (Vec<PolicyName>, Vec<(PolicyName, Arc<Policy>)>) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
+        if let Some(names) = self.mark.as_ref().and_then(|mark| model.policies.since(mark)) {
+            for name in names {
+                let (was, is) = (self.known.get(name), model.policies.get(name));
+                if was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is)) {
+                    continue;
+                }
+                gone.extend(was.map(|_| name.clone()));
+                come.extend(is.map(|policy| (name.clone(), Arc::clone(policy))));
+            }
+            return (gone, come);
+        }
         let mut old = self.known.iter().peekable();
         for (name, policy) in &model.policies {
-            let same = |was: &Speaking<'_>| Arc::ptr_eq(was.1, policy) && was.0 == name;
-            if old.next_if(same).is_some() {
-                continue;
-            }
             while let Some((before, _)) = old.next_if(|(other, _)| *other < name) {
                 gone.push(before.clone());
             }
@@ -126,8 +186,14 @@ impl Ordered {
         self.lists(policy, |list| list.retain(|placed| placed.name != *name));
     }
 
-    /// `unsorted`: all are sorted afterwards.
-    fn put_in(&mut self, model: &Model, name: &PolicyName, policy: &Arc<Policy>, unsorted: bool) {
+    /// `unsorted`: all are sorted afterwards. `None` if it selects no local endpoint.
+    fn put_in(
+        &mut self,
+        model: &Model,
+        name: &PolicyName,
+        policy: &Arc<Policy>,
+        unsorted: bool,
+    ) -> Option<Arc<Placed>> {
         let mut placed = None;
         self.lists(policy, |list| {
             let placed = placed.get_or_insert_with(|| {
@@ -146,10 +212,11 @@ impl Ordered {
             };
             list.insert(at, Arc::clone(placed));
         });
+        placed
     }
 
     /// The policies that select a member, in order.
-    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<Speaking<'_>> {
+    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<Arc<Placed>> {
         let of_namespace = view.label(NAMESPACE).and_then(|name| self.by_namespace.get(name));
         let mut here = of_namespace.map(Vec::as_slice).unwrap_or_default().iter().peekable();
         let mut anywhere = self.anywhere.iter().peekable();
@@ -162,7 +229,7 @@ impl Ordered {
             };
             let Some(placed) = first else { return selecting };
             if placed.policy.selector.matches(view) {
-                selecting.push((&placed.name, &placed.policy));
+                selecting.push(Arc::clone(placed));
             }
         }
     }

@@ -5,10 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use ipnet::IpNet;
 
-use super::kept::{Kept, PolicyRules, asked};
-use super::ordered::{Ordered, Speaking};
+use super::kept::{Chosen, Kept, PolicyRules, asked};
+use super::ordered::{Changes, Ordered, Placed, Speaking};
 use super::{
     List, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId, Resolved,
     ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
@@ -27,16 +28,18 @@ pub(crate) fn resolve(
     kept: &mut Kept,
     ordered: &mut Ordered,
 ) -> Resolved {
-    ordered.follow(model, local);
+    let changes = ordered.follow(model, local);
     let mut resolver = Resolver::new(model, kept, ordered);
+    // What one has missed another has not.
+    let changes = changes.filter(|_| resolver.kept.pods_at + 1 == ordered.turn);
+    let mut before = std::mem::take(&mut resolver.kept.pods);
     for name in local {
-        let lists = resolver.endpoint(name);
-        if let Some(lists) = lists {
-            resolver.resolved.endpoints.insert(name.clone(), lists);
-        }
+        let before = before.remove(name).zip(changes.as_ref());
+        resolver.endpoint(name, before);
     }
     let Resolver { resolved, kept, .. } = resolver;
-    kept.end(resolved.lists.len());
+    kept.pods_at = ordered.turn;
+    kept.end(&resolved.lists);
     resolved
 }
 
@@ -45,55 +48,84 @@ struct Resolver<'m, 'k> {
     ordered: &'m Ordered,
     kept: &'k mut Kept,
     resolved: Resolved,
+    /// The index of each list, by where it is in memory.
+    indexes: AHashMap<usize, usize>,
 }
 
 impl<'m, 'k> Resolver<'m, 'k> {
     fn new(model: &'m Model, kept: &'k mut Kept, ordered: &'m Ordered) -> Self {
         kept.begin(model);
-        let mut resolver = Self { model, ordered, kept, resolved: Resolved::default() };
+        let (resolved, indexes) = (Resolved::default(), AHashMap::new());
+        let mut resolver = Self { model, ordered, kept, resolved, indexes };
         for family in Family::ALL {
             resolver.predicate(Predicate::Family(family));
         }
         resolver
     }
 
-    fn endpoint(&mut self, name: &LocalName) -> Option<BTreeMap<(Stage, Direction), usize>> {
+    /// `before` is what a pod had, and what has changed since.
+    fn endpoint(&mut self, name: &LocalName, before: Option<(Chosen, &Changes)>) {
         let model = self.model;
-        let mut broken = None;
-        let (selecting, stages, profiles): (_, &[Stage], &[String]) =
-            if let Some(pod) = model.endpoints.get(name) {
-                (self.ordered.selecting(&model.pod_view(name, pod)), &[Stage::Pod], &[])
+        if let Some(pod) = model.endpoints.get(name) {
+            let view = model.pod_view(name, pod);
+            let (mut chosen, touched) = if let Some((mut chosen, changes)) = before {
+                let touched = changes.apply(&mut chosen.selecting, &view);
+                (chosen, touched)
             } else {
-                let host = model.host_endpoints.get(&name.name);
-                let host = host.filter(|_| name.namespace.is_empty())?;
-                broken = host.broken.then_some(name.name.as_str());
-                let inherited = model.inherited(host);
-                let view = Model::host_view(host, &inherited);
-                (self.ordered.selecting(&view), &Stage::OF_HOST, &host.profiles)
+                let selecting = self.ordered.selecting(&view);
+                (Chosen { selecting, lists: BTreeMap::new() }, [true; 2])
             };
-        let mut lists = BTreeMap::new();
-        for stage in stages {
             for direction in Direction::ALL {
-                let index = match broken {
-                    Some(host) => self.list_of_broken(*stage, direction, host),
-                    None => self.list(*stage, direction, &selecting, profiles),
+                if touched[direction as usize] {
+                    let list = self.list(Stage::Pod, direction, &chosen.selecting, &[]);
+                    chosen.lists.insert((Stage::Pod, direction), list);
+                }
+            }
+            self.put(name, &chosen.lists);
+            self.kept.pods.insert(name.clone(), chosen);
+            return;
+        }
+        let host = model.host_endpoints.get(&name.name);
+        let Some(host) = host.filter(|_| name.namespace.is_empty()) else { return };
+        let broken = host.broken.then_some(name.name.as_str());
+        let inherited = model.inherited(host);
+        let selecting = self.ordered.selecting(&Model::host_view(host, &inherited));
+        let mut lists = BTreeMap::new();
+        for stage in Stage::OF_HOST {
+            for direction in Direction::ALL {
+                let list = match broken {
+                    Some(host) => self.list_of_broken(stage, direction, host),
+                    None => self.list(stage, direction, &selecting, &host.profiles),
                 };
-                lists.insert((*stage, direction), index);
+                lists.insert((stage, direction), list);
             }
         }
-        Some(lists)
+        self.put(name, &lists);
+    }
+
+    /// Gives an endpoint its lists.
+    fn put(&mut self, name: &LocalName, lists: &BTreeMap<(Stage, Direction), Arc<ResolvedList>>) {
+        let all = &mut self.resolved.lists;
+        let indexes = lists.iter().map(|(at, list)| {
+            let index = *self.indexes.entry(Arc::as_ptr(list).addr()).or_insert_with(|| {
+                all.push(Arc::clone(list));
+                all.len() - 1
+            });
+            (*at, index)
+        });
+        self.resolved.endpoints.insert(name.clone(), indexes.collect());
     }
 
     fn list(
         &mut self,
         stage: Stage,
         direction: Direction,
-        selecting: &[Speaking<'m>],
+        selecting: &[Arc<Placed>],
         profiles: &[String],
-    ) -> usize {
+    ) -> Arc<ResolvedList> {
         let speaking: Vec<_> = selecting
             .iter()
-            .copied()
+            .map(|placed| placed.speaking())
             .filter(|(_, policy)| {
                 policy.broken
                     || (stage.asks(policy.hook, direction) && policy.rules(direction).is_some())
@@ -106,7 +138,12 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 
     /// Of a host endpoint that is not valid: every global policy that may deny what it forwards may select it.
-    fn list_of_broken(&mut self, stage: Stage, direction: Direction, host: &str) -> usize {
+    fn list_of_broken(
+        &mut self,
+        stage: Stage,
+        direction: Direction,
+        host: &str,
+    ) -> Arc<ResolvedList> {
         let may_deny = self.model.policies.iter().filter(|(name, policy)| {
             stage == Stage::Forward
                 && name.kind == PolicyKind::Global
@@ -117,22 +154,16 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.intern(List { stage, direction, policies, profiles, broken_host }, &[])
     }
 
-    fn intern(&mut self, list: List, speaking: &[Speaking<'m>]) -> usize {
-        let next = self.resolved.lists.len();
-        let resolved = match self.kept.list(&list, speaking, next) {
-            Some(Ok(index)) => return index,
-            Some(Err(known)) => known,
-            None => {
-                let made = Arc::new(self.made(list, speaking));
-                self.kept.keep(&made, speaking, next);
-                made
-            }
-        };
-        self.resolved.lists.push(resolved);
-        next
+    fn intern(&mut self, list: List, speaking: &[Speaking<'_>]) -> Arc<ResolvedList> {
+        if let Some(known) = self.kept.list(&list, speaking) {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(self.made(list, speaking));
+        self.kept.keep(&made, speaking);
+        made
     }
 
-    fn made(&mut self, list: List, speaking: &[Speaking<'m>]) -> ResolvedList {
+    fn made(&mut self, list: List, speaking: &[Speaking<'_>]) -> ResolvedList {
         let rules: Vec<PolicyRules> =
             speaking.iter().map(|policy| self.rules(list.direction, *policy)).collect();
         let (steps, of_policies) = self.steps(&list, speaking, &rules);
@@ -151,7 +182,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 
     /// The rules of a policy; none of one that is not valid.
-    fn rules(&mut self, direction: Direction, speaking: Speaking<'m>) -> PolicyRules {
+    fn rules(&mut self, direction: Direction, speaking: Speaking<'_>) -> PolicyRules {
         if let Some(known) = self.kept.rules(direction, speaking) {
             return known;
         }
@@ -167,7 +198,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     fn steps(
         &mut self,
         list: &List,
-        policies: &[Speaking<'m>],
+        policies: &[Speaking<'_>],
         rules: &[PolicyRules],
     ) -> (Steps, Range<usize>) {
         let (stage, direction) = (list.stage, list.direction);

@@ -1,6 +1,6 @@
 //! Models that are small and dense: few labels, few addresses, so that everything meets everything.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -277,7 +277,7 @@ fn profile() -> impl Strategy<Value = Profile> {
     })
 }
 
-fn tiers() -> impl Strategy<Value = std::collections::BTreeMap<String, Tier>> {
+fn tiers() -> impl Strategy<Value = BTreeMap<String, Tier>> {
     let tier = (
         select(&[1.0, 2.0, 2_000_000.0][..]),
         prop_oneof![Just(DefaultAction::Deny), Just(DefaultAction::Pass)],
@@ -324,10 +324,13 @@ pub(super) fn model() -> impl Strategy<Value = Model> {
         0..2,
     );
     (names, members, policies, failsafe).prop_map(|(names, members, policies, failsafe)| {
+        let (tiers, policies, profiles) = policies;
         let failsafe: BTreeSet<FailsafePort> = failsafe
             .into_iter()
             .map(|(protocol, port, net)| (protocol, port, net.map(|net| net.parse().unwrap())))
             .collect();
+        let of_name = |(name, policy)| (name, Arc::new(policy));
+        let policies: BTreeMap<_, _> = policies.into_iter().map(of_name).collect();
         Model {
             namespaces: names.0.into(),
             service_accounts: names.1.into(),
@@ -336,9 +339,9 @@ pub(super) fn model() -> impl Strategy<Value = Model> {
             network_sets: members.2.into(),
             services: members.3.into(),
             unknown: members.4.into(),
-            tiers: policies.0,
-            policies: policies.1.into_iter().map(|(name, it)| (name, Arc::new(it))).collect(),
-            profiles: policies.2.into(),
+            tiers,
+            policies: policies.into(),
+            profiles: profiles.into(),
             failsafe: Failsafe { ports: [failsafe.clone(), failsafe] },
         }
     })

@@ -153,17 +153,17 @@ fn a_changed_verdict_reason_or_note_is_found() {
             Verdict::Allow => Verdict::Deny,
             Verdict::Deny => Verdict::Allow,
         };
-        bench.change(|image| &mut image.paths[at].verdict, flipped, never);
+        bench.change(|image| &mut Arc::make_mut(&mut image.paths)[at].verdict, flipped, never);
         let other =
             Reason::Broken(Direction::Ingress, PolicyName::new(PolicyKind::Global, "", "x"));
-        bench.change(|image| &mut image.paths[at].reason, other, never);
+        bench.change(|image| &mut Arc::make_mut(&mut image.paths)[at].reason, other, never);
         let rule = RuleName {
             policy: PolicyName::new(PolicyKind::Global, "", "x"),
             direction: Direction::Ingress,
             index: 0,
         };
         let noted = [path.noted.clone(), vec![Noted { rule, action: Action::Log }]].concat();
-        bench.change(|image| &mut image.paths[at].noted, noted, never);
+        bench.change(|image| &mut Arc::make_mut(&mut image.paths)[at].noted, noted, never);
     }
     bench.finish(87, 0);
 }
@@ -439,7 +439,9 @@ fn a_changed_path_of_a_rule_judged_by_itself_is_found() {
 #[test]
 fn a_counterexample_names_the_packet_and_both_answers() {
     let mut bench = Bench::with_rows();
-    bench.image.paths.iter_mut().for_each(|path| path.verdict = Verdict::Allow);
+    for path in Arc::make_mut(&mut bench.image.paths) {
+        path.verdict = Verdict::Allow;
+    }
     let found = prove(&bench.cluster.model, &bench.cluster.all(), &bench.image).unwrap_err();
     insta::assert_snapshot!(found.to_string(), @"eth0 ingress, peer 203.0.113.1, TCP without ports: expected Deny (unknown peer, ingress), found Allow (unknown peer, ingress)");
 }

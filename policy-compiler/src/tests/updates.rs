@@ -114,7 +114,8 @@ fn after_any_stream_of_pods_and_policies_an_image_is_as_one_made_from_nothing() 
     let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&(model(), vec(change, 1..12)), |(model, changes)| {
-            let policies: Vec<_> = model.policies.clone().into_iter().collect();
+            let policies: Vec<_> =
+                model.policies.iter().map(|(name, it)| (name.clone(), Arc::clone(it))).collect();
             let mut kept = Kept::of(model.clone(), some_local(&model));
             for change in changes {
                 match change {

@@ -1,0 +1,158 @@
+//! Maps that tell which of their entries may have changed.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::Mark;
+
+/// So many changes are remembered; who missed more looks at everything.
+const MOST: usize = 128;
+
+/// A map with a [`Mark`], as [`Tracked`](super::Tracked) values have, that besides remembers the keys of its last changes: who
+/// knew the map at a mark is told where it may differ now. What is changed through [`DerefMut`] may differ anywhere.
+#[derive(Debug, Clone)]
+pub struct Journal<K, V> {
+    map: BTreeMap<K, V>,
+    mark: Mark,
+    /// The last changes in order, each with the mark before it.
+    changes: Vec<(Mark, K)>,
+}
+
+impl<K, V> Default for Journal<K, V> {
+    fn default() -> Self {
+        BTreeMap::new().into()
+    }
+}
+
+impl<K: Ord + Clone, V> Journal<K, V> {
+    /// As the map's.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.note(&key);
+        self.map.insert(key, value)
+    }
+
+    /// As the map's.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let (key, value) = self.map.remove_entry(key)?;
+        self.note(&key);
+        Some(value)
+    }
+
+    /// As the map's.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.note(key);
+        self.map.get_mut(key)
+    }
+
+    fn note(&mut self, key: &K) {
+        // A mark that nobody else has need not change, but those before it may still be known.
+        let is_known = Arc::get_mut(&mut self.mark.0).is_none();
+        if !is_known && self.changes.is_empty() {
+            return;
+        }
+        if self.changes.len() == MOST {
+            self.changes.drain(..MOST / 2);
+        }
+        let before = if is_known { mem::take(&mut self.mark) } else { Mark::default() };
+        self.changes.push((before, key.clone()));
+    }
+}
+
+impl<K: Ord, V> Journal<K, V> {
+    /// Its mark.
+    pub(crate) fn mark(&self) -> Mark {
+        self.mark.clone()
+    }
+
+    /// The keys at which it may differ from what it was at a mark; `None`: at any.
+    pub(crate) fn since(&self, mark: &Mark) -> Option<BTreeSet<&K>> {
+        if *mark == self.mark {
+            return Some(BTreeSet::new());
+        }
+        let at = self.changes.iter().position(|(before, _)| before == mark)?;
+        Some(self.changes[at..].iter().map(|(_, key)| key).collect())
+    }
+}
+
+impl<K, V> Deref for Journal<K, V> {
+    type Target = BTreeMap<K, V>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.map
+    }
+}
+
+impl<K, V> DerefMut for Journal<K, V> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.changes.clear();
+        self.mark = Mark::default();
+        &mut self.map
+    }
+}
+
+impl<K, V> From<BTreeMap<K, V>> for Journal<K, V> {
+    fn from(map: BTreeMap<K, V>) -> Self {
+        Self { map, mark: Mark::default(), changes: Vec::new() }
+    }
+}
+
+impl<K: PartialEq, V: PartialEq> PartialEq for Journal<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.map == other.map
+    }
+}
+
+impl<K: Eq, V: Eq> Eq for Journal<K, V> {}
+
+impl<'j, K, V> IntoIterator for &'j Journal<K, V> {
+    type Item = (&'j K, &'j V);
+    type IntoIter = std::collections::btree_map::Iter<'j, K, V>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.map.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_knew_a_map_is_told_where_it_may_differ() {
+        let mut one: Journal<u8, u8> = BTreeMap::from([(1, 1)]).into();
+        one.insert(2, 2);
+        assert!(one.changes.is_empty(), "nobody knew it");
+        let first = one.mark();
+        assert_eq!(one.since(&first), Some(BTreeSet::new()));
+        one.insert(3, 3);
+        one.insert(4, 4);
+        let second = one.mark();
+        let mut other = one.clone();
+        one.remove(&4);
+        assert_eq!(one.remove(&9), None);
+        other.get_mut(&2);
+        assert_eq!(one.since(&first), Some(BTreeSet::from([&3, &4])));
+        assert_eq!(one.since(&second), Some(BTreeSet::from([&4])));
+        assert_eq!(other.since(&second), Some(BTreeSet::from([&2])));
+        assert_eq!(one.since(&other.mark()), None, "they went different ways");
+        other.clear();
+        assert_eq!(other.since(&first), None);
+    }
+
+    #[test]
+    fn who_missed_too_much_is_told_so() {
+        let mut one: Journal<usize, ()> = Journal::default();
+        let mark = one.mark();
+        for key in 0..=MOST {
+            assert_eq!(one.since(&mark).map(|keys| keys.len()), Some(key));
+            one.insert(key, ());
+        }
+        assert_eq!(one.since(&mark), None);
+    }
+}
