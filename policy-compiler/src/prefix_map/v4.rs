@@ -1,8 +1,9 @@
 //! The IPv4 half: a trie with strides of 16, 8 and 8 bits.
 //!
 //! A *cell* is a value or names the block that refines it. Blocks are made of cache lines of 16 words: a page holds 256
-//! cells; a short block, for a /24 in which few values follow each other, holds where runs of one value start and their
-//! values, in one line up to 12 runs, in two up to 24. So a /24 with up to five hosts costs a lookup one line.
+//! cells; a short block, for a /24 in which few hosts differ from all others, holds these, up to ten in half a line and up to
+//! twelve in one; another, for one in which few values follow each other, holds where runs of one value start and their values,
+//! in one line up to 12 runs, in two up to 24. So a /24 with few hosts costs a lookup one line.
 //!
 //! **Writing while others read.** A cell is stored whole. A block that others may read is never changed but in cells of a
 //! page; instead a new one is written into a spare line and its name stored into the cell above (release, and readers
@@ -15,11 +16,14 @@ use super::MAX_VALUE;
 
 /// Tells names of blocks from values.
 const BLOCK: u32 = 1 << 31;
-const KIND: u32 = 3 << 29;
-const LINE: u32 = (1 << 29) - 1;
+const KIND: u32 = 7 << 28;
+const LINE: u32 = (1 << 28) - 1;
 const PAGE: u32 = 0;
-const ONE: u32 = 1 << 29;
-const TWO: u32 = 2 << 29;
+const ONE: u32 = 1 << 28;
+const TWO: u32 = 2 << 28;
+const HOSTS: u32 = 3 << 28;
+/// The first half of a line, and the second.
+const HALVES: [u32; 2] = [4 << 28, 5 << 28];
 
 /// So many lookups are made side by side.
 const BATCH: usize = 64;
@@ -30,7 +34,15 @@ const PAGE_LINES: usize = 256 / WORDS;
 /// Spare lines are at least this many, and an eighth of those in use.
 const SPARE: usize = 1024;
 
-/// Words of starts, then words of values, of a short block.
+/// Words of the hosts' last bytes in their block; then come as many values as they have bytes, and that of all others.
+const KEYS: usize = 3;
+const MOST_HOSTS: usize = 4 * KEYS;
+
+/// The same of half a block, whose values are [`Trie::base`] lower and take two bytes each; 0 is the default.
+const FEW_HOSTS: usize = 10;
+const HALF_WORDS: usize = WORDS / 2;
+
+/// Words of starts, then words of values, of a block of runs.
 const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
 
 /// Bits of a start; the highest tells those behind the last from all keys, and is free for borrowing.
@@ -63,6 +75,8 @@ impl From<[u32; WORDS]> for Line {
 #[derive(Debug)]
 pub(super) struct Trie {
     default: u32,
+    /// One less than the lowest value but the default.
+    base: u32,
     root: Box<[AtomicU32]>,
     lines: Box<[Line]>,
     /// The first line that nothing was ever written to.
@@ -78,6 +92,7 @@ impl Clone for Trie {
     fn clone(&self) -> Self {
         Self {
             default: self.default,
+            base: self.base,
             root: self.root.iter().map(copied).collect(),
             lines: self.lines.iter().map(|line| Line(line.0.each_ref().map(copied))).collect(),
             next: copied(&self.next),
@@ -92,6 +107,8 @@ impl Trie {
         if !entries.is_sorted() {
             entries.sort_unstable();
         }
+        let lowest = entries.iter().map(|entry| entry.2).filter(|value| *value != default).min();
+        let base = lowest.unwrap_or_default().saturating_sub(1);
         let mut root = vec![default; ROOT];
         let mut by_length: [Vec<(u32, u32)>; 25] = std::array::from_fn(|_| Vec::new());
         let mut long = Vec::with_capacity(entries.len());
@@ -113,13 +130,13 @@ impl Trie {
                 page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
             }
         }
-        let mut blocks = Blocks::default();
+        let mut blocks = Blocks { default, base, ..Blocks::default() };
         for block in long.chunk_by(|a, b| a.0 >> 8 == b.0 >> 8) {
             let Some((address, ..)) = block.first() else { continue };
             let page = second(&mut root[(address >> 16) as usize], &mut pages);
             let cell = &mut page[(address >> 8 & 0xff) as usize];
-            if let Some((kind, lines)) = hosts(*cell, block).and_then(|runs| short(&runs)) {
-                *cell = blocks.add_short(kind, &lines);
+            if let Some(hosts) = Hosts::of(*cell, block) {
+                *cell = blocks.add_hosts(&hosts);
                 continue;
             }
             let mut cells = [*cell; 256];
@@ -130,7 +147,7 @@ impl Trie {
             }
             *cell = blocks.add(&cells);
         }
-        let Blocks { mut lines } = blocks;
+        let Blocks { mut lines, .. } = blocks;
         // The pages of the second level come last; until here the root names them by their number.
         let first = lines.len();
         for page in &pages {
@@ -143,6 +160,7 @@ impl Trie {
         lines.resize_with(next + SPARE.max(next / 8), Line::default);
         Self {
             default,
+            base,
             root: root.into_iter().map(AtomicU32::new).collect(),
             lines: lines.into(),
             next: AtomicU32::new(next as u32),
@@ -193,6 +211,8 @@ impl Trie {
     fn in_block(&self, block: u32, address: u32) -> u32 {
         match block & KIND {
             PAGE => self.in_page(block, address),
+            HOSTS => self.in_hosts(block, address as u8),
+            half if half >= HALVES[0] => self.in_half(block, address as u8),
             ONE => self.in_one(block, address as u8),
             _ => self.in_two(block, address as u8),
         }
@@ -207,6 +227,36 @@ impl Trie {
     #[inline]
     fn in_page(&self, block: u32, index: u32) -> u32 {
         load(self.page_cell(block, index), self.default)
+    }
+
+    #[inline]
+    fn in_half(&self, block: u32, key: u8) -> u32 {
+        let at = (block & LINE) as usize;
+        let Some(line) = self.lines.get(at) else { return self.default };
+        let (halves, _) = line.0.as_chunks::<HALF_WORDS>();
+        let Some(half) = halves.get((block >> 28 & 1) as usize) else { return self.default };
+        let keys = u64::from(key) * BYTES;
+        let low = u64::from(value(&half[0])) | u64::from(value(&half[1])) << u32::BITS;
+        // Behind the last byte there is one that is always equal.
+        let high = u64::from((value(&half[2]) ^ keys as u32) & u32::from(u16::MAX));
+        let equal = u128::from(zeroes(low ^ keys)) | u128::from(zeroes(high)) << u64::BITS;
+        let at = FEW_HOSTS / 2 + equal.trailing_zeros() as usize / 8;
+        let word = half.get(at / 2).map_or(0, value);
+        let found = word >> (at % 2 * 16) & u32::from(u16::MAX);
+        if found == 0 { self.default } else { self.base + found }
+    }
+
+    #[inline]
+    fn in_hosts(&self, block: u32, key: u8) -> u32 {
+        let Some(line) = self.lines.get((block & LINE) as usize) else { return self.default };
+        let keys = u64::from(key) * BYTES;
+        let [first, second, third, ..] = &line.0;
+        let low = u64::from(value(first)) | u64::from(value(second)) << u32::BITS;
+        // Behind the last byte there is one that is always equal.
+        let high = u64::from(value(third)) ^ (keys & u64::from(u32::MAX));
+        let equal = u128::from(zeroes(low ^ keys)) | u128::from(zeroes(high)) << u64::BITS;
+        let at = equal.trailing_zeros() as usize / 8;
+        line.0.get(KEYS + at).map_or(self.default, value)
     }
 
     #[inline]
@@ -270,7 +320,7 @@ impl Trie {
     }
 
     fn write(&self, cells: &[u32; 256]) -> Option<u32> {
-        match runs(cells).and_then(|runs| short(&runs)) {
+        match short(cells) {
             Some((kind, lines)) => Some(BLOCK | kind | self.write_lines(used(kind, &lines))?),
             None => self.write_page(cells),
         }
@@ -358,6 +408,17 @@ fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
     (sum >> ((LANES as u32 - 1) * LANE)) as usize & 0x1f
 }
 
+/// One in each byte.
+const BYTES: u64 = u64::MAX / 0xff;
+
+/// The highest bit of each byte that is zero.
+#[inline]
+const fn zeroes(bytes: u64) -> u64 {
+    const LOW: u64 = BYTES * 0x7f;
+    // Where a byte is not zero, one of its lower bits carries into the highest, or that is set.
+    !(((bytes & LOW) + LOW) | bytes | LOW)
+}
+
 /// The page of a cell of the root, with the cell's value if there was none; while building the root holds its number.
 fn second<'p>(cell: &mut u32, pages: &'p mut Vec<[u32; 256]>) -> &'p mut [u32; 256] {
     if *cell & BLOCK == 0 {
@@ -369,17 +430,39 @@ fn second<'p>(cell: &mut u32, pages: &'p mut Vec<[u32; 256]>) -> &'p mut [u32; 2
 
 #[derive(Default)]
 struct Blocks {
+    default: u32,
+    base: u32,
     lines: Vec<Line>,
+    /// The second half of a line is free.
+    half: Option<usize>,
 }
 
 impl Blocks {
     fn add(&mut self, cells: &[u32; 256]) -> u32 {
-        if let Some((kind, lines)) = runs(cells).and_then(|runs| short(&runs)) {
+        if let Some((kind, lines)) = short(cells) {
             return self.add_short(kind, &lines);
         }
         let first = self.lines.len() as u32;
         push(&mut self.lines, cells);
         BLOCK | PAGE | first
+    }
+
+    fn add_hosts(&mut self, hosts: &Hosts) -> u32 {
+        let Some(half) = hosts.half(self.default, self.base) else {
+            return self.add_short(HOSTS, &[hosts.line(), [0; WORDS]]);
+        };
+        if let Some(at) = self.half.take() {
+            for (word, half) in self.lines[at].0[HALF_WORDS..].iter_mut().zip(half) {
+                *word.get_mut() = half;
+            }
+            return BLOCK | HALVES[1] | at as u32;
+        }
+        let at = self.lines.len();
+        let mut words = [0; WORDS];
+        words[..HALF_WORDS].copy_from_slice(&half);
+        self.lines.push(words.into());
+        self.half = Some(at);
+        BLOCK | HALVES[0] | at as u32
     }
 
     fn add_short(&mut self, kind: u32, lines: &[[u32; WORDS]; 2]) -> u32 {
@@ -396,7 +479,7 @@ fn push(lines: &mut Vec<Line>, cells: &[u32; 256]) {
 
 /// The lines of a short block.
 fn used(kind: u32, lines: &[[u32; WORDS]; 2]) -> &[[u32; WORDS]] {
-    if kind == ONE { &lines[..1] } else { lines }
+    if kind == TWO { lines } else { &lines[..1] }
 }
 
 /// The first key and the value of each run of one value, ascending from key 0.
@@ -422,22 +505,103 @@ impl Runs {
     }
 }
 
-/// The runs of a /24 in which there are only hosts, ascending, around them `value`.
-fn hosts(value: u32, entries: &[(u32, u8, u32)]) -> Option<Runs> {
-    let mut runs = Runs::default();
-    runs.push(0, value)?;
-    // Of several values of one host the last is the largest.
-    for of_host in entries.chunk_by(|a, b| a.0 == b.0) {
-        let (address, length, host) = *of_host.last()?;
-        if length != 32 || of_host[0].1 != 32 {
+/// A /24 in which few hosts differ from all others.
+struct Hosts {
+    others: u32,
+    keys: [u8; MOST_HOSTS],
+    values: [u32; MOST_HOSTS],
+    count: usize,
+}
+
+impl Hosts {
+    fn new(others: u32) -> Self {
+        Self { others, keys: [0; MOST_HOSTS], values: [others; MOST_HOSTS], count: 0 }
+    }
+
+    /// `None`: too many.
+    fn push(&mut self, key: u8, value: u32) -> Option<()> {
+        if value != self.others {
+            *self.values.get_mut(self.count)? = value;
+            self.keys[self.count] = key;
+            self.count += 1;
+        }
+        Some(())
+    }
+
+    /// Of a /24 in which there are only hosts, ascending, around them `others`.
+    fn of(others: u32, entries: &[(u32, u8, u32)]) -> Option<Self> {
+        let mut hosts = Self::new(others);
+        let mut entries = entries.iter().peekable();
+        while let Some((address, length, value)) = entries.next() {
+            if *length != 32 {
+                return None;
+            }
+            // Of several values of one host the last is the largest.
+            if entries.peek().is_none_or(|next| next.0 != *address) {
+                hosts.push(*address as u8, *value)?;
+            }
+        }
+        Some(hosts)
+    }
+
+    fn of_cells(cells: &[u32; 256]) -> Option<Self> {
+        // So many of the first that most of them are of the others.
+        let mut first = [0; MOST_HOSTS * 2 + 1];
+        first.copy_from_slice(cells.get(..MOST_HOSTS * 2 + 1)?);
+        first.sort_unstable();
+        let mut hosts = Self::new(first[MOST_HOSTS]);
+        for (value, key) in cells.iter().zip(0..=u8::MAX) {
+            hosts.push(key, *value)?;
+        }
+        Some(hosts)
+    }
+
+    /// Half a block, if there are few hosts and their values fit.
+    fn half(&self, default: u32, base: u32) -> Option<[u32; HALF_WORDS]> {
+        if self.count > FEW_HOSTS {
             return None;
         }
-        runs.push(address as u8, host)?;
-        if let Some(next) = (address as u8).checked_add(1) {
-            runs.push(next, value)?;
+        let short = |value: u32| -> Option<u16> {
+            if value == default { Some(0) } else { value.checked_sub(base)?.try_into().ok() }
+        };
+        let mut pairs = [0u16; WORDS];
+        let (keys, values) = pairs.split_at_mut(FEW_HOSTS / 2);
+        let of_hosts = self.keys[..FEW_HOSTS].as_chunks::<2>().0;
+        for ((pair, keys), at) in keys.iter_mut().zip(of_hosts).zip((0..).step_by(2)) {
+            // Of several equal bytes the first one counts: the last places are the first host's.
+            let key = |at: usize, key: u8| if at < self.count { key } else { self.keys[0] };
+            *pair = u16::from_le_bytes([key(at, keys[0]), key(at + 1, keys[1])]);
         }
+        let of_hosts = self.values[..FEW_HOSTS].iter().chain([&self.others]);
+        for (place, value) in values.iter_mut().zip(of_hosts) {
+            *place = short(*value).filter(|it| *it != 0 || *value == default)?;
+        }
+        let mut half = [0; HALF_WORDS];
+        for (word, pair) in half.iter_mut().zip(pairs.as_chunks::<2>().0) {
+            *word = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+        }
+        Some(half)
     }
-    Some(runs)
+
+    fn line(&self) -> [u32; WORDS] {
+        // Of several equal bytes the first one counts: the last places are the first host's.
+        let mut keys = [self.keys[0]; MOST_HOSTS];
+        keys[..self.count].copy_from_slice(&self.keys[..self.count]);
+        let mut words = [self.others; WORDS];
+        for (word, keys) in words.iter_mut().zip(keys.as_chunks::<4>().0) {
+            *word = u32::from_le_bytes(*keys);
+        }
+        words[KEYS..][..MOST_HOSTS].copy_from_slice(&self.values);
+        words
+    }
+}
+
+/// The short block of these cells, if there is one.
+fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
+    if let Some(hosts) = Hosts::of_cells(cells) {
+        return Some((HOSTS, [hosts.line(), [0; WORDS]]));
+    }
+    of_runs(&runs(cells)?)
 }
 
 fn runs(cells: &[u32; 256]) -> Option<Runs> {
@@ -448,8 +612,8 @@ fn runs(cells: &[u32; 256]) -> Option<Runs> {
     Some(runs)
 }
 
-/// The short block of these runs, if there is one.
-fn short(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
+/// The block of these runs, if there is one.
+fn of_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
     let runs = &runs.all[..runs.count];
     let (kind, starts, _) = *SHORT.iter().find(|(_, _, values)| runs.len() <= *values)?;
     // Behind the last run there are starts that no key reaches.
