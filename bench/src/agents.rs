@@ -5,17 +5,16 @@ use std::fs::{self, File};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path as FilePath, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use manx::api::{Attach, PodName, Status};
+use manx::api::{Attach, Device, PodName, Status};
 use manx::cli::node::{self, Node};
 use manx::client::Client;
 use manx::netns::{self, sysctl};
-use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use manx_dataplane::worker::Polling;
 use tempfile::TempDir;
 
 use crate::cores::Cores;
@@ -23,6 +22,7 @@ use crate::error::{Error, errno, io};
 use crate::filter::other_rule;
 use crate::kernel;
 use crate::path::{Between, End, Path};
+use crate::process::{self, Process};
 use crate::traffic::PORT;
 
 /// The word by which a program of this crate starts itself as an agent.
@@ -47,8 +47,7 @@ struct Arguments {
 /// Runs as an agent, with the arguments that [`Cluster`] gave; returns when it ends. Call before any thread exists.
 pub fn run_agent(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let arguments = Arguments::parse_from(arguments);
-    // A measurement that is interrupted leaves no agent behind.
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| error.to_string())?;
+    process::end_with_parent().map_err(|error| error.to_string())?;
     let netns = netns::open(&arguments.netns).map_err(|error| error.to_string())?;
     netns::enter(&netns).map_err(|error| error.to_string())?;
     node::run(&arguments.node).map_err(|error| error.to_string())
@@ -72,8 +71,20 @@ pub struct Shape {
     pub bystanders: usize,
     /// How many rules the policies hold besides the one that allows the traffic.
     pub rules: usize,
+    /// How pods are attached.
+    pub device: Device,
+    /// What workers without packets do.
+    pub polling: Polling,
     /// Where the workers run.
     pub cores: Cores,
+}
+
+impl Shape {
+    /// The two ends alone on one node, by TUN.
+    pub const fn one_node(rules: usize, cores: Cores) -> Self {
+        let (device, polling) = (Device::Tun, Polling::Adaptive);
+        Self { across: None, bystanders: 0, rules, device, polling, cores }
+    }
 }
 
 /// Agents, and the folder of their sockets, manifests and logs. They end when it is dropped.
@@ -82,6 +93,7 @@ pub struct Cluster {
     folder: TempDir,
     agents: Vec<Agent>,
     bystanders: Vec<End>,
+    polling: Polling,
 }
 
 /// A pod of the manifests.
@@ -94,17 +106,9 @@ struct Pod {
 
 #[derive(Debug)]
 struct Agent {
-    child: Child,
+    process: Process,
     socket: PathBuf,
     log: PathBuf,
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// A path from one pod to another, policy on.
@@ -124,9 +128,9 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
     let names: &[&str] = if shape.across.is_some() { &["node-1", "node-2"] } else { &["node-1"] };
     let agents = names
         .iter()
-        .map(|name| Agent::start(&folder, name, shape.cores.of_worker(Some(name) == names.last())))
+        .map(|name| Agent::start(&folder, name, shape, Some(name) == names.last()))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut cluster = Cluster { folder, agents, bystanders: Vec::new() };
+    let mut cluster = Cluster { folder, agents, bystanders: Vec::new(), polling: shape.polling };
     let (from, to) = cluster.populate(shape.bystanders)?;
     Ok(Path { from, to, between: Between::Manx(Box::new(cluster)) })
 }
@@ -146,7 +150,12 @@ fn write(folder: &FilePath, name: &str, text: &str) -> Result<(), Error> {
 }
 
 impl Agent {
-    fn start(folder: &TempDir, name: &str, core: Option<usize>) -> Result<Self, Error> {
+    fn start(
+        folder: &TempDir,
+        name: &str,
+        shape: Shape,
+        holds_receiver: bool,
+    ) -> Result<Self, Error> {
         let socket = folder.path().join(format!("{name}.sock"));
         let log = folder.path().join(format!("{name}.log"));
         let out = File::create(&log).map_err(io("no log for the agent"))?;
@@ -156,16 +165,19 @@ impl Agent {
         command.args(["--name", name, "--uplink", "eth0"]);
         command.arg("--datastore").arg(folder.path().join("manifests"));
         command.arg("--socket").arg(&socket);
-        if let Some(core) = core {
+        command.args(match shape.device {
+            Device::Tun => ["--pod-device", "tun"],
+            Device::Veth => ["--pod-device", "veth"],
+        });
+        command.args(match shape.polling {
+            Polling::Adaptive => ["--poll", "adaptive"],
+            Polling::Busy => ["--poll", "busy"],
+        });
+        if let Some(core) = shape.cores.of_worker(holds_receiver) {
             command.args(["--pin", &core.to_string()]);
         }
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(error)
-            .spawn()
-            .map_err(io("no agent can be started"))?;
-        let mut agent = Self { child, socket, log };
+        let process = Process::start(command.stdin(Stdio::null()).stdout(out).stderr(error))?;
+        let mut agent = Self { process, socket, log };
         agent.wait_until("its datastore is read", |status| status.in_sync)?;
         Ok(agent)
     }
@@ -180,7 +192,7 @@ impl Agent {
             if self.status().is_ok_and(|status| ready(&status)) {
                 return Ok(());
             }
-            let ended = self.child.try_wait().map_err(io("the agent cannot be waited for"))?;
+            let ended = self.process.ended()?;
             if ended.is_some() || start.elapsed() > PATIENCE {
                 return Err(Error::Agent {
                     what: match ended {
@@ -240,6 +252,16 @@ impl Cluster {
         }
     }
 
+    /// Whether its workers never sleep.
+    pub fn is_busy(&self) -> bool {
+        self.polling == Polling::Busy
+    }
+
+    /// Lets the agents run, or halts them.
+    pub fn let_run(&self, run: bool) -> Result<(), Error> {
+        self.agents.iter().try_for_each(|agent| agent.process.let_run(run))
+    }
+
     /// What every agent says of itself.
     pub fn statuses(&self) -> Result<Vec<Status>, Error> {
         self.agents.iter().map(Agent::status).collect()
@@ -282,7 +304,7 @@ fn resident_mib(agent: &Agent) -> Result<f64, Error> {
 }
 
 fn proc_file(agent: &Agent, name: &str) -> Result<String, Error> {
-    let path = format!("/proc/{}/{name}", agent.child.id());
+    let path = format!("/proc/{}/{name}", agent.process.id());
     fs::read_to_string(&path).map_err(io(path.clone()))
 }
 
@@ -363,8 +385,7 @@ mod tests {
     fn the_manifests_are_without_a_fault_and_hold_the_rules_asked_for() {
         for across in [None, Some(Overlay::Ipip), Some(Overlay::Vxlan)] {
             let folder = tempfile::tempdir().unwrap();
-            let shape =
-                Shape { across, bystanders: 0, rules: 300, cores: Cores::of_this_machine() };
+            let shape = Shape { across, ..Shape::one_node(300, Cores::of_this_machine()) };
             write(folder.path(), "cluster.yaml", &cluster_manifest(shape)).unwrap();
             let pod = |name: &str, node, address: &str| Pod {
                 name: name.to_owned(),

@@ -51,6 +51,17 @@ impl Cores {
         Self { sender, receiver, agent }
     }
 
+    /// The worker has a core to itself, on a machine of two too: there both ends take turns on the other.
+    #[must_use]
+    pub fn apart(self) -> Self {
+        match self.agent {
+            Placement::BesideTheEnds => {
+                Self { receiver: self.sender, agent: Placement::On(self.receiver), ..self }
+            }
+            Placement::On(_) | Placement::Anywhere => self,
+        }
+    }
+
     /// The core of the worker that holds these ends; `None`: the scheduler's choice.
     pub fn of_worker(&self, holds_receiver: bool) -> Option<usize> {
         match self.agent {

@@ -3,7 +3,11 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use tempfile::TempDir;
+
 use crate::agents::Cluster;
+use crate::error::Error;
+use crate::process::Process;
 
 /// One end of a path.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub enum Between {
     KernelVxlan,
     /// Node agents that hold the ends as their pods.
     Manx(Box<Cluster>),
+    /// A process that hands on what comes, and the folder of the ends' names.
+    Bare(Process, TempDir),
 }
 
 /// Two ends, and what lies between them.
@@ -34,4 +40,16 @@ pub struct Path {
     pub to: End,
     /// What carries it.
     pub between: Between,
+}
+
+impl Path {
+    /// Lets what carries the path run, or halts it, so that it takes nothing from what is measured meanwhile. The kernel's
+    /// own parts do nothing of themselves.
+    pub fn let_run(&self, runs: bool) -> Result<(), Error> {
+        match &self.between {
+            Between::KernelRouting(_) | Between::KernelVxlan => Ok(()),
+            Between::Manx(cluster) => cluster.let_run(runs),
+            Between::Bare(process, _) => process.let_run(runs),
+        }
+    }
 }

@@ -35,6 +35,14 @@ impl Summary {
     }
 }
 
+/// The value that so many of a hundred lie below; `None` of none.
+pub fn percentile(values: &[f64], of_100: u8) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get(last * usize::from(of_100.min(100)) / 100).copied()
+}
+
 /// One measurement of each side, taken right after each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
@@ -61,6 +69,17 @@ mod tests {
         assert_eq!(summary, Summary { lowest: 1.0, median: 5.0, highest: 9.0 });
         assert_eq!(Summary::of(&[4.0, 2.0, 8.0, 1.0]).unwrap().median.to_bits(), 3f64.to_bits());
         assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_values() {
+        let values: Vec<f64> = (0..=100).rev().map(f64::from).collect();
+        let of = |of_100| percentile(&values, of_100).map(f64::to_bits);
+        assert_eq!(
+            [of(0), of(50), of(99), of(100)],
+            [0.0, 50.0, 99.0, 100.0].map(|it: f64| Some(it.to_bits()))
+        );
+        assert_eq!(percentile(&[], 50), None);
     }
 
     #[test]

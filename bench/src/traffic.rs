@@ -13,7 +13,7 @@ use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce};
 use crate::cores::{self, Cores};
 use crate::error::{Error, errno, io as io_error};
 use crate::path::Path;
-use crate::statistics::Summary;
+use crate::statistics::percentile;
 use crate::sys::Batch;
 
 /// The port that everything goes to, TCP and UDP; policies of a path must allow it.
@@ -128,8 +128,9 @@ pub fn flood(path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> 
     Ok(packets / 1e6)
 }
 
-/// UDP ping-pong, one packet in flight, for `length`; returns the median round trip in microseconds.
-pub fn ping_pong(path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> {
+/// UDP ping-pong, one packet in flight, for `length`; returns the round trip in microseconds that so many of a
+/// hundred are faster than.
+pub fn ping_pong(path: &Path, of_100: u8, length: Duration, cores: Cores) -> Result<f64, Error> {
     let (asking, answering) = udp_pair(path)?;
     let over = AtomicBool::new(false);
     let trips = thread::scope(|scope| {
@@ -146,25 +147,26 @@ pub fn ping_pong(path: &Path, length: Duration, cores: Cores) -> Result<f64, Err
         let trips = scope
             .spawn(|| {
                 cores::pin(cores.sender);
-                let end = Instant::now() + WARM_UP + length;
+                let warm = Instant::now() + WARM_UP;
                 let mut trips = Vec::new();
                 let mut buffer = [0; SMALL];
-                while Instant::now() < end {
+                loop {
                     let start = Instant::now();
-                    if asking.send(&buffer).is_ok() && asking.recv(&mut buffer).is_ok() {
+                    if start >= warm + length {
+                        return trips;
+                    }
+                    let answered = asking.send(&buffer).is_ok() && asking.recv(&mut buffer).is_ok();
+                    if answered && start >= warm {
                         trips.push(start.elapsed().as_secs_f64() * 1e6);
                     }
                 }
-                trips
             })
             .join();
         over.store(true, Ordering::Relaxed);
         trips.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    match Summary::of(&trips) {
-        Some(summary) => Ok(summary.median),
-        None => Err(Error::Nothing(format!("a UDP answer from {}:{PORT}", path.to.address))),
-    }
+    let nothing = || Error::Nothing(format!("a UDP answer from {}:{PORT}", path.to.address));
+    percentile(&trips, of_100).ok_or_else(nothing)
 }
 
 fn udp_pair(path: &Path) -> Result<(UdpSocket, UdpSocket), Error> {

@@ -49,7 +49,7 @@ fn every_traffic_arrives() -> Result<(), Error> {
     for (name, path) in paths {
         println!("{name}, two streams: {:.2} Gbit/s", traffic::streams(&path, 2, length, cores)?);
         println!("{name}, flood: {:.3} Mpps", traffic::flood(&path, length, cores)?);
-        println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(&path, length, cores)?);
+        println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(&path, 50, length, cores)?);
     }
     Ok(())
 }

@@ -8,9 +8,11 @@ use clap::Parser;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use manx_bench::agents::{self, AGENT};
-use manx_bench::comparison::{self, Comparison, Paths};
+use manx_bench::bare::{self, BARE};
+use manx_bench::comparison::{self, Comparison};
 use manx_bench::cores::{Cores, Placement, processors};
 use manx_bench::error::Error;
+use manx_bench::ground::Paths;
 use manx_bench::path::Between;
 use manx_bench::statistics::{Pair, Summary};
 use manx_bench::world;
@@ -27,7 +29,7 @@ struct Arguments {
     rounds: u16,
     /// Only these
     #[arg(long, value_name = "COMPARISON", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(comparison::ALL.map(|it| PossibleValue::new(it.name).help(it.words))))]
+        value_parser = PossibleValuesParser::new(comparison::ALL.iter().map(|it| PossibleValue::new(it.name).help(it.words))))]
     only: Vec<String>,
     /// Rules in each of the two policies besides the one that allows the traffic, and in the kernel's filters
     #[arg(long, default_value_t = 1000, value_name = "N")]
@@ -39,11 +41,11 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let result = if arguments.next().as_deref() == Some(AGENT) {
-        agents::run_agent(std::env::args().skip(1))
-    } else {
-        run(&Arguments::parse()).map_err(|error| error.to_string())
+    let arguments = std::env::args().skip(1);
+    let result = match std::env::args().nth(1).as_deref() {
+        Some(AGENT) => agents::run_agent(arguments),
+        Some(BARE) => bare::run(arguments),
+        _ => run(&Arguments::parse()).map_err(|error| error.to_string()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -66,7 +68,7 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
     let chosen = |it: &&Comparison| {
         arguments.only.is_empty() || arguments.only.iter().any(|name| name == it.name)
     };
-    let chosen: Vec<Comparison> = comparison::ALL.iter().filter(chosen).copied().collect();
+    let chosen: Vec<&Comparison> = comparison::ALL.iter().filter(chosen).collect();
     for together in chosen.chunk_by(|one, next| one.ground == next.ground) {
         let ground = together[0].ground;
         if let Some(why) = ground.is_missing() {
@@ -79,7 +81,7 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         let paths = Paths::build(ground, arguments.rules, cores)?;
         remarks.extend(idle(&paths)?);
         for comparison in together {
-            table.add_row(measure(*comparison, &paths, arguments, cores)?);
+            table.add_row(measure(comparison, &paths, arguments)?);
         }
         remarks.extend(paths.accounts()?);
     }
@@ -114,15 +116,14 @@ fn describe(arguments: &Arguments, cores: Cores) {
 }
 
 fn measure(
-    comparison: Comparison,
+    comparison: &Comparison,
     paths: &Paths,
     arguments: &Arguments,
-    cores: Cores,
 ) -> Result<Vec<String>, Error> {
     let length = Duration::from_secs_f64(arguments.seconds.clamp(0.1, 3600.0));
     let pairs = (0..arguments.rounds)
         .map(|round| {
-            let pair = comparison.pair(paths, length, cores)?;
+            let pair = comparison.pair(paths, length)?;
             eprintln!(
                 "{} {}/{}: {:.2}, Manx {:.2}",
                 comparison.words,
@@ -143,13 +144,16 @@ fn measure(
         column(|pair| pair.beside),
         column(|pair| pair.manx),
         column(Pair::ratio),
-        comparison.goal.map_or_else(String::new, |goal| format!(">= {goal}")),
+        comparison.goal.map_or_else(String::new, |goal| goal.to_string()),
     ])
 }
 
 /// What the agents cost before any traffic.
 fn idle(paths: &Paths) -> Result<Vec<String>, Error> {
     let Between::Manx(cluster) = &paths.manx.between else { return Ok(Vec::new()) };
+    if cluster.is_busy() {
+        return Ok(Vec::new());
+    }
     let settled = Duration::from_secs(1);
     std::thread::sleep(settled);
     let usage = cluster.usage(Duration::from_secs(5))?;

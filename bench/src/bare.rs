@@ -1,0 +1,146 @@
+//! Paths through a bare forwarder: the devices and system calls of Manx's pods, in a process of its own, and no decision in
+//! between: what comes by one goes out by the other. Less work per packet is not possible with these devices.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use manx::agent::device::{AgentNamespace, Queues};
+use manx::agent::pod_device::{self, Attachment};
+use manx::api::Device;
+use manx::netns;
+use manx_dataplane::packet::Pool;
+use manx_dataplane::poller::Poller;
+use manx_dataplane::tables::PortId;
+use manx_dataplane::worker::Polling;
+
+use crate::cores;
+use crate::error::{Error, io as io_error};
+use crate::kernel;
+use crate::path::{Between, End, Path};
+use crate::process::{self, Process};
+
+/// The word by which a program of this crate starts itself as a bare forwarder.
+pub const BARE: &str = "bare";
+/// Packets taken at once, as by a worker.
+const BATCH: usize = 32;
+/// How long it polls without finding anything before it sleeps, as a worker.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// Longest sleep.
+const SLEEP: Duration = Duration::from_secs(1);
+/// What it says when its devices are there.
+const READY: &[u8] = b"ready\n";
+
+/// A bare forwarder's own command line.
+#[derive(Debug, Parser)]
+#[command(name = BARE)]
+struct Arguments {
+    /// The network namespaces of the two ends
+    #[arg(num_args = 2)]
+    ends: Vec<PathBuf>,
+    /// By veth pairs, not by TUN
+    #[arg(long)]
+    veth: bool,
+    /// Never sleep
+    #[arg(long)]
+    busy: bool,
+    /// The core to stay on
+    #[arg(long)]
+    pin: Option<usize>,
+}
+
+/// A path through a forwarder on this core (`None`: the scheduler's choice).
+pub fn path(device: Device, polling: Polling, core: Option<usize>) -> Result<Path, Error> {
+    let folder = tempfile::tempdir().map_err(io_error("no temporary folder"))?;
+    let end = |name: &str, host| {
+        let netns = netns::create_named(&folder.path().join(name))?;
+        Ok::<_, Error>(End { netns, address: address(host) })
+    };
+    let (from, to) = (end("left", 0)?, end("right", 1)?);
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(BARE).args(["left", "right"].map(|name| folder.path().join(name)));
+    command.args((device == Device::Veth).then_some("--veth"));
+    command.args((polling == Polling::Busy).then_some("--busy"));
+    command.args(core.map(|core| format!("--pin={core}")));
+    let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+    let mut said = [0; READY.len()];
+    let read = process.output().map(|mut output| output.read_exact(&mut said));
+    if !matches!(read, Some(Ok(()))) || said != READY {
+        return Err(Error::Nothing("the bare forwarder ended before it was ready".to_owned()));
+    }
+    Ok(Path { from, to, between: Between::Bare(process, folder) })
+}
+
+/// The address of the first or second end.
+fn address(end: u8) -> IpAddr {
+    Ipv4Addr::new(10, 97, 0, 2 + end).into()
+}
+
+/// Runs as a bare forwarder, with the arguments that [`path`] gave, until it is killed. Call before any thread exists.
+pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
+    let arguments = Arguments::parse_from(arguments);
+    process::end_with_parent().map_err(|error| error.to_string())?;
+    let agent = AgentNamespace::create().map_err(|error| error.to_string())?;
+    let mut ports = Queues::new();
+    for (netns, end) in arguments.ends.iter().zip(0..) {
+        let attachment = Attachment {
+            netns,
+            interface: "eth0",
+            addresses: &[address(end)],
+            mtu: kernel::MTU,
+            device: if arguments.veth { Device::Veth } else { Device::Tun },
+            queues: 1,
+        };
+        let (_, queues) =
+            pod_device::attach(&agent, &attachment).map_err(|error| error.to_string())?;
+        ports.extend(queues);
+    }
+    if let Some(core) = arguments.pin
+        && !cores::pin(core)
+    {
+        return Err(format!("cannot stay on core {core}"));
+    }
+    let polling = if arguments.busy { Polling::Busy } else { Polling::Adaptive };
+    forward(&mut ports, polling).map_err(|error| error.to_string())
+}
+
+/// Hands on between two ports, for ever.
+fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
+    let mut poller = Poller::new()?;
+    for (port, id) in ports.iter().zip(0..) {
+        if let Some(descriptor) = port.descriptor() {
+            poller.watch(descriptor, PortId(id))?;
+        }
+    }
+    let [left, right] = &mut ports[..] else {
+        return Err(io::Error::other(format!("found {} ports, expected 2", ports.len())));
+    };
+    let mut pool = Pool::new(2 * BATCH);
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut last_found = Instant::now();
+    let mut output = io::stdout();
+    output.write_all(READY)?;
+    output.flush()?;
+    loop {
+        let mut found = 0;
+        for _ in 0..2 {
+            let _ = left.receive(&mut pool, &mut batch, BATCH)?;
+            if !batch.is_empty() {
+                found += batch.len();
+                let _ = right.transmit(&mut pool, &mut batch)?;
+            }
+            std::mem::swap(left, right);
+        }
+        if found > 0 || polling == Polling::Busy {
+            last_found = Instant::now();
+        } else if last_found.elapsed() < PATIENCE {
+            // Whoever is to send the next packet may be waiting for this core.
+            std::thread::yield_now();
+        } else {
+            poller.wait(SLEEP, |_| {})?;
+        }
+    }
+}

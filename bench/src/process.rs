@@ -1,0 +1,57 @@
+//! Processes that carry packets for a while: halted while the other side is measured, and never left behind.
+
+use std::process::{Child, ChildStdout, Command, ExitStatus};
+
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::error::{Error, errno, io};
+
+/// A process that ends when this is dropped.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it. It should [end with its parent](end_with_parent).
+    pub fn start(command: &mut Command) -> Result<Self, Error> {
+        let what = format!("{} cannot be started", command.get_program().display());
+        command.spawn().map(Self).map_err(io(what))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Its output, once, if it was asked for.
+    pub fn output(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+        self.0.try_wait().map_err(io("a process cannot be waited for"))
+    }
+
+    /// Lets it go on, or halts it where it is.
+    pub fn let_run(&self, runs: bool) -> Result<(), Error> {
+        let signal = if runs { Signal::SIGCONT } else { Signal::SIGSTOP };
+        kill(Pid::from_raw(self.id().cast_signed()), signal)
+            .map_err(errno(format!("process {} cannot be halted or resumed", self.id())))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Has the kernel kill the calling process when the thread that started it ends: a run that is interrupted leaves nothing
+/// behind.
+pub fn end_with_parent() -> Result<(), Error> {
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(errno("the parent's end would not be noticed"))
+}
