@@ -19,6 +19,7 @@ use crate::image::Identity;
 use crate::members::Members;
 use crate::model::Model;
 use crate::predicates::AtomTruths;
+use crate::prefix_map::PrefixMap;
 
 /// A prefix as numbers that sort as prefixes do: address, then length.
 trait Prefix: Copy + Ord {
@@ -138,13 +139,19 @@ impl Addresses {
         }
     }
 
-    /// Every prefix with an identity of its own, ascending; hosts' addresses are prefixes of full length. Together they
-    /// hold every address.
-    pub(crate) fn identities(&self, classifying: &mut Classifying<'_>) -> Vec<(IpNet, Identity)> {
-        let mut entries = Vec::with_capacity(self.v4.len() + self.v6.len());
-        identities(&self.v4, classifying, &mut entries);
-        identities(&self.v6, classifying, &mut entries);
-        entries
+    /// The identity of every address: that of the longest prefix at which something stands. Hosts' addresses are prefixes of
+    /// full length.
+    pub(crate) fn identities(&self, classifying: &mut Classifying<'_>) -> PrefixMap {
+        let mut v4 = Vec::with_capacity(self.v4.len());
+        identities(&self.v4, classifying, |prefix, identity| {
+            v4.push(((prefix >> 8) as u32, prefix as u8, identity.0));
+        });
+        let mut v6 = Vec::with_capacity(self.v6.len());
+        identities(&self.v6, classifying, |(address, length), identity| {
+            let net = ipnet::Ipv6Net::new(Ipv6Addr::from_bits(address), length);
+            v6.extend(net.map(|net| (net, identity.0)));
+        });
+        PrefixMap::of(Identity::UNKNOWN.0, v4, v6)
     }
 
     /// Who has an address; `here`, if it is given, instead of those who have it alone and not in a larger prefix.
@@ -166,38 +173,47 @@ impl Addresses {
     }
 }
 
+/// Hands over every prefix that has an identity of its own, ascending.
 fn identities<P: Prefix>(
     items: &[(P, Item)],
     classifying: &mut Classifying<'_>,
-    entries: &mut Vec<(IpNet, Identity)>,
+    mut hand: impl FnMut(P, Identity),
 ) {
     // The prefixes around, innermost last: whoever has them and the atom.
     let mut around: Vec<(P, Vec<KindId>, Option<IpNet>)> = Vec::new();
     let mut held: Vec<KindId> = Vec::new();
-    for same in items.chunk_by(|a, b| a.0 == b.0) {
-        let [(prefix, first), ..] = same else { continue };
+    let mut rest = items;
+    while let [(prefix, first), after @ ..] = rest {
+        let others = after.iter().take_while(|(other, _)| other == prefix).count();
+        let (same, after) = rest.split_at(others + 1);
+        rest = after;
         while around.last().is_some_and(|(outer, _, _)| !outer.contains(*prefix)) {
             around.pop();
         }
+        let (outer, outer_atom) = match around.last() {
+            Some((_, outer, atom)) => (outer.as_slice(), *atom),
+            None => (&[][..], None),
+        };
+        // What most addresses are: one member's, and nothing else is said of them.
+        if let ([(_, item)], [], true) = (same, outer, prefix.is_host())
+            && let Some(kind) = item.kind()
+        {
+            hand(*prefix, classifying.identity(&[kind], outer_atom));
+            continue;
+        }
         if same.last().is_some_and(|(_, item)| *item == Item::UNKNOWN) {
-            entries.push((prefix.net(), Identity::UNKNOWN));
+            hand(*prefix, Identity::UNKNOWN);
             continue;
         }
         held.clear();
-        let mut atom = None;
-        if let Some((_, outer, outer_atom)) = around.last() {
-            held.extend_from_slice(outer);
-            atom = *outer_atom;
-        }
+        held.extend_from_slice(outer);
         held.extend(same.iter().filter_map(|(_, item)| item.kind()));
-        if *first == Item::ATOM {
-            atom = Some(prefix.net());
-        }
+        let atom = if *first == Item::ATOM { Some(prefix.net()) } else { outer_atom };
         if held.len() > 1 {
             held.sort_unstable();
             held.dedup();
         }
-        entries.push((prefix.net(), classifying.identity(&held, atom)));
+        hand(*prefix, classifying.identity(&held, atom));
         if !prefix.is_host() {
             around.push((*prefix, held.clone(), atom));
         }

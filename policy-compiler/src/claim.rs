@@ -1,8 +1,6 @@
 //! Which packets a rule matches, once both ends are known.
 
-use std::rc::Rc;
-
-use ahash::AHashSet;
+use ahash::AHashMap;
 
 use crate::model::{Direction, Family, ICMP, ICMPV6, IcmpMatch, Protocol, Shown, Transport};
 use crate::ranges::Ranges;
@@ -72,11 +70,6 @@ pub(crate) struct Keys {
 pub(crate) struct Claim(pub(crate) [Option<Keys>; OTHERS + 1]);
 
 impl Claim {
-    /// Whether it claims nothing.
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.0.iter().all(Option::is_none)
-    }
-
     /// Whether it claims everything.
     pub(crate) fn is_everything(&self) -> bool {
         self.0.iter().all(|keys| {
@@ -86,76 +79,156 @@ impl Claim {
     }
 }
 
-/// One way in which a rule can match, given the local end: one of its entities for each end.
-pub(crate) struct Way<'r> {
+/// What a rule claims of the packets between two addresses, in few bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    /// The packets of one protocol with destination ports from the first to the last: what most rules are about.
+    Ports {
+        /// The protocol's table.
+        table: u8,
+        first: u16,
+        last: u16,
+    },
+    /// A claim among the distinct ones.
+    Known(u32),
+}
+
+/// The distinct claims: they are few, and stay in the cache.
+#[derive(Debug, Default)]
+pub(crate) struct Distinct {
+    all: Vec<Claim>,
+    numbers: AHashMap<Claim, u32>,
+    /// Of each which tables it looks at, as bits, and whether it claims everything.
+    about: Vec<(u8, bool)>,
+}
+
+impl Distinct {
+    /// A claim in few bytes; `None` where it claims nothing.
+    pub(crate) fn claimed(&mut self, claim: Claim) -> Option<Claimed> {
+        let Self { all, numbers, about } = self;
+        let known = numbers.get(&claim).copied();
+        let number = known.or_else(|| {
+            let tables = (0..).zip(&claim.0).filter(|(_, keys)| keys.is_some());
+            let tables = tables.fold(0, |all: u8, (table, _)| all | 1 << table);
+            if tables == 0 {
+                return None;
+            }
+            let number = all.len() as u32;
+            about.push((tables, claim.is_everything()));
+            all.push(claim.clone());
+            numbers.insert(claim, number);
+            Some(number)
+        });
+        number.map(Claimed::Known)
+    }
+
+    /// The tables that a claim looks at, as bits.
+    pub(crate) fn tables(&self, claimed: Claimed) -> u8 {
+        match claimed {
+            Claimed::Ports { table, .. } => 1 << table,
+            Claimed::Known(number) => self.about.get(number as usize).map_or(0, |about| about.0),
+        }
+    }
+
+    /// Whether all packets are claimed.
+    pub(crate) fn is_everything(&self, claimed: Claimed) -> bool {
+        match claimed {
+            Claimed::Ports { .. } => false,
+            Claimed::Known(number) => self.about.get(number as usize).is_some_and(|about| about.1),
+        }
+    }
+
+    /// The packets of a table that a claim holds.
+    pub(crate) fn keys(&self, number: u32, table: usize) -> Option<&Keys> {
+        self.all.get(number as usize)?.0.get(table)?.as_ref()
+    }
+}
+
+/// One way in which a rule can match the peers of a family, given the local end: one of its entities for each end.
+pub(crate) enum Way<'r> {
+    /// It claims the same of every peer of whom a predicate is true; `None`: of every peer.
+    Same(Option<PredicateId>, Claimed),
+    /// It depends on who the peer is.
+    Asking(Asking<'r>),
+}
+
+/// A way that looks at the peer.
+pub(crate) struct Asking<'r> {
     rule: &'r ResolvedRule,
     direction: Direction,
     peer: &'r ResolvedEntity,
-    /// All that it asks of the peer, if that is one predicate.
-    pub(crate) wants: Option<PredicateId>,
     /// The local end's ports.
     local: Side,
-    /// What it claims in each family, where that does not depend on who the peer is.
-    claim: Option<[Rc<Claim>; 2]>,
 }
 
-/// The ways in which a rule can match, given the local end; equal claims are one of `claims`.
+/// Hands over the ways in which a rule can match, given the local end.
 pub(crate) fn ways<'r>(
     rule: &'r ResolvedRule,
     direction: Direction,
     local: &impl Facts,
-    claims: &mut AHashSet<Rc<Claim>>,
-) -> Vec<Way<'r>> {
-    let mut one_of = |claim: Claim| {
-        if let Some(known) = claims.get(&claim) {
-            return Rc::clone(known);
-        }
-        let claim = Rc::new(claim);
-        claims.insert(Rc::clone(&claim));
-        claim
-    };
-    let mut ways = Vec::new();
+    claims: &mut Distinct,
+    mut hand: impl FnMut(Way<'r>),
+) {
+    let family = local.family();
+    let asks = rule.peer.questions().next().is_some();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
         for peer in &rule.peer.entities {
-            let local = side(one, &rule.local, local);
+            // The family is not among what rows know to be true.
             let wants = match (peer.wanted.as_slice(), peer.unwanted.as_slice()) {
-                ([one], []) => Some(*one),
+                ([one], []) if *one >= Family::ALL.len() as PredicateId => Some(Some(*one)),
+                ([], []) => Some(None),
                 _ => None,
             };
-            let mut way = Way { rule, direction, peer, wants, local, claim: None };
-            if rule.peer.questions().next().is_none() {
-                let v4 = one_of(way.made(&NoFacts(Family::V4)));
-                let alike = rule.icmp.is_none() && rule.not_icmp.is_none();
-                let v6 =
-                    if alike { Rc::clone(&v4) } else { one_of(way.made(&NoFacts(Family::V6))) };
-                way.claim = Some([v4, v6]);
+            if let Some(wants) = wants.filter(|_| !asks) {
+                if let Some(ports) = ports(rule, direction, one, peer) {
+                    hand(Way::Same(wants, ports));
+                    continue;
+                }
+                let way = Asking { rule, direction, peer, local: side(one, &rule.local, local) };
+                if let Some(claimed) = claims.claimed(way.made(&NoFacts(family))) {
+                    hand(Way::Same(wants, claimed));
+                }
+                continue;
             }
-            ways.push(way);
+            let local = side(one, &rule.local, local);
+            hand(Way::Asking(Asking { rule, direction, peer, local }));
         }
     }
-    ways
 }
 
-impl Way<'_> {
-    /// What it claims of any peer of a family who is meant, where that does not depend on who that is.
-    pub(crate) fn constant(&self, family: Family) -> Option<&Rc<Claim>> {
-        self.claim.as_ref().map(|claims| &claims[family as usize])
+/// What a rule about one range of a protocol's destination ports, and nothing else, claims.
+fn ports(
+    rule: &ResolvedRule,
+    direction: Direction,
+    local: &ResolvedEntity,
+    peer: &ResolvedEntity,
+) -> Option<Claimed> {
+    let (source, destination) = match direction {
+        Direction::Ingress => (peer, local),
+        Direction::Egress => (local, peer),
+    };
+    let protocol = Protocol::from_number(rule.protocol?)?;
+    let excludes = rule.not_protocol.is_some()
+        || rule.not_icmp.is_some()
+        || !(rule.local.not_ports.is_empty() && rule.peer.not_ports.is_empty());
+    match destination.ports.as_deref() {
+        Some([Ports::Range(first, last)])
+            if !excludes && rule.icmp.is_none() && source.ports.is_none() && first <= last =>
+        {
+            let table = table_of(protocol.number()) as u8;
+            Some(Claimed::Ports { table, first: *first, last: *last })
+        }
+        _ => None,
     }
+}
 
+impl Asking<'_> {
     /// What the rule claims in this way of the packets between the local end and this peer; `None` where it is not meant.
-    pub(crate) fn claim(&self, peer: &impl Facts) -> Option<Rc<Claim>> {
-        let holds = match self.wants {
-            Some(wanted) => peer.holds(wanted),
-            None => self.peer.holds(peer),
-        };
-        if !holds {
+    pub(crate) fn claim(&self, peer: &impl Facts, claims: &mut Distinct) -> Option<Claimed> {
+        if !self.peer.holds(peer) {
             return None;
         }
-        let claim = match &self.claim {
-            Some(claims) => Rc::clone(&claims[peer.family() as usize]),
-            None => Rc::new(self.made(peer)),
-        };
-        (!claim.is_nothing()).then_some(claim)
+        claims.claimed(self.made(peer))
     }
 
     fn made(&self, peer: &impl Facts) -> Claim {
@@ -289,7 +362,7 @@ fn claim(rule: &ResolvedRule, family: Family, source: &Side, destination: &Side)
     }))
 }
 
-/// Whether a rule matches a packet: the same as that a [claim](Way::claim) of one of its [`ways`] holds it, without making
+/// Whether a rule matches a packet: the same as that a [claim](Claim) in one of its [`ways`] holds it, without making
 /// them.
 pub(crate) fn matches(
     rule: &ResolvedRule,

@@ -8,6 +8,7 @@ use std::hash::Hash;
 use ahash::AHashMap;
 use ipnet::IpNet;
 
+use crate::grouped::Grouped;
 use crate::identity::{Interner, Key, Said};
 use crate::image::{Identity, NO_CLASS};
 use crate::members::Members;
@@ -55,10 +56,22 @@ impl Kinds {
     /// What is true of an address that some kinds hold in an atom, and what would be without endpoints.
     pub(crate) fn truth(&self, held: &[KindId], atom: &Truth) -> [Truth; 2] {
         let held = held.iter().filter_map(|kind| self.all.get(*kind as usize));
-        let all = held.clone().flat_map(|(_, truth)| truth.iter());
-        let around =
-            held.filter(|(is_endpoint, _)| !is_endpoint).flat_map(|(_, truth)| truth.iter());
-        [union(all.chain(atom.iter())), union(around.chain(atom.iter()))]
+        let mut all = Vec::new();
+        let mut around = Vec::new();
+        for (is_endpoint, truth) in held {
+            all.reserve_exact(truth.len() + atom.len());
+            all.extend_from_slice(truth);
+            if !is_endpoint {
+                around.reserve_exact(truth.len() + atom.len());
+                around.extend_from_slice(truth);
+            }
+        }
+        [all, around].map(|mut union| {
+            union.extend_from_slice(atom);
+            union.sort_unstable();
+            union.dedup();
+            union.into()
+        })
     }
 
     /// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are
@@ -83,6 +96,9 @@ pub(crate) struct Classes {
     pub(crate) known: AHashMap<Truth, u32>,
 }
 
+/// The number of no atom.
+const NO_ATOM: u32 = u32::MAX;
+
 /// Gives addresses their identities and identities their classes.
 pub(crate) struct Classifying<'a> {
     interner: &'a mut Interner,
@@ -94,7 +110,9 @@ pub(crate) struct Classifying<'a> {
     atom_truths: Vec<Truth>,
     /// The last atom and its number: neighbours mostly have one.
     last: Option<(Option<IpNet>, u32)>,
-    of_one: AHashMap<(KindId, u32), Identity>,
+    /// Of addresses that one kind holds, by that: the atom where it was last met, and the identity there.
+    of_one: Vec<(u32, Identity)>,
+    of_one_elsewhere: AHashMap<(KindId, u32), Identity>,
     /// By atom.
     of_several: AHashMap<u32, AHashMap<Box<[KindId]>, Identity>>,
     classes: Classes,
@@ -122,7 +140,8 @@ impl<'a> Classifying<'a> {
             of_atom: AHashMap::new(),
             atom_truths: Vec::new(),
             last: None,
-            of_one: AHashMap::new(),
+            of_one: vec![(NO_ATOM, Identity::UNKNOWN); kinds.all.len()],
+            of_one_elsewhere: AHashMap::new(),
             of_several: AHashMap::new(),
             classes,
         }
@@ -134,22 +153,40 @@ impl<'a> Classifying<'a> {
             Some((last, number)) if last == atom => number,
             _ => self.atom(atom),
         };
-        let known = match held {
-            [one] => self.of_one.get(&(*one, number)).copied(),
-            several => self.of_several.get(&number).and_then(|of| of.get(several)).copied(),
-        };
-        if let Some(known) = known {
-            return known;
-        }
-        let [truth, around] = self.kinds.truth(held, &self.atom_truths[number as usize]);
-        let identity = self.interner.identity(Key::of([&truth, &around], self.said));
         match held {
-            [one] => self.of_one.insert((*one, number), identity),
+            [one] => self.of_one(*one, number),
             several => {
-                let of_atom = self.of_several.entry(number).or_default();
-                of_atom.insert(several.into(), identity)
+                let known = self.of_several.get(&number).and_then(|of| of.get(several)).copied();
+                known.unwrap_or_else(|| {
+                    let identity = self.made(several, number);
+                    let of_atom = self.of_several.entry(number).or_default();
+                    of_atom.insert(several.into(), identity);
+                    identity
+                })
             }
-        };
+        }
+    }
+
+    fn of_one(&mut self, kind: KindId, atom: u32) -> Identity {
+        if let Some((last, identity)) = self.of_one.get(kind as usize)
+            && *last == atom
+        {
+            return *identity;
+        }
+        let known = self.of_one_elsewhere.get(&(kind, atom)).copied();
+        let identity = known.unwrap_or_else(|| self.made(&[kind], atom));
+        if let Some(last) = self.of_one.get_mut(kind as usize) {
+            let (before, there) = std::mem::replace(last, (atom, identity));
+            if before != NO_ATOM {
+                self.of_one_elsewhere.insert((kind, before), there);
+            }
+        }
+        identity
+    }
+
+    fn made(&mut self, held: &[KindId], atom: u32) -> Identity {
+        let [truth, around] = self.kinds.truth(held, &self.atom_truths[atom as usize]);
+        let identity = self.interner.identity(Key::of([&truth, &around], self.said));
         if identity != Identity::UNKNOWN {
             self.class(identity, truth);
         }
@@ -189,22 +226,15 @@ fn number_of<T: Clone + Eq + Hash>(
     values: &mut Vec<T>,
     value: T,
 ) -> u32 {
-    if let Some(known) = known.get(&value) {
-        return *known;
-    }
-    let next = values.len() as u32;
-    values.push(value.clone());
-    known.insert(value, next);
-    next
+    *known.entry(value).or_insert_with_key(|value| {
+        values.push(value.clone());
+        values.len() as u32 - 1
+    })
 }
 
 /// For each predicate the classes of which it is true, ascending.
-pub(crate) fn columns(classes: &[Truth], predicates: usize) -> Vec<Vec<u32>> {
-    let mut columns = vec![Vec::new(); predicates];
-    for (class, truth) in (0..).zip(classes) {
-        for predicate in truth {
-            columns[*predicate as usize].push(class);
-        }
-    }
-    columns
+pub(crate) fn columns(classes: &[Truth], predicates: usize) -> Grouped {
+    let pairs =
+        (0..).zip(classes).flat_map(|(class, truth)| truth.iter().map(move |it| (*it, class)));
+    Grouped::of(predicates, pairs)
 }

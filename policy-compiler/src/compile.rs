@@ -21,12 +21,11 @@ use crate::chains::{Chains, LocalEnds};
 use crate::changes::Changes;
 use crate::classes::{Classes, Classifying, Kinds};
 use crate::identity::Interner;
-use crate::image::{Chain, Identity, Image, NO_CLASS, Path, Peers};
+use crate::image::{Chain, Image, NO_CLASS, Path, Peers};
 use crate::members::Members;
 use crate::model::{Direction, Mark, Model};
 use crate::pods::Pods;
 use crate::predicates::{AtomTruths, InUse, evaluate};
-use crate::prefix_map::PrefixMap;
 use crate::resolve::{Kept, LocalName, Ordered, Resolved, resolve};
 use crate::rows::{Cells, Tables};
 use crate::update::{PodChange, Standing};
@@ -173,13 +172,9 @@ impl Compiler {
         let addresses = Addresses::of(model, &members, &of_members, &atoms);
         let said = self.interner.said_of_all(&predicates.all);
         let mut classifying = Classifying::new(&mut self.interner, &kinds, &atoms, &said);
-        let entries = addresses.identities(&mut classifying);
+        let prefixes = addresses.identities(&mut classifying);
         let Classes { truths: class_truths, first, mut of_identity, known, identities } =
             classifying.classes();
-        let prefixes = PrefixMap::build(
-            Identity::UNKNOWN.0,
-            entries.iter().map(|(net, identity)| (*net, identity.0)),
-        );
         let ends = LocalEnds {
             model,
             members: &members,

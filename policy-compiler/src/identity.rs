@@ -12,6 +12,8 @@
 //! are of no more use, all keys are forgotten and start over *behind* the highest number, so that tables indexed by
 //! identity stay small. That costs each live flow one new judgement.
 
+use std::collections::hash_map::Entry;
+
 use ahash::AHashMap;
 
 use crate::image::Identity;
@@ -38,9 +40,9 @@ impl Key {
     /// Of a truth and of what would be without endpoints, given what each predicate says.
     pub(crate) fn of(truths: [&Truth; 2], said: &[Said]) -> Self {
         let [truth, around] = truths.map(|truth| {
-            let mut said: Vec<Said> = truth.iter().map(|it| said[*it as usize]).collect();
+            let mut said: Box<[Said]> = truth.iter().map(|it| said[*it as usize]).collect();
             said.sort_unstable();
-            Box::from(said)
+            said
         });
         Self { truth, around }
     }
@@ -87,16 +89,14 @@ impl Interner {
 
     /// The identity of a key. When all 2^31 numbers have been used, [`Identity::UNKNOWN`], which is always denied.
     pub(crate) fn identity(&mut self, key: Key) -> Identity {
-        if let Some(known) = self.identities.get(&key) {
-            return *known;
+        match self.identities.entry(key) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(_) if self.next > MAX_VALUE => Identity::UNKNOWN,
+            Entry::Vacant(free) => {
+                self.next += 1;
+                *free.insert(Identity(self.next - 1))
+            }
         }
-        if self.next > MAX_VALUE {
-            return Identity::UNKNOWN;
-        }
-        self.next += 1;
-        let identity = Identity(self.next - 1);
-        self.identities.insert(key, identity);
-        identity
     }
 
     /// Forgets every key if far more numbers are taken than the `used` that the last image needed.

@@ -7,7 +7,7 @@
 //! 2. [`resolve`]: model + local endpoints → the list of policies of each endpoint, stage and direction, and all that they
 //!    ask of an address: predicates. Refuses to look at any address.
 //! 3. `members`, `index`: who stands behind which addresses, and which of them selectors match.
-//! 4. `predicates`: what is true of each member and each CIDR. Refuses to look at any rule.
+//! 4. `predicates`: what is true of each member and each CIDR. Refuses to look at any rule. `grouped` holds many short lists.
 //! 5. `addresses`: who has each address, by all that matters of them.
 //! 6. `classes`, `identity`: truths → identities, numbers whose meaning never changes, and classes of them in one image.
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
@@ -43,6 +43,7 @@ mod changes;
 mod claim;
 mod classes;
 pub mod compile;
+mod grouped;
 mod identity;
 pub mod image;
 mod index;

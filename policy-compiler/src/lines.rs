@@ -6,6 +6,8 @@
 //!
 //! A packet that shows no key has one of its own, [`NO_KEY`], behind all others.
 
+use std::hash::{Hash, Hasher};
+
 use crate::claim::{OTHERS, icmp_key, table_of};
 use crate::image::PathId;
 use crate::model::{Protocol, Shown, Transport};
@@ -52,10 +54,16 @@ impl Place {
 pub(crate) const NO_KEY: u32 = 1 << 16;
 
 /// From `start` on, up to the next one's, keys lead to `to`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub(crate) start: u32,
     pub(crate) to: Place,
+}
+
+impl Hash for Interval {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.start) << 32 | u64::from(self.to.0));
+    }
 }
 
 /// For each table where it leads; what is behind them is never asked, nor is TCP's, which has a [head](Lines::heads).

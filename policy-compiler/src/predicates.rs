@@ -8,6 +8,7 @@ use ahash::{AHashMap, AHashSet};
 use ipnet::IpNet;
 
 use crate::claim::Facts;
+use crate::grouped::Grouped;
 use crate::index::Index;
 use crate::members::{Members, Position, What};
 use crate::model::{Family, ObjectName, Protocol};
@@ -44,48 +45,22 @@ impl Predicates {
     }
 }
 
-/// What is true of each member: slices of one run of predicates.
+/// What is true of each member.
 #[derive(Debug, Default)]
-pub(crate) struct Truths {
-    ends: Vec<u32>,
-    all: Vec<PredicateId>,
-}
+pub(crate) struct Truths(Grouped);
 
 impl Truths {
     /// Sorts pairs, for each member's position ascending by predicate as a rule, by position.
     fn of(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
-        let mut ends = vec![0u32; members + 1];
-        for (position, _) in pairs {
-            ends[*position as usize + 1] += 1;
-        }
-        let mut sum = 0;
-        for end in &mut ends {
-            sum += *end;
-            *end = sum;
-        }
-        // Each now is where its member's run starts, and is moved to where it ends.
-        let mut all = vec![0; pairs.len()];
-        for (position, predicate) in pairs {
-            let at = &mut ends[*position as usize];
-            all[*at as usize] = *predicate;
-            *at += 1;
-        }
-        ends.pop();
-        let mut start = 0;
-        for end in &ends {
-            let run = &mut all[start as usize..*end as usize];
-            if !run.is_sorted() {
-                run.sort_unstable();
-            }
-            start = *end;
-        }
-        Self { ends, all }
+        let mut all = Grouped::of(members, pairs.iter().copied());
+        all.sort_each();
+        Self(all)
     }
 
     /// Of how many members each predicate is true.
     pub(crate) fn counts(&self, predicates: usize) -> Vec<u32> {
         let mut counts = vec![0; predicates];
-        for predicate in &self.all {
+        for predicate in self.0.all() {
             counts[*predicate as usize] += 1;
         }
         counts
@@ -93,8 +68,7 @@ impl Truths {
 
     /// What is true of a member, ascending.
     pub(crate) fn of_member(&self, position: Position) -> &[PredicateId] {
-        let start = position.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        &self.all[start..self.ends[position] as usize]
+        self.0.group(position)
     }
 }
 

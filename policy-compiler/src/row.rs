@@ -1,11 +1,8 @@
 //! What happens to each packet between a chain and a class: the rules that match, laid over each other.
 
-use std::rc::Rc;
-
-use crate::claim::{Claim, Keys, OTHERS};
+use crate::claim::{Claimed, Distinct, Keys, OTHERS};
 use crate::image::PathId;
 use crate::lines::{Interval, NO_KEY, Place};
-use crate::ranges::Ranges;
 
 /// A row: for every packet the path that decides it. Equal rows are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -22,50 +19,77 @@ pub(crate) struct RowContent {
 }
 
 impl RowContent {
-    /// The row of rules in order, each with one of its claims; `decide` says where the rules lead that match one packet,
-    /// ascending and distinct.
-    pub(crate) fn build(
-        room: &mut Room,
-        claims: &[(usize, Rc<Claim>)],
-        mut decide: impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
-    ) -> Self {
-        let Room { sweep, row } = room;
+    /// The row of rules in order, ascending, each with one of its claims; `decide` says where the rules lead that match one
+    /// packet, and whether they lead there whatever matches besides behind the first. What `known` knows it is not asked.
+    pub(crate) fn build<'r>(
+        room: &'r mut Room,
+        claims: &[(u32, Claimed)],
+        distinct: &Distinct,
+        known: &mut ByFirst,
+        decide: impl FnMut(InForce<'_>) -> (PathId, bool),
+    ) -> &'r Self {
+        let mut paths = Paths { known, decide };
+        let Room { sweep, rules, bare, row } = room;
         row.intervals.clear();
         row.sources.clear();
         row.source_ends.clear();
-        let mut here: Vec<(usize, &Keys)> = Vec::with_capacity(claims.len());
+        let tables = claims.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
         for table in 0..=OTHERS {
-            here.clear();
-            here.extend(
-                claims.iter().filter_map(|(rule, it)| Some((*rule, it.0[table].as_ref()?))),
-            );
             let first = row.intervals.len();
-            row.table(sweep, &here, &mut decide);
-            if table != OTHERS {
-                let rules = here.iter().filter(|(_, keys)| keys.bare).map(|(rule, _)| *rule);
-                let to = Place::path(decide(&mut distinct(rules)));
-                push(&mut row.intervals, first, Interval { start: NO_KEY, to });
+            if tables >> table & 1 == 0 {
+                let to = paths.of(&[], &[]);
+                row.intervals.push(Interval { start: 0, to });
+            } else {
+                sweep.clear();
+                rules.clear();
+                bare.clear();
+                let mut sourced: Vec<(u32, &Keys)> = Vec::new();
+                for (rule, claimed) in claims {
+                    let index = rules.len() as u32;
+                    match *claimed {
+                        Claimed::Ports { table: of, first, last } if usize::from(of) == table => {
+                            sweep.add(index, [(first, last)]);
+                        }
+                        Claimed::Ports { .. } => continue,
+                        Claimed::Known(number) => {
+                            let Some(keys) = distinct.keys(number, table) else { continue };
+                            sweep.add(index, keys.set.iter());
+                            if keys.bare {
+                                put(bare, index);
+                            }
+                            if !keys.sources.is_all() {
+                                sourced.push((index, keys));
+                            }
+                        }
+                    }
+                    rules.push(*rule);
+                }
+                row.table(sweep, rules, &sourced, &mut paths);
+                if table != OTHERS {
+                    let to = paths.of(bare, rules);
+                    push(&mut row.intervals, first, Interval { start: NO_KEY, to });
+                }
             }
             row.ends[table] = row.intervals.len() as u32;
         }
-        row.clone()
+        row
     }
 
-    /// Sweeps over the keys with the claims that are in force at each.
+    /// Sweeps over the keys with the claims that are in force at each; `sourced` are those that ask for source ports.
     fn table(
         &mut self,
         sweep: &mut Sweep,
-        claims: &[(usize, &Keys)],
-        decide: &mut impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
+        rules: &[u32],
+        sourced: &[(u32, &Keys)],
+        paths: &mut Paths<'_, impl FnMut(InForce<'_>) -> (PathId, bool)>,
     ) {
         let first = self.intervals.len();
-        sweep.over(claims.iter().map(|(_, keys)| &keys.set), |start, in_force| {
-            let here = || in_force.iter().filter_map(|index| claims.get(*index as usize));
-            let to = if here().all(|(_, keys)| keys.sources.is_all()) {
-                Place::path(decide(&mut distinct(here().map(|(rule, _)| *rule))))
-            } else {
+        sweep.over(|start, in_force| {
+            let to = if sourced.iter().any(|(index, _)| has(in_force, *index)) {
                 let last = self.intervals[first..].last().map(|last| last.to);
-                self.by_source(&here().copied().collect::<Vec<_>>(), last, decide)
+                self.by_source(in_force, rules, sourced, last, paths)
+            } else {
+                paths.of(in_force, rules)
             };
             push(&mut self.intervals, first, Interval { start, to });
         });
@@ -74,14 +98,20 @@ impl RowContent {
     /// A path, or a run by source port: `last`, that of the interval before, if it is the same.
     fn by_source(
         &mut self,
-        claims: &[(usize, &Keys)],
+        in_force: &[u64],
+        rules: &[u32],
+        sourced: &[(u32, &Keys)],
         last: Option<Place>,
-        decide: &mut impl FnMut(&mut dyn Iterator<Item = usize>) -> PathId,
+        paths: &mut Paths<'_, impl FnMut(InForce<'_>) -> (PathId, bool)>,
     ) -> Place {
         let first = self.sources.len();
-        Sweep::default().over(claims.iter().map(|(_, keys)| &keys.sources), |start, in_force| {
-            let here = in_force.iter().filter_map(|index| claims.get(*index as usize));
-            let to = Place::path(decide(&mut distinct(here.map(|(rule, _)| *rule))));
+        let mut sweep = Sweep { in_force: in_force.to_vec(), ..Sweep::default() };
+        for (index, keys) in sourced.iter().filter(|(index, _)| has(in_force, *index)) {
+            sweep.in_force[*index as usize / BITS] &= !(1 << (*index as usize % BITS));
+            sweep.add(*index, keys.sources.iter());
+        }
+        sweep.over(|start, in_force| {
+            let to = paths.of(in_force, rules);
             push(&mut self.sources, first, Interval { start, to });
         });
         if let [one] = self.sources[first..] {
@@ -124,65 +154,164 @@ fn push(intervals: &mut Vec<Interval>, first: usize, next: Interval) {
     }
 }
 
-fn distinct(ascending: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
-    let mut last = None;
-    ascending.filter(move |rule| last.replace(*rule) != Some(*rule))
-}
-
 /// What making a row needs, to be used again.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Room {
     sweep: Sweep,
+    /// By index of a table's claims their rules.
+    rules: Vec<u32>,
+    /// The claims of packets that do not show a key.
+    bare: Vec<u64>,
     row: RowContent,
 }
 
-/// What a sweep over sets of keys needs, to be used again.
-#[derive(Default)]
+const BITS: usize = u64::BITS as usize;
+
+/// Puts a number into a set.
+fn put(set: &mut Vec<u64>, number: u32) {
+    let at = number as usize / BITS;
+    if set.len() <= at {
+        set.resize(at + 1, 0);
+    }
+    set[at] |= 1 << (number as usize % BITS);
+}
+
+fn has(set: &[u64], number: u32) -> bool {
+    let word = set.get(number as usize / BITS).copied().unwrap_or_default();
+    word >> (number as usize % BITS) & 1 != 0
+}
+
+/// Where the rules that match a packet lead, by the first of them.
+#[derive(Debug)]
+pub(crate) struct ByFirst {
+    of: Vec<Option<Place>>,
+    nobody: Option<Place>,
+}
+
+impl ByFirst {
+    /// Knows nothing of so many rules.
+    pub(crate) fn of(rules: usize) -> Self {
+        Self { of: vec![None; rules], nobody: None }
+    }
+}
+
+struct Paths<'k, D> {
+    known: &'k mut ByFirst,
+    decide: D,
+}
+
+impl<D: FnMut(InForce<'_>) -> (PathId, bool)> Paths<'_, D> {
+    /// Where the rules lead whose claims are in force.
+    #[inline]
+    fn of(&mut self, in_force: &[u64], rules: &[u32]) -> Place {
+        let word = in_force.iter().position(|word| *word != 0);
+        let index = word.map(|at| at * BITS + in_force[at].trailing_zeros() as usize);
+        let first = index.and_then(|index| rules.get(index)).copied();
+        let known = match first {
+            Some(first) => self.known.of.get(first as usize).copied().flatten(),
+            None => self.known.nobody,
+        };
+        known.unwrap_or_else(|| self.make(first, in_force, rules))
+    }
+
+    #[cold]
+    fn make(&mut self, first: Option<u32>, in_force: &[u64], rules: &[u32]) -> Place {
+        let (path, always) = (self.decide)(InForce::of(in_force, rules));
+        let place = Place::path(path);
+        let known = match first {
+            Some(first) => self.known.of.get_mut(first as usize),
+            None => Some(&mut self.known.nobody),
+        };
+        if let Some(known) = known.filter(|_| always) {
+            *known = Some(place);
+        }
+        place
+    }
+}
+
+/// The rules whose claims are in force, ascending and distinct.
+pub(crate) struct InForce<'a> {
+    /// The indexes of the claims that are not yet handed over, from the word `at` on.
+    words: &'a [u64],
+    at: usize,
+    rest: u64,
+    rules: &'a [u32],
+    last: Option<u32>,
+}
+
+impl<'a> InForce<'a> {
+    fn of(words: &'a [u64], rules: &'a [u32]) -> Self {
+        Self { words, at: 0, rest: words.first().copied().unwrap_or_default(), rules, last: None }
+    }
+}
+
+impl Iterator for InForce<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        loop {
+            while self.rest == 0 {
+                self.at += 1;
+                self.rest = *self.words.get(self.at)?;
+            }
+            let index = self.at * BITS + self.rest.trailing_zeros() as usize;
+            self.rest &= self.rest - 1;
+            let rule = *self.rules.get(index)?;
+            if self.last.replace(rule) != Some(rule) {
+                return Some(rule);
+            }
+        }
+    }
+}
+
+/// A sweep over sets of keys, with the sets that hold each.
+#[derive(Debug, Default)]
 struct Sweep {
-    /// Each bound of a set: its key, the set's index, and whether the set begins there.
-    edges: Vec<(u32, u32, bool)>,
-    /// The sets that hold the key, ascending.
-    in_force: Vec<u32>,
+    /// Each bound of a set: the key, then the set's number and whether it begins there, as a number that sorts by keys.
+    edges: Vec<u64>,
+    /// The sets that hold the key.
+    in_force: Vec<u64>,
 }
 
 impl Sweep {
-    /// Hands over each key from which on other sets contain the keys than before, from 0 on, and the indexes of these sets,
-    /// ascending.
-    fn over<'a>(
-        &mut self,
-        sets: impl Iterator<Item = &'a Ranges>,
-        mut hand: impl FnMut(u32, &[u32]),
-    ) {
-        let Self { edges, in_force } = self;
-        edges.clear();
-        in_force.clear();
-        for (index, set) in (0..).zip(sets) {
-            if set.is_all() {
-                in_force.push(index);
-                continue;
+    fn clear(&mut self) {
+        self.edges.clear();
+        self.in_force.clear();
+    }
+
+    /// Adds ranges of a set.
+    fn add(&mut self, number: u32, ranges: impl IntoIterator<Item = (u16, u16)>) {
+        for (first, last) in ranges {
+            if (first, last) == (0, u16::MAX) {
+                put(&mut self.in_force, number);
+                return;
             }
-            for (first, last) in set.iter() {
-                edges.push((u32::from(first), index, true));
-                edges.push((u32::from(last) + 1, index, false));
-            }
+            let edge = |key: u32| u64::from(key) << 33 | u64::from(number) << 1;
+            self.edges.push(edge(u32::from(first)) | 1);
+            self.edges.push(edge(u32::from(last) + 1));
         }
+    }
+
+    /// Hands over each key from which on other sets contain the keys than before, from 0 on, and these sets.
+    fn over(&mut self, mut hand: impl FnMut(u32, &[u64])) {
+        let Self { edges, in_force } = self;
         edges.sort_unstable();
-        if edges.first().is_none_or(|edge| edge.0 > 0) {
+        let key = |edge: u64| (edge >> 33) as u32;
+        if edges.first().is_none_or(|edge| key(*edge) > 0) {
             hand(0, in_force);
         }
-        for at_one_key in edges.chunk_by(|a, b| a.0 == b.0) {
-            for (_, index, opens) in at_one_key {
-                match (in_force.binary_search(index), opens) {
-                    (Err(at), true) => in_force.insert(at, *index),
-                    (Ok(at), false) => {
-                        in_force.remove(at);
-                    }
-                    _ => {}
-                }
+        let mut edges = edges.iter().copied().peekable();
+        while let Some(edge) = edges.next() {
+            let number = (edge >> 1) as u32;
+            if edge & 1 == 1 {
+                put(in_force, number);
+            } else if let Some(word) = in_force.get_mut(number as usize / BITS) {
+                *word &= !(1 << (number as usize % BITS));
             }
-            let start = at_one_key.first().map(|edge| edge.0).filter(|start| *start < NO_KEY);
-            let Some(start) = start else { break };
-            hand(start, in_force);
+            let here = key(edge);
+            if here < NO_KEY && edges.peek().is_none_or(|next| key(*next) > here) {
+                hand(here, in_force);
+            }
         }
     }
 }
@@ -190,6 +319,8 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::Claim;
+    use crate::ranges::Ranges;
     use proptest::prelude::*;
 
     fn keys() -> impl Strategy<Value = Keys> {
@@ -210,18 +341,27 @@ mod tests {
     proptest! {
         #[test]
         fn a_row_leads_each_packet_to_the_rules_that_claim_it(
-            all in prop::collection::vec((0usize..2, keys()), 0..8),
+            // As many as a word of a set has bits, and more.
+            all in prop_oneof![
+                9 => prop::collection::vec((0u32..2, keys()), 0..8),
+                1 => prop::collection::vec((0u32..2, keys()), 60..140),
+            ],
         ) {
             let mut rule = 0;
-            let claims: Vec<(usize, Rc<Claim>)> = all.iter().map(|(step, keys)| {
+            let mut distinct = Distinct::default();
+            let claims: Vec<(u32, Claimed)> = all.iter().map(|(step, keys)| {
                 rule += step;
-                (rule, Rc::new(Claim(std::array::from_fn(|_| Some(keys.clone())))))
+                let claim = Claim(std::array::from_fn(|_| Some(keys.clone())));
+                (rule, distinct.claimed(claim).unwrap())
             }).collect();
-            let mut paths: Vec<Vec<usize>> = Vec::new();
-            let row = RowContent::build(&mut Room::default(), &claims, |rules| {
-                let rules: Vec<usize> = rules.collect();
+            let mut paths: Vec<Vec<u32>> = Vec::new();
+            let mut room = Room::default();
+            let mut known = ByFirst::of(all.len());
+            let row = RowContent::build(&mut room, &claims, &distinct, &mut known, |rules| {
+                let rules: Vec<u32> = rules.collect();
                 let at = paths.iter().position(|known| *known == rules);
-                PathId(at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 }) as u32)
+                let at = at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 });
+                (PathId(at as u32), false)
             });
             let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
             let at = |intervals: &[Interval], key: u32| {
@@ -229,10 +369,10 @@ mod tests {
             };
             for key in (0..=21).chain(65_518..=65_535) {
                 for source in [0, 5, 19, 20, 65_535] {
-                    let mut expected: Vec<usize> = claims.iter().filter(|(_, claim)| {
-                        let keys = claim.0[0].as_ref().unwrap();
+                    let claims = claims.iter().zip(&all);
+                    let mut expected: Vec<u32> = claims.filter(|(_, (_, keys))| {
                         has(&keys.set, key) && has(&keys.sources, source)
-                    }).map(|(rule, _)| *rule).collect();
+                    }).map(|((rule, _), _)| *rule).collect();
                     expected.dedup();
                     let mut found = at(row.tables()[0], u32::from(key));
                     if let Some(run) = found.as_by_source() {
@@ -241,8 +381,8 @@ mod tests {
                     prop_assert_eq!(&paths[found.as_path().unwrap().0 as usize], &expected);
                 }
             }
-            let mut bare: Vec<usize> = claims.iter()
-                .filter(|(_, claim)| claim.0[0].as_ref().unwrap().bare).map(|(rule, _)| *rule).collect();
+            let mut bare: Vec<u32> = claims.iter().zip(&all)
+                .filter(|(_, (_, keys))| keys.bare).map(|((rule, _), _)| *rule).collect();
             bare.dedup();
             let found = at(row.tables()[0], NO_KEY).as_path().unwrap();
             prop_assert_eq!(&paths[found.0 as usize], &bare);

@@ -1,21 +1,21 @@
 //! The rows of every chain and class, and the paths that they lead to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 use std::sync::Arc;
 
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashMap;
 
 use crate::chains::Chains;
-use crate::claim::{Claim, Way, ways};
+use crate::claim::{Claimed, Distinct, Way, ways};
 use crate::classes::columns;
+use crate::grouped::Grouped;
 use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Path, PathId, Peers};
 use crate::linear::Linear;
 use crate::lines::{Interval, Lines, Place};
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
-use crate::resolve::{Decided, Outcome, PredicateId, Resolved, ResolvedList, Step};
-use crate::row::{Room, RowContent};
+use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList, Step};
+use crate::row::{ByFirst, Room, RowContent};
 use crate::slots::Slots;
 
 /// The rows, paths and cells that were made, to be used again: a chain that stays costs a copy of its cells.
@@ -145,7 +145,7 @@ impl Tables {
         used.sort_unstable_by_key(|(row, _)| *row);
         self.lines = Lines::default();
         for (row, content) in used {
-            numbers[row as usize] = Some(self.row(content));
+            numbers[row as usize] = Some(self.row(&content));
         }
         let kept = self.chains.values_mut().flat_map(|chain| &mut chain.rows);
         for row in cells.iter_mut().chain(kept) {
@@ -207,13 +207,13 @@ impl Tables {
         })
     }
 
-    fn row(&mut self, content: RowContent) -> u32 {
-        if let Some(row) = self.rows.get(&content) {
+    fn row(&mut self, content: &RowContent) -> u32 {
+        if let Some(row) = self.rows.get(content) {
             return *row;
         }
         let number =
-            self.lines.add(content.tables(), |lines, table| by_source(&content, lines, table));
-        self.rows.insert(content, number);
+            self.lines.add(content.tables(), |lines, table| by_source(content, lines, table));
+        self.rows.insert(content.clone(), number);
         number
     }
 
@@ -261,7 +261,7 @@ fn by_source(content: &RowContent, lines: &mut Lines, table: &[Interval]) -> Vec
 struct ByTruth {
     families: Vec<Option<Family>>,
     /// For each predicate those of which it is true, ascending.
-    columns: Vec<Vec<u32>>,
+    columns: Grouped,
 }
 
 impl ByTruth {
@@ -288,19 +288,11 @@ enum Does {
     GoOn,
 }
 
-/// A way in which a step can match: what most rows need of it, side by side.
-struct Quick {
-    wants: Option<PredicateId>,
-    /// What it claims of any peer of whom that is true; `None`: it is the [`Way`] that knows.
-    claim: Option<Rc<Claim>>,
-}
-
 /// The steps of a chain, for the peers of a family.
 #[derive(Default)]
 struct OfFamily<'a> {
     /// By step; made when first asked for.
     ready: Vec<Option<Ready>>,
-    quick: Vec<Quick>,
     ways: Vec<Way<'a>>,
 }
 
@@ -311,41 +303,32 @@ struct ChainRows<'a> {
     predicates: &'a Predicates,
     families: [OfFamily<'a>; 2],
     /// Steps that want nothing of the peer.
-    always: Vec<usize>,
+    always: Vec<u32>,
     /// Steps that want a predicate of the peer, ascending.
-    by_predicate: AHashMap<PredicateId, Vec<usize>>,
-    /// All that is asked of the peer but its family.
-    asked: BTreeSet<PredicateId>,
-    /// The paths of decisions with nothing noted on the way: of steps, then of tiers' ends.
-    paths: Vec<Option<PathId>>,
-    /// The path of packets that no step matches.
-    unmatched: Option<PathId>,
-    /// The distinct claims: they are few, and stay in the cache.
-    claims: AHashSet<Rc<Claim>>,
+    by_predicate: Grouped,
+    /// All that is asked of the peer but its family, ascending.
+    asked: Vec<PredicateId>,
+    /// Where packets are led with nothing noted on the way.
+    paths: ByFirst,
+    claims: Distinct,
     room: Room,
     /// For one row after the other.
-    candidates: Vec<usize>,
-    claimed: Vec<(usize, Rc<Claim>)>,
+    candidates: Vec<u32>,
+    claimed: Vec<(u32, Claimed)>,
 }
 
 impl<'a> OfFamily<'a> {
     fn prepare(
         &mut self,
-        index: usize,
+        index: u32,
         step: &'a Step,
         direction: Direction,
         local: &Known<'_>,
-        claims: &mut AHashSet<Rc<Claim>>,
+        claims: &mut Distinct,
     ) -> Option<Ready> {
         let first = self.ways.len();
         if step.rule.families[local.family as usize] {
-            self.ways.extend(ways(&step.rule, direction, local, claims));
-        }
-        for way in &self.ways[first..] {
-            // The family is not among what rows know to be true.
-            let wants = way.wants.filter(|wanted| *wanted >= Family::ALL.len() as PredicateId);
-            let claim = way.constant(local.family).filter(|claim| !claim.is_nothing()).cloned();
-            self.quick.push(Quick { wants, claim });
+            ways(&step.rule, direction, local, claims, |way| self.ways.push(way));
         }
         let does = match *step.outcome {
             Outcome::Decide(_) => Does::Decide,
@@ -354,7 +337,7 @@ impl<'a> OfFamily<'a> {
         };
         let (first, end) = (first as u32, self.ways.len() as u32);
         let ready = Ready { first, end, tier: step.tier, does };
-        *self.ready.get_mut(index)? = Some(ready);
+        *self.ready.get_mut(index as usize)? = Some(ready);
         Some(ready)
     }
 }
@@ -369,26 +352,21 @@ impl<'a> ChainRows<'a> {
             families: [(); 2]
                 .map(|()| OfFamily { ready: vec![None; steps], ..OfFamily::default() }),
             always: Vec::new(),
-            by_predicate: AHashMap::new(),
-            asked: BTreeSet::new(),
-            paths: vec![None; steps + list.steps.ends.len()],
-            unmatched: None,
-            claims: AHashSet::new(),
+            by_predicate: Grouped::default(),
+            asked: Vec::new(),
+            paths: ByFirst::of(steps),
+            claims: Distinct::default(),
             room: Room::default(),
             candidates: Vec::new(),
             claimed: Vec::new(),
         };
-        for (index, Step { rule, .. }) in list.steps.steps.iter().enumerate() {
+        let mut wanting: Vec<(PredicateId, u32)> = Vec::with_capacity(steps);
+        for (index, Step { rule, .. }) in (0..).zip(&list.steps.steps) {
             let mut always = false;
             for entity in &rule.peer.entities {
                 rows.asked.extend(entity.wanted.iter().chain(&entity.unwanted));
                 match entity.wanted.first() {
-                    Some(first) => {
-                        let by = rows.by_predicate.entry(*first).or_default();
-                        if by.last() != Some(&index) {
-                            by.push(index);
-                        }
-                    }
+                    Some(first) => wanting.push((*first, index)),
                     None => always = true,
                 }
             }
@@ -400,43 +378,41 @@ impl<'a> ChainRows<'a> {
                 rows.always.push(index);
             }
         }
-        for family in Family::ALL {
-            rows.asked.remove(&(family as u32));
-        }
+        rows.asked.retain(|asked| *asked >= Family::ALL.len() as PredicateId);
+        rows.asked.sort_unstable();
+        rows.asked.dedup();
+        rows.by_predicate = Grouped::of(predicates.all.len(), wanting.iter().copied());
         rows
     }
 
     /// The chain's row for each class; `None` if they would take more than the budget.
     fn cells(mut self, tables: &mut Tables, classes: &ByTruth, budget: usize) -> Option<Vec<u32>> {
         // The predicates of the chain that are true of each class; most classes have none of them.
-        let mut touched: Vec<(u32, PredicateId)> = Vec::new();
-        for predicate in &self.asked {
-            let column = classes.columns.get(*predicate as usize).into_iter().flatten();
-            touched.extend(column.map(|class| (*class, *predicate)));
-        }
-        touched.sort_unstable();
+        let touched = self.asked.iter().flat_map(|predicate| {
+            let column = classes.columns.group(*predicate as usize);
+            column.iter().map(|class| (*class, *predicate))
+        });
+        let touched = Grouped::of(classes.families.len(), touched);
         let mut cells = vec![LINEAR; classes.families.len()];
         tables.cell_bytes += size_of_val(&*cells);
-        let mut memo: [AHashMap<Vec<PredicateId>, u32>; 2] = Default::default();
-        for here in touched.chunk_by(|a, b| a.0 == b.0) {
+        let mut memo: [AHashMap<&[PredicateId], u32>; 2] = Default::default();
+        for ((cell, family), relevant) in
+            cells.iter_mut().zip(&classes.families).zip(touched.groups())
+        {
+            if relevant.is_empty() {
+                continue;
+            }
             if tables.bytes() > budget {
                 return None;
             }
-            let class = here.first()?.0 as usize;
-            let family = classes.families[class]?;
-            let relevant: Vec<PredicateId> = here.iter().map(|(_, predicate)| *predicate).collect();
-            let memo = &mut memo[family as usize];
-            let known = memo.get(&relevant).copied();
-            let row = known.unwrap_or_else(|| self.row(tables, family, &relevant));
-            if known.is_none() {
-                memo.insert(relevant, row);
-            }
-            cells[class] = row;
+            // The two families partition the addresses, so every class has one.
+            let family = (*family)?;
+            let known = memo[family as usize].entry(relevant);
+            *cell = *known.or_insert_with(|| self.row(tables, family, relevant));
         }
         let mut untouched = [None; 2];
         for (cell, family) in cells.iter_mut().zip(&classes.families) {
             if *cell == LINEAR {
-                // The two families partition the addresses, so every class has one.
                 let family = (*family)?;
                 let row = &mut untouched[family as usize];
                 *cell = *row.get_or_insert_with(|| self.row(tables, family, &[]));
@@ -447,13 +423,35 @@ impl<'a> ChainRows<'a> {
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
     fn row(&mut self, tables: &mut Tables, family: Family, truth: &[PredicateId]) -> u32 {
-        let Self { candidates, claimed, by_predicate, always, families, claims, .. } = self;
+        self.claim(family, truth);
+        let Self { paths, room, claimed, claims, .. } = self;
+        let steps = &self.list.steps;
+        let direction = self.list.list.direction;
+        let content = RowContent::build(room, claimed, claims, paths, |matching| {
+            let mut noted: Vec<&Noted> = Vec::new();
+            let matching = matching.map(|rule| rule as usize);
+            let decided = steps.walk(matching, |rule| noted.push(rule));
+            let reason = decided.and_then(|decided| steps.reason(decided)).cloned();
+            // What is behind the first that matches matters only if that notes something and goes on.
+            let always = noted.is_empty();
+            let path = tables.path(Decision {
+                reason: reason.unwrap_or(Reason::Unknown(direction)),
+                noted: noted.into_iter().cloned().collect(),
+            });
+            (path, always)
+        });
+        tables.row(content)
+    }
+
+    /// What steps claim of those of a family of whom, of all that is asked, exactly `truth` is true.
+    fn claim(&mut self, family: Family, truth: &[PredicateId]) {
+        let Self { candidates, claimed, by_predicate, families, claims, .. } = self;
         let of_family = &mut families[family as usize];
         candidates.clear();
         claimed.clear();
-        candidates.extend(always.iter());
-        for of_predicate in truth.iter().filter_map(|predicate| by_predicate.get(predicate)) {
-            candidates.extend(of_predicate);
+        candidates.extend_from_slice(&self.always);
+        for predicate in truth {
+            candidates.extend_from_slice(by_predicate.group(*predicate as usize));
         }
         candidates.sort_unstable();
         candidates.dedup();
@@ -461,32 +459,35 @@ impl<'a> ChainRows<'a> {
         let local = Known { truth: &self.local[family as usize], family, answers };
         let peer = Known { truth, family, answers };
         let direction = self.list.list.direction;
-        let steps = &self.list.steps;
+        let steps = &self.list.steps.steps;
         // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
         for index in candidates.iter().copied() {
-            let known = of_family.ready.get(index).copied().flatten();
+            let known = of_family.ready.get(index as usize).copied().flatten();
             let ready = known.or_else(|| {
-                of_family.prepare(index, steps.steps.get(index)?, direction, &local, claims)
+                let step = steps.get(index as usize)?;
+                of_family.prepare(index, step, direction, &local, claims)
             });
             let Some(Ready { first, end, tier, does }) = ready else { continue };
             if decided == Some(tier) {
                 continue;
             }
             let before = claimed.len();
-            for at in first as usize..end as usize {
-                match &of_family.quick[at] {
-                    Quick { wants: Some(wanted), claim: Some(claim) } => {
-                        if truth.binary_search(wanted).is_ok() {
-                            claimed.push((index, Rc::clone(claim)));
-                        }
+            for way in &of_family.ways[first as usize..end as usize] {
+                let here = match way {
+                    Way::Same(None, claim) => Some(*claim),
+                    Way::Same(Some(wanted), claim) => {
+                        truth.binary_search(wanted).is_ok().then_some(*claim)
                     }
-                    _ => claimed.extend(of_family.ways[at].claim(&peer).map(|it| (index, it))),
-                }
+                    Way::Asking(way) => way.claim(&peer, claims),
+                };
+                claimed.extend(here.map(|claim| (index, claim)));
             }
             match does {
                 Does::Pass if claimed.len() > before => passed = Some(tier),
-                Does::Decide if claimed[before..].iter().any(|(_, it)| it.is_everything()) => {
+                Does::Decide
+                    if claimed[before..].iter().any(|(_, it)| claims.is_everything(*it)) =>
+                {
                     if passed != Some(tier) {
                         break;
                     }
@@ -495,37 +496,5 @@ impl<'a> ChainRows<'a> {
                 _ => {}
             }
         }
-        let Self { paths, unmatched, room, .. } = self;
-        let content = RowContent::build(room, claimed, |matching| {
-            let first = matching.next();
-            // A step has a path only if it decides wherever it is the first.
-            let known = first.map_or(*unmatched, |first| paths.get(first).copied().flatten());
-            if let Some(path) = known {
-                return path;
-            }
-            let mut noted: Vec<&Noted> = Vec::new();
-            let decided = steps.walk(first.into_iter().chain(matching), |rule| noted.push(rule));
-            let at = decided.map(|decided| match decided {
-                Decided::Step(index) => index,
-                Decided::End(tier) => steps.steps.len() + tier,
-            });
-            let known = at.filter(|_| noted.is_empty()).and_then(|at| paths.get_mut(at));
-            if let Some(Some(path)) = known {
-                return *path;
-            }
-            let reason = decided.and_then(|decided| steps.reason(decided)).cloned();
-            let path = tables.path(Decision {
-                reason: reason.unwrap_or(Reason::Unknown(direction)),
-                noted: noted.into_iter().cloned().collect(),
-            });
-            if let Some(known) = known {
-                *known = Some(path);
-            }
-            if first.is_none() {
-                *unmatched = Some(path);
-            }
-            path
-        });
-        tables.row(content)
     }
 }

@@ -110,28 +110,23 @@ impl Trie {
         let lowest = entries.iter().map(|entry| entry.2).filter(|value| *value != default).min();
         let base = lowest.unwrap_or_default().saturating_sub(1);
         let mut root = vec![default; ROOT];
-        let mut by_length: [Vec<(u32, u32)>; 25] = std::array::from_fn(|_| Vec::new());
-        let mut long = Vec::with_capacity(entries.len());
-        for entry in entries {
-            match by_length.get_mut(entry.1 as usize) {
-                Some(short) => short.push((entry.0, entry.2)),
-                None => long.push(entry),
-            }
-        }
         let mut pages: Vec<[u32; 256]> = Vec::new();
-        for (length, entries) in by_length.iter().enumerate() {
-            for (address, value) in entries {
-                let at = (address >> 16) as usize;
-                if length <= 16 {
-                    root[at..][..1 << (16 - length)].fill(*value);
-                    continue;
-                }
-                let page = second(&mut root[at], &mut pages);
-                page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
+        let is_short = |entry: &&(u32, u8, u32)| entry.1 <= 24;
+        let mut short: Vec<_> = entries.iter().filter(is_short).collect();
+        short.sort_by_key(|entry| entry.1);
+        for (address, length, value) in short {
+            let at = (address >> 16) as usize;
+            if *length <= 16 {
+                root[at..][..1 << (16 - length)].fill(*value);
+                continue;
             }
+            let page = second(&mut root[at], &mut pages);
+            page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
         }
         let mut blocks = Blocks { default, base, ..Blocks::default() };
-        for block in long.chunk_by(|a, b| a.0 >> 8 == b.0 >> 8) {
+        for block in entries.chunk_by(|a, b| a.0 >> 8 == b.0 >> 8) {
+            // The short prefixes that begin here come first.
+            let block = &block[block.iter().take_while(is_short).count()..];
             let Some((address, ..)) = block.first() else { continue };
             let page = second(&mut root[(address >> 16) as usize], &mut pages);
             let cell = &mut page[(address >> 8 & 0xff) as usize];
