@@ -338,6 +338,8 @@ pub struct WorkerStatus {
     pub packets: u64,
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: u64,
+    /// Packets that it read and handed over to the worker that has their flow.
+    pub handed_over: u64,
     /// Flows in its table.
     pub flows: u64,
     /// Flows evicted to make room.

@@ -1,8 +1,10 @@
 //! What comes in: tunnel packets are taken out of their tunnels and put together again, every packet is parsed.
 
+use std::net::Ipv4Addr;
+
 use crate::checksum;
 use crate::decide::Entrance;
-use crate::encapsulation;
+use crate::encapsulation::{self, Encapsulation};
 use crate::fate::DropReason;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 use crate::parse::{Parsed, parse_into};
@@ -44,6 +46,24 @@ pub(crate) fn unwrap(
         restore_offload(packet, tunnel.mtu as usize);
     }
     Ok(Entrance::Tunnel(peer))
+}
+
+/// Where a packet entered that another worker has read and, if it came by a tunnel from `peer`, unwrapped.
+pub(crate) fn handed_over(
+    tables: &Tables,
+    role: Role,
+    peer: Option<(Ipv4Addr, Encapsulation)>,
+) -> Result<Entrance, DropReason> {
+    match (entrance(tables, role)?, peer) {
+        (Some(entrance), _) => Ok(entrance),
+        (None, Some((remote, encapsulation))) => tables
+            .peers
+            .tunnel(remote, encapsulation)
+            .map(Entrance::Tunnel)
+            .ok_or(DropReason::UnknownTunnelPeer),
+        (None, None) if role == Role::Uplink => Ok(Entrance::Uplink),
+        (None, None) => Err(DropReason::UnknownTunnelPeer),
+    }
 }
 
 fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {

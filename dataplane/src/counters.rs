@@ -66,6 +66,8 @@ pub struct WorkerCounters {
     pub packets: Counter,
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: Counter,
+    /// Packets of other workers' flows that were handed over to them.
+    pub handed_over: Counter,
     /// Flows in the table now.
     pub flows: Counter,
     /// Live flows evicted to make room; expired ones are nobody's loss.

@@ -1,5 +1,6 @@
 //! What becomes of a packet, and every reason why one dies.
 
+use crate::flow::WorkerId;
 use crate::icmp::ErrorKind;
 use crate::tables::Link;
 
@@ -23,6 +24,8 @@ pub enum Fate {
         /// What the sender is told.
         error: ErrorKind,
     },
+    /// It is another worker's to decide.
+    HandOver(WorkerId),
 }
 
 /// Why a packet was dropped. The discriminant indexes the drop counters.
@@ -73,11 +76,13 @@ pub enum DropReason {
     NoBuffer,
     /// The outgoing port is gone or refused the packet.
     TransmitRefused,
+    /// The worker that has its flow does not keep up with what it is handed over.
+    HandOverFull,
 }
 
 impl DropReason {
     /// Every reason, in the order of their discriminants.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Malformed,
         Self::NotOurs,
         Self::NoTables,
@@ -99,6 +104,7 @@ impl DropReason {
         Self::NotForwardable,
         Self::NoBuffer,
         Self::TransmitRefused,
+        Self::HandOverFull,
     ];
 
     /// The name in status, logs and metrics.
@@ -125,6 +131,7 @@ impl DropReason {
             Self::NotForwardable => "not-forwardable",
             Self::NoBuffer => "no-buffer",
             Self::TransmitRefused => "transmit-refused",
+            Self::HandOverFull => "hand-over-full",
         }
     }
 }

@@ -17,17 +17,17 @@
 //!    know the time but as a parameter.
 //! 8. [`tables`], [`judge`], [`decide`]: what control has published; policy's verdict on two ends; the decision: source
 //!    check, flow or judgement, route, hop limit, size. No device, clock or buffer: a [`fate`] comes out.
-//! 9. `admit`, [`pipeline`]: a batch through 5 to 8, the fates carried out and counted ([`counters`]).
+//! 9. `admit`, `handover`, [`pipeline`]: a batch through 5 to 8, the fates carried out and counted ([`counters`]), packets of
+//!    other workers' flows handed over.
 //! 10. [`worker`], [`poller`]: the turn loop over ready ports, and the commands and [`report`]s by which control speaks
-//!     with it. A worker shares nothing that it changes but its counters.
+//!     with it. A worker shares nothing that it changes but its counters, and with other workers of its node whose flow is whose.
 //!
 //! Every packet is forwarded, or dropped for one [`DropReason`](fate::DropReason); what is unknown, unparsed or missing
 //! is dropped. Established flows cost no allocation, no lock and no system call but their ports' own.
 //!
 //! There is no tokio here, no serde, no Kubernetes, and no decision that control has not published.
 //!
-//! **Not supported**: several workers on one node (ports can open several queues; handing a packet to another worker does
-//! not exist), address translation, IPv6 in tunnels, `AF_XDP`, uplinks that the kernel
+//! **Not supported**: address translation, IPv6 in tunnels, `AF_XDP`, uplinks that the kernel
 //! does not share, reassembly (a later fragment follows the first, or is dropped), IPv6 jumbograms, and TCP
 //! sequence numbers: a flow is followed by its flags.
 
@@ -40,6 +40,7 @@ pub mod encapsulation;
 pub mod fate;
 pub mod flow;
 pub mod fragment;
+mod handover;
 pub mod icmp;
 pub mod judge;
 pub mod offload;

@@ -12,8 +12,9 @@ use crate::counters::{PortCounters, WorkerCounters};
 use crate::decide::{self, Decision, Entrance, Memory, Name, Subject};
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed};
+use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed, Shards, WorkerId};
 use crate::fragment::FragmentTracker;
+use crate::handover::{Colleagues, HandedOver};
 use crate::icmp::{self, ErrorKind};
 use crate::judge::NO_SLOT;
 use crate::offload::coalesce::coalesce;
@@ -44,6 +45,7 @@ impl Default for Sizes {
 
 /// Where a batch came from, and when.
 pub(crate) struct Arrival<'a> {
+    pub(crate) port: PortId,
     pub(crate) role: Role,
     pub(crate) counters: &'a PortCounters,
     pub(crate) now: Duration,
@@ -55,6 +57,7 @@ pub(crate) struct Context<'a> {
     pub(crate) ports: &'a mut Ports,
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) pool: &'a mut Pool,
+    pub(crate) colleagues: &'a Colleagues,
     pub(crate) lost: &'a mut Vec<(PortId, io::Error)>,
 }
 
@@ -78,6 +81,8 @@ struct Item {
     name: Name,
     /// How many packets a wire would carry for it; 0: nobody can read it.
     segments: u64,
+    /// How many workers have had it before.
+    handed_over: u8,
     decision: Decision,
 }
 
@@ -88,6 +93,7 @@ impl Item {
         entrance: Entrance::Uplink,
         name: Name::NOTHING,
         segments: 1,
+        handed_over: 0,
         decision: Decision::NOTHING,
     };
 }
@@ -119,14 +125,21 @@ const AGE_STEP: Duration = Duration::from_millis(10);
 impl Pipeline {
     pub(crate) fn new(
         sizes: Sizes,
+        shards: Option<Arc<Shards>>,
+        colleagues: &Colleagues,
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
+        let flows = match shards {
+            None => FlowTable::new(sizes.flows, HashSeed::random()),
+            Some(shards) => FlowTable::shared(sizes.flows, shards, colleagues.own()),
+        }?;
         Ok(Self {
             memory: Memory {
-                flows: FlowTable::new(sizes.flows, HashSeed::random())?,
+                flows,
                 fragments: FragmentTracker::new(sizes.fragments),
                 evictions: 0,
+                next: colleagues.next(),
             },
             errors: RateLimit::new(ERRORS_PER_SECOND, ERRORS_BURST),
             recent: Recent::default(),
@@ -173,6 +186,42 @@ impl Pipeline {
         }
         self.read(context, batch, arrival);
         self.name();
+        self.judge(context, batch, arrival);
+    }
+
+    /// Puts a packet that another worker has read into a batch of such, all from one port, for [`Pipeline::judge`].
+    pub(crate) fn take_over(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        arrival: &Arrival<'_>,
+        handed_over: HandedOver,
+    ) {
+        let HandedOver { packet, parsed, name, segments, peer, times, port: _ } = handed_over;
+        match admit::handed_over(context.tables, arrival.role, peer) {
+            Ok(entrance) => {
+                self.memory.flows.prefetch(name.hash);
+                let handed_over = times;
+                let item = Item { parsed, entrance, name, segments, handed_over, ..Item::NOTHING };
+                self.items.truncate(batch.len());
+                self.items.push(item);
+                batch.push(packet);
+            }
+            Err(reason) => {
+                arrival.counters.dropped(reason).add(segments);
+                context.pool.put(packet);
+            }
+        }
+    }
+
+    /// Decides the packets of a batch that have been read and named, and does what was decided.
+    pub(crate) fn judge(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        arrival: &Arrival<'_>,
+    ) {
+        self.guess();
         self.decide(context.tables, batch, arrival.now.as_secs() as u32);
         self.carry_out(context, batch, arrival);
         self.counters.evictions.set(self.memory.evictions);
@@ -219,6 +268,7 @@ impl Pipeline {
         let places = batch.iter_mut().zip(&mut self.items).zip(&self.entrances);
         for ((packet, item), entrance) in places {
             item.entrance = *entrance;
+            item.handed_over = 0;
             item.segments = match admit::read(packet, &mut item.parsed) {
                 Ok(()) => packet.segments(item.parsed.header_len as usize),
                 Err(reason) => {
@@ -238,7 +288,7 @@ impl Pipeline {
         }
     }
 
-    /// Names everybody's flow, and asks for its memory before anybody needs it: first for the buckets, then for the entries.
+    /// Names everybody's flow, and asks for its bucket before anybody needs it.
     #[inline(never)]
     fn name(&mut self) {
         let flows = &self.memory.flows;
@@ -246,6 +296,12 @@ impl Pipeline {
             item.name = Name::of(&item.parsed, flows);
             flows.prefetch(item.name.hash);
         }
+    }
+
+    /// Once the buckets are there, asks for the entries.
+    #[inline(never)]
+    fn guess(&mut self) {
+        let flows = &self.memory.flows;
         let mut new = 0;
         for Item { name, .. } in &mut self.items {
             name.guess = flows.guess(name.hash);
@@ -259,14 +315,20 @@ impl Pipeline {
     #[inline(never)]
     fn decide(&mut self, tables: &Tables, batch: &[Packet], now: u32) {
         for (item, packet) in self.items.iter_mut().zip(batch) {
-            let Item { parsed, entrance, name, segments, .. } = item;
+            let Item { parsed, entrance, name, segments, handed_over, .. } = item;
             let header_len = parsed.header_len as usize;
             let unit = packet
                 .offload
                 .segmentation
                 .map_or(packet.len(), |it| packet.len().min(header_len + it.size as usize));
-            let subject =
-                Subject { packet, parsed, entrance: *entrance, unit, segments: *segments };
+            let subject = Subject {
+                packet,
+                parsed,
+                entrance: *entrance,
+                unit,
+                segments: *segments,
+                handed_over: *handed_over,
+            };
             item.decision = decide::decide(tables, &mut self.memory, &subject, name, now);
         }
     }
@@ -279,6 +341,7 @@ impl Pipeline {
         arrival: &Arrival<'_>,
     ) {
         let items = std::mem::take(&mut self.items);
+        let mut handed_over = 0;
         for (mut packet, item) in batch.drain(..).zip(&items) {
             let Item { parsed, segments, decision: Decision { fate, rules }, .. } = item;
             for slot in [rules.egress, rules.ingress] {
@@ -306,6 +369,11 @@ impl Pipeline {
                     let Some((answer, back)) = answer else { continue };
                     (answer, 0, back)
                 }
+                Fate::HandOver(to) => {
+                    handed_over += 1;
+                    hand_over(context, arrival, packet, item, to);
+                    continue;
+                }
             };
             if let Err(reason) = context.post(packet, header_len, link) {
                 // An answer that cannot be given is nobody's loss.
@@ -313,6 +381,10 @@ impl Pipeline {
                     arrival.counters.dropped(reason).add(*segments);
                 }
             }
+        }
+        if handed_over > 0 {
+            self.counters.handed_over.add(handed_over);
+            context.colleagues.wake();
         }
         self.items = items;
     }
@@ -367,6 +439,40 @@ impl Pipeline {
         }
         let answer = icmp::answer(packet.bytes(), parsed, error, router.into(), context.pool)?;
         Some((answer, back))
+    }
+}
+
+/// Puts a packet into the mailbox of the worker whose it is.
+#[inline(never)]
+fn hand_over(
+    context: &mut Context<'_>,
+    arrival: &Arrival<'_>,
+    packet: Packet,
+    item: &Item,
+    to: WorkerId,
+) {
+    let peer = match item.entrance {
+        Entrance::Tunnel(index) => context.tables.tunnel(index),
+        Entrance::Endpoint(_) | Entrance::Host | Entrance::Node | Entrance::Uplink => None,
+    };
+    let handed_over = HandedOver {
+        packet,
+        parsed: item.parsed,
+        name: item.name,
+        segments: item.segments,
+        port: arrival.port,
+        peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
+        times: item.handed_over.saturating_add(1),
+    };
+    // Workers that had handed over all their buffers could not take anything any more.
+    let refused = if context.pool.available() > 0 {
+        context.colleagues.hand_over(to, handed_over)
+    } else {
+        Some(handed_over.packet)
+    };
+    if let Some(refused) = refused {
+        arrival.counters.dropped(DropReason::HandOverFull).add(item.segments);
+        context.pool.put(refused);
     }
 }
 

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use etherparse::PacketBuilder;
 use manx_dataplane::packet::{Checksum, Offload, Packet, Pool, SegmentKind};
-use manx_dataplane::port::PacketIo;
-use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
+use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::PacketPort;
 use manx_dataplane::port::tun::Tun;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
+use manx_dataplane::port::{PacketIo, Reception};
 use netns::{Need, Netns, Pump, eventually, inside, ip, lacking, output, receive};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 

@@ -1,11 +1,11 @@
-//! Two nodes on one underlay: the real worker, turned by hand, over ports in memory.
+//! Two nodes on one underlay: the real workers, turned by hand, over ports in memory.
 //!
 //! The tables are the real calculation's, of manifests in text. Pods may have any addresses: each one's is routed to its
 //! node, by IPIP where it is IPv4 and through the nodes' kernels where it is IPv6, as pools without a tunnel are.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
@@ -15,7 +15,7 @@ use manx::interfaces::Interfaces;
 use manx::manifest::object::EncapsulationMode;
 use manx::store::Contents;
 use manx::topology::{Peer, Route, topology};
-use manx_dataplane::counters::{PortCounters, WorkerCounters};
+use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::packet::Offload;
@@ -24,7 +24,8 @@ use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
-use manx_dataplane::worker::{Command, Polling, Settings, Worker};
+use manx_dataplane::wire::protocol;
+use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
 use manx_policy_compiler::model::{ObjectName, Reason};
 
 pub const NODES: [&str; 2] = ["node-1", "node-2"];
@@ -50,34 +51,89 @@ pub struct Delivery {
     pub frame: Frame,
 }
 
-/// The far side of a node's port, and its figures.
+/// The far side of a node's port: a queue for each worker, and its figures.
 pub struct Wire {
-    pub far: FarSide,
-    pub counters: Arc<PortCounters>,
+    queues: Vec<(FarSide, Arc<PortCounters>)>,
+}
+
+impl Wire {
+    /// Sends a packet to the port. Which worker reads it depends on its addresses and ports, on each way otherwise: so a flow's
+    /// ways are mostly two workers'.
+    fn inject(&self, bytes: &[u8], offload: Offload) -> bool {
+        let (far, _) = &self.queues[spread(bytes) % self.queues.len()];
+        far.inject(bytes, offload)
+    }
+
+    /// The next packet that the port has sent.
+    pub fn collect(&self) -> Option<Frame> {
+        self.queues.iter().find_map(|(far, _)| far.collect())
+    }
+
+    /// Gives a collected frame's memory back.
+    pub fn recycle(&self, frame: Frame) {
+        self.queues[0].0.recycle(frame);
+    }
+
+    /// From now on every call of the port fails.
+    pub fn unplug(&self) {
+        self.queues.iter().for_each(|(far, _)| far.unplug());
+    }
+
+    /// What all workers have counted.
+    pub fn count(&self, counter: impl Fn(&PortCounters) -> &Counter) -> u64 {
+        self.queues.iter().map(|(_, counters)| counter(counters).read()).sum()
+    }
+}
+
+/// A number of a packet's addresses, and of its ports where it is no fragment: what kernels spread packets by.
+fn spread(bytes: &[u8]) -> usize {
+    let at = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
+    let named = match bytes.first().map(|first| first >> 4) {
+        Some(4) if at(9..10) == [protocol::IPIP] => return spread(&bytes[20..]),
+        Some(4) if at(6..8).iter().zip([0x3f, 0xff]).any(|(byte, mask)| byte & mask != 0) => {
+            at(12..20)
+        }
+        Some(4) => at(12..24),
+        _ => at(8..44),
+    };
+    named.iter().enumerate().map(|(at, byte)| (at + 1) * usize::from(*byte)).sum()
+}
+
+/// How many workers a node has: what `MANX_TEST_WORKERS` says, or one.
+pub fn workers() -> usize {
+    static WORKERS: LazyLock<usize> = LazyLock::new(|| {
+        let told = std::env::var("MANX_TEST_WORKERS").ok();
+        told.map_or(1, |told| told.parse().unwrap())
+    });
+    *WORKERS
 }
 
 /// One node.
 pub struct Node {
     pub wires: BTreeMap<PortId, Wire>,
-    pub counters: Arc<WorkerCounters>,
+    pub counters: Vec<Arc<WorkerCounters>>,
     pub locals: BTreeMap<ObjectName, Local>,
     pub calculation: Calculation,
     pub tables: Arc<Tables>,
     pub reports: Receiver<Report>,
-    commands: Sender<Command>,
-    worker: Worker,
-    /// What the worker is told the time is.
+    workers: Vec<(Worker, Sender<Command>)>,
+    /// What the workers are told the time is.
     pub now: Duration,
 }
 
 impl Node {
     fn new() -> Self {
-        let (commands, receiver) = unbounded();
         let (sender, reports) = unbounded();
-        let counters = Arc::new(WorkerCounters::default());
         let sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
         let settings = Settings { sizes, polling: Polling::Busy, core: None };
-        let worker = Worker::new(settings, receiver, sender, Arc::clone(&counters)).unwrap();
+        let of_each = |share| {
+            let (commands, receiver) = unbounded();
+            let counters = Arc::new(WorkerCounters::default());
+            let shown = Arc::clone(&counters);
+            let worker = Worker::new(settings, share, receiver, sender.clone(), counters).unwrap();
+            ((worker, commands), shown)
+        };
+        let (workers, counters) = Share::among(workers(), sizes).into_iter().map(of_each).unzip();
         let mut node = Self {
             wires: BTreeMap::new(),
             counters,
@@ -85,8 +141,7 @@ impl Node {
             calculation: Calculation::default(),
             tables: Arc::new(Tables::closed()),
             reports,
-            commands,
-            worker,
+            workers,
             now: Duration::from_secs(1),
         };
         node.attach(HOST, Capabilities::ALL);
@@ -96,10 +151,19 @@ impl Node {
 
     /// Attaches a port, whatever the tables say of it.
     pub fn attach(&mut self, port: PortId, capabilities: Capabilities) {
-        let (io, far) = memory::pair(capabilities, QUEUE);
-        let counters = Arc::new(PortCounters::default());
-        self.tell(Command::Attach(port, Box::new(io), Arc::clone(&counters)));
-        self.wires.insert(port, Wire { far, counters });
+        self.attach_with(port, capabilities, QUEUE);
+    }
+
+    /// The same, with queues that hold so many packets.
+    pub fn attach_with(&mut self, port: PortId, capabilities: Capabilities, queue: usize) {
+        let mut queues = Vec::new();
+        self.tell(|| {
+            let (io, far) = memory::pair(capabilities, queue);
+            let counters = Arc::new(PortCounters::default());
+            queues.push((far, Arc::clone(&counters)));
+            Command::Attach(port, Box::new(io), counters)
+        });
+        self.wires.insert(port, Wire { queues });
     }
 
     pub fn attach_pod(&mut self, name: &ObjectName, addresses: Vec<IpAddr>, offload: Capabilities) {
@@ -110,16 +174,20 @@ impl Node {
             .insert(name.clone(), Local { index, attachment: index, port, addresses, mtu: MTU });
     }
 
-    pub fn tell(&mut self, command: Command) {
-        self.commands.send(command).unwrap();
-        assert!(self.worker.obey());
+    /// Tells every worker.
+    pub fn tell(&mut self, mut command: impl FnMut() -> Command) {
+        for (worker, commands) in &mut self.workers {
+            commands.send(command()).unwrap();
+            assert!(worker.obey());
+        }
     }
 
-    /// Hands the worker tables, under a version that it has not been given yet.
+    /// Hands the workers tables, under a version that they have not been given yet.
     pub fn publish(&mut self, mut tables: Tables) {
         tables.version = tables.version.max(self.tables.version + 1);
         self.tables = Arc::new(tables);
-        self.tell(Command::Publish(Arc::clone(&self.tables)));
+        let tables = Arc::clone(&self.tables);
+        self.tell(|| Command::Publish(Arc::clone(&tables)));
     }
 
     /// Sends a packet to a port.
@@ -128,12 +196,12 @@ impl Node {
     }
 
     pub fn inject_with(&self, port: PortId, bytes: &[u8], offload: Offload) {
-        assert!(self.wires[&port].far.inject(bytes, offload), "the port's queue is full");
+        assert!(self.wires[&port].inject(bytes, offload), "the port's queue is full");
     }
 
-    /// One turn; nothing else.
+    /// One turn of each worker; nothing else.
     pub fn turn(&mut self) -> usize {
-        self.worker.turn(self.now)
+        self.workers.iter_mut().map(|(worker, _)| worker.turn(self.now)).sum()
     }
 
     /// Turns until there is nothing more to do.
@@ -143,11 +211,11 @@ impl Node {
 
     /// Everything that a port has sent.
     pub fn collect(&self, port: PortId) -> Vec<Frame> {
-        std::iter::from_fn(|| self.wires[&port].far.collect()).collect()
+        std::iter::from_fn(|| self.wires[&port].collect()).collect()
     }
 
     pub fn dropped(&self, port: PortId, reason: DropReason) -> u64 {
-        self.wires[&port].counters.dropped(reason).read()
+        self.wires[&port].count(|counters| counters.dropped(reason))
     }
 
     /// All drops that are not 0.
@@ -155,7 +223,7 @@ impl Node {
         let mut drops = BTreeMap::new();
         for (port, wire) in &self.wires {
             for reason in DropReason::ALL {
-                let count = wire.counters.dropped(reason).read();
+                let count = wire.count(|counters| counters.dropped(reason));
                 if count > 0 {
                     drops.insert((*port, reason.name()), count);
                 }
@@ -166,16 +234,17 @@ impl Node {
 
     /// Packets received, and packets sent, by all ports.
     pub fn traffic(&self) -> (u64, u64) {
-        let sum = |read: fn(&PortCounters) -> u64| {
-            self.wires.values().map(|wire| read(&wire.counters)).sum()
+        let sum = |counter: fn(&PortCounters) -> &Counter| {
+            self.wires.values().map(|wire| wire.count(counter)).sum()
         };
-        (sum(|c| c.received_packets.read()), sum(|c| c.sent_packets.read()))
+        (sum(|c| &c.received_packets), sum(|c| &c.sent_packets))
     }
 
     /// Rule counters that are not 0, by what they count.
     pub fn decisions(&self) -> BTreeMap<Reason, u64> {
         let mut decisions = BTreeMap::new();
-        for (reason, count) in self.calculation.counts(|slot| self.counters.rules.read(slot)) {
+        let read = |slot| self.counters.iter().map(|counters| counters.rules.read(slot)).sum();
+        for (reason, count) in self.calculation.counts(read) {
             if count > 0 {
                 *decisions.entry(reason.clone()).or_default() += count;
             }
@@ -185,8 +254,8 @@ impl Node {
 
     pub fn flows(&mut self) -> Vec<FlowEntry> {
         let (sender, receiver) = unbounded();
-        self.tell(Command::Flows(usize::MAX, sender));
-        receiver.recv().unwrap()
+        self.tell(|| Command::Flows(usize::MAX, sender.clone()));
+        receiver.try_iter().flatten().collect()
     }
 }
 

@@ -110,9 +110,9 @@ fn established_flows_allocate_nothing() {
         let in_turn = allocations(|| found = node.turn());
         assert_eq!(found, round.len());
         for wire in node.wires.values() {
-            while let Some(frame) = wire.far.collect() {
+            while let Some(frame) = wire.collect() {
                 forwarded += usize::from(number >= WARM_UP);
-                wire.far.recycle(frame);
+                wire.recycle(frame);
             }
         }
         counted += if number < WARM_UP { 0 } else { in_turn };

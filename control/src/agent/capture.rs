@@ -1,7 +1,7 @@
 //! `manx capture`: a port is wrapped, its copies become a pcapng file, and the wrapper goes when nobody reads any more.
 
 use std::borrow::Cow;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::RecvTimeoutError;
 use manx_dataplane::port::PacketIo;
@@ -23,7 +23,7 @@ use crate::api::{ErrorKind, Failure};
 const SNAPLEN: usize = 65_535;
 /// Copies that wait for the writer; more are lost and counted in the log.
 const WAITING: usize = 4096;
-/// How long the worker may take to begin.
+/// How long the workers may take to begin.
 const TAKEN_UP: Duration = Duration::from_secs(2);
 /// How often an idle capture looks whether its client is still there.
 const LOOK: Duration = Duration::from_millis(250);
@@ -41,24 +41,28 @@ pub(super) struct Source {
     pub(super) framing: usize,
 }
 
-/// Starts a capture, without waiting for the worker: that is for the capture's own thread. One port may have several.
-pub(super) fn start(worker: &Commands, source: Source) -> Answer {
+/// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One port may have several.
+pub(super) fn start(workers: Vec<Commands>, source: Source) -> Answer {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (copier, tap) = capture(SNAPLEN, WAITING, clock);
-    let (done, taken_up) = crossbeam::channel::bounded(1);
-    let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
-        // If nobody listens any more, nobody reads, and the copier copies nothing.
-        let _ = done.send(());
-        Box::new(copier.around(port))
-    };
-    if !worker.tell(Command::Wrap(source.port, Box::new(wrap))) {
-        return refused("the worker has ended");
+    let (done, taken_up) = crossbeam::channel::bounded(workers.len());
+    for worker in &workers {
+        let (copier, done) = (copier.clone(), done.clone());
+        let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
+            // If nobody listens any more, nobody reads, and the copier copies nothing.
+            let _ = done.send(());
+            Box::new(copier.around(port))
+        };
+        if !worker.tell(Command::Wrap(source.port, Box::new(wrap))) {
+            return refused("a worker has ended");
+        }
     }
+    drop((copier, done));
     let (file, pieces) = mpsc::channel(64);
-    let worker = worker.clone();
     std::thread::spawn(move || {
         // The file begins once packets are copied: whoever has read its first bytes misses none.
-        match taken_up.recv_timeout(TAKEN_UP) {
+        let deadline = Instant::now() + TAKEN_UP;
+        match workers.iter().try_for_each(|_| taken_up.recv_deadline(deadline)) {
             Ok(()) => {
                 if let Err(error) = write(&tap, &source, &file) {
                     tracing::warn!(port = source.name, %error, "the capture ended early");
@@ -69,7 +73,7 @@ pub(super) fn start(worker: &Commands, source: Source) -> Answer {
                 tracing::warn!(
                     port = source.name,
                     waited_s,
-                    "the worker did not take the capture up"
+                    "the workers did not take the capture up"
                 );
             }
             Err(RecvTimeoutError::Disconnected) => {
@@ -85,7 +89,9 @@ pub(super) fn start(worker: &Commands, source: Source) -> Answer {
         }
         // Without its reader this capture, and no other of the port, comes off.
         drop(tap);
-        worker.tell(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
+        for worker in workers {
+            worker.tell(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
+        }
     });
     Answer::Stream(pieces)
 }
@@ -159,14 +165,13 @@ fn block<W: std::io::Write>(
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Instant;
 
     use manx_dataplane::counters::PortCounters;
     use manx_dataplane::packet::Offload;
     use manx_dataplane::pipeline::Sizes;
     use manx_dataplane::port::Capabilities;
     use manx_dataplane::port::memory::{self, FarSide};
-    use manx_dataplane::worker::{self, Handle, Polling};
+    use manx_dataplane::worker::{self, Handle, Polling, Share};
 
     use super::*;
 
@@ -180,7 +185,7 @@ mod tests {
             core: None,
         };
         let (reports, _) = crossbeam::channel::unbounded();
-        let worker = worker::spawn("capture-test", settings, reports).unwrap();
+        let worker = worker::spawn("capture-test", settings, Share::nothing(), reports).unwrap();
         let (port, far) = memory::pair(Capabilities::ALL, 64);
         let attach = Command::Attach(PORT, Box::new(port), Arc::new(PortCounters::default()));
         assert!(worker.commands().tell(attach));
@@ -196,7 +201,9 @@ mod tests {
     impl Growing {
         fn start(worker: &Handle) -> Self {
             let source = Source { port: PORT, name: "host".to_owned(), framing: 0 };
-            let Answer::Stream(pieces) = start(worker.commands(), source) else { panic!() };
+            let Answer::Stream(pieces) = start(vec![worker.commands().clone()], source) else {
+                panic!()
+            };
             Self { pieces, bytes: Vec::new() }
         }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::tables::Connections;
-use manx_dataplane::worker::{self, Polling};
+use manx_dataplane::worker::{self, Polling, Workers};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -59,8 +59,8 @@ pub struct Settings {
     pub pod_device: pod_device::Preference,
     /// Whether workers sleep.
     pub polling: Polling,
-    /// The core the worker is pinned to.
-    pub core: Option<usize>,
+    /// A worker for each; the core that it is pinned to.
+    pub cores: Vec<Option<usize>>,
     /// How connections are followed.
     pub connections: Connections,
     /// Whether tables are proved before they are published.
@@ -89,7 +89,7 @@ pub enum Error {
     )]
     Loopback(String),
     /// No such core.
-    #[error("the worker cannot be pinned to core {asked}: this process may use {}; name one by --pin", list(.usable))]
+    #[error("a worker cannot be pinned to core {asked}: this process may use {}; name one by --pin", list(.usable))]
     Core {
         /// The core that was asked for.
         asked: usize,
@@ -115,13 +115,13 @@ pub enum Error {
     #[error(transparent)]
     Lack(#[from] Lack),
     /// The worker could not be started.
-    #[error("the worker could not be started: {0}")]
+    #[error("the workers could not be started: {0}")]
     Worker(io::Error),
     /// The runtime could not be made.
     #[error("the control thread's runtime could not be made: {0}")]
     Runtime(io::Error),
     /// The worker has ended.
-    #[error("the worker has ended: nothing is forwarded any more")]
+    #[error("a worker has ended: its share of the packets is forwarded no more")]
     WorkerGone,
     /// A port of the node itself failed: an agent without it would look alive and pass only part of the traffic.
     #[error("the device of the node's port {port} failed: {source}; start the agent anew")]
@@ -131,9 +131,6 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A device came without its queue.
-    #[error("a device came without a queue")]
-    NoQueue,
     /// No port number is free.
     #[error("all 65,536 port numbers are in use: detach pods")]
     PortsExhausted,
@@ -154,11 +151,9 @@ impl Error {
             Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) | Self::NodePortLost { .. } => {
                 ErrorKind::Environment
             }
-            Self::Worker(_)
-            | Self::Runtime(_)
-            | Self::WorkerGone
-            | Self::PortsExhausted
-            | Self::NoQueue => ErrorKind::Internal,
+            Self::Worker(_) | Self::Runtime(_) | Self::WorkerGone | Self::PortsExhausted => {
+                ErrorKind::Internal
+            }
         }
     }
 }
@@ -168,10 +163,12 @@ fn list(numbers: &[usize]) -> String {
 }
 
 /// A worker that cannot be where it was told to be would be anywhere, and nobody would know.
-fn check_core(asked: Option<usize>) -> Result<(), Error> {
-    let Some(asked) = asked else { return Ok(()) };
+fn check_cores(asked: &[Option<usize>]) -> Result<(), Error> {
     let usable = doctor::usable_cores();
-    if usable.contains(&asked) { Ok(()) } else { Err(Error::Core { asked, usable }) }
+    match asked.iter().flatten().find(|core| !usable.contains(core)) {
+        None => Ok(()),
+        Some(&asked) => Err(Error::Core { asked, usable }),
+    }
 }
 
 /// Runs the agent in the calling thread's network namespace until SIGTERM or SIGINT.
@@ -184,7 +181,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 }
 
 async fn serve(settings: &Settings) -> Result<(), Error> {
-    check_core(settings.core)?;
+    check_cores(&settings.cores)?;
     if !settings.datastore.is_dir() {
         return Err(Error::NoDatastore(settings.datastore.clone()));
     }
@@ -207,25 +204,23 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         tracing::warn!(uplink = uplink.name, "the uplink is down: other nodes cannot be reached");
     }
     doctor::no_ipip_module()?;
-    let tunnels = uplink::open(&uplink, settings.packet_socket)?;
+    let workers = settings.cores.len();
+    let tunnels = uplink::open(&uplink, settings.packet_socket, workers)?;
     let addresses =
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
     let namespace = AgentNamespace::create()?;
     let pod_device = pod_device::choose(settings.pod_device)?;
-    let (host_device, mut host) =
-        HostDevice::attach(&namespace, pod_device, uplink.mtu, 1, &uplink.name)?;
+    let (host_device, host) =
+        HostDevice::attach(&namespace, pod_device, uplink.mtu, workers, &uplink.name)?;
 
     let (report, reports) = crossbeam::channel::unbounded();
-    let worker_settings = worker::Settings {
-        sizes: Sizes::default(),
-        polling: settings.polling,
-        core: settings.core,
-    };
-    let worker = worker::spawn("worker-0", worker_settings, report).map_err(Error::Worker)?;
+    let of_each =
+        worker::Settings { sizes: Sizes::default(), polling: settings.polling, core: None };
+    let workers = Workers::spawn(of_each, &settings.cores, &report).map_err(Error::Worker)?;
     let mut agent = Agent::new(Parts {
         name: settings.name.clone(),
         store,
-        worker,
+        workers,
         reports,
         namespace,
         host_device,
@@ -235,7 +230,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         packet_socket: tunnels.packet_socket,
         uplink: settings.uplink.clone(),
         underlay_mtu: uplink.mtu,
-        host: host.pop().ok_or(Error::NoQueue)?,
+        host,
         host_mtu: uplink.mtu,
         connections: settings.connections,
         verifier: settings.verify_tables.then(Verifier::default),
@@ -301,7 +296,7 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
                 if let Some(error) = agent.failed.take() {
                     return Err(error);
                 }
-                if !agent.worker.is_alive() {
+                if !agent.workers.are_alive() {
                     return Err(Error::WorkerGone);
                 }
             }

@@ -11,16 +11,15 @@ use std::time::Instant;
 use crossbeam::channel::Receiver;
 use ipnet::IpNet;
 use manx_dataplane::counters::PortCounters;
-use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, HostPort, PortId, Tables, Via};
-use manx_dataplane::worker::{Command, Handle};
+use manx_dataplane::worker::Workers;
 use manx_policy_compiler::model::ObjectName;
 
 use super::capture;
 use super::denials::Denials;
-use super::device::AgentNamespace;
+use super::device::{AgentNamespace, Queues};
 use super::fault::Fault;
 use super::host_device::HostDevice;
 use super::pod_device::PodDevice;
@@ -40,7 +39,8 @@ use crate::topology::Topology;
 /// A port and what it is called.
 pub(super) struct Port {
     pub(super) name: String,
-    pub(super) counters: Arc<PortCounters>,
+    /// Of each worker.
+    pub(super) counters: Vec<Arc<PortCounters>>,
 }
 
 /// A pod that is attached.
@@ -58,7 +58,7 @@ pub(super) struct Agent {
     /// What they mean.
     pub(super) cluster: Cluster,
     pub(super) topology: Topology,
-    pub(super) worker: Handle,
+    pub(super) workers: Workers,
     pub(super) ports: BTreeMap<PortId, Port>,
     pub(super) pods: BTreeMap<ObjectName, Pod>,
     pub(super) locals: BTreeMap<ObjectName, Local>,
@@ -68,6 +68,8 @@ pub(super) struct Agent {
     pub(super) changed_in_place: u64,
     /// The routes of these tables.
     pub(super) routes: Vec<(IpNet, Via)>,
+    /// How many workers have handed these tables back, by version; while one has not, it may use them.
+    pub(super) retirements: BTreeMap<u64, usize>,
     pub(super) denials: Denials,
     pub(super) reports: Receiver<Report>,
     /// What the agent cannot go on after.
@@ -94,16 +96,16 @@ pub(super) struct Parts {
     pub(super) name: String,
     /// As it was last read.
     pub(super) store: Store,
-    pub(super) worker: Handle,
+    pub(super) workers: Workers,
     pub(super) reports: Receiver<Report>,
     pub(super) namespace: AgentNamespace,
     pub(super) host_device: HostDevice,
     pub(super) pod_device: Device,
     pub(super) addresses: ipam::store::Store,
-    pub(super) raw: Box<dyn PacketIo>,
-    pub(super) packet_socket: Option<(Box<dyn PacketIo>, [u8; 6])>,
+    pub(super) raw: Queues,
+    pub(super) packet_socket: Option<(Queues, [u8; 6])>,
     pub(super) underlay_mtu: u32,
-    pub(super) host: Box<dyn PacketIo>,
+    pub(super) host: Queues,
     pub(super) host_mtu: u32,
     pub(super) connections: Connections,
     pub(super) uplink: String,
@@ -119,7 +121,8 @@ impl Agent {
             store: parts.store,
             cluster: Cluster::default(),
             topology: Topology::default(),
-            worker: parts.worker,
+            workers: parts.workers,
+            retirements: BTreeMap::new(),
             ports: BTreeMap::new(),
             pods: BTreeMap::new(),
             locals: BTreeMap::new(),
@@ -158,13 +161,10 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Gives the worker a port.
-    fn plug(&mut self, name: String, io: Box<dyn PacketIo>) -> Result<PortId, Error> {
+    /// Gives the workers a port.
+    fn plug(&mut self, name: String, queues: Queues) -> Result<PortId, Error> {
         let id = self.port_ids.take().ok_or(Error::PortsExhausted)?;
-        let counters = Arc::new(PortCounters::default());
-        if !self.worker.commands().tell(Command::Attach(id, io, Arc::clone(&counters))) {
-            return Err(Error::WorkerGone);
-        }
+        let counters = self.workers.attach(id, queues).ok_or(Error::WorkerGone)?;
         self.ports.insert(id, Port { name, counters });
         Ok(id)
     }
@@ -214,7 +214,7 @@ impl Agent {
             self.underlay.packet_socket.is_some_and(|(packet_socket, _)| packet_socket == id);
         let framing = if framed { ETHERNET_LEN } else { 0 };
         capture::start(
-            self.worker.commands(),
+            self.workers.iter().map(|worker| worker.commands().clone()).collect(),
             capture::Source { port: id, name: what.port.clone(), framing },
         )
     }

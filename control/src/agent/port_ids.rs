@@ -1,9 +1,10 @@
 //! Port numbers, used again once nobody can mean the old port.
 //!
-//! Two things may still mean a port that control has let go of: tables that the worker judges by, and a report of the
+//! Two things may still mean a port that control has let go of: tables that a worker judges by, and a report of a
 //! worker that it failed, which control has not read yet. Flow entries name attachments, not ports. So a number rests, from its
-//! [`Detach`](manx_dataplane::worker::Command::Detach) on, until the worker has handed back the tables that were the last ones
-//! then: it did so after the detachment, and whatever it reported before has been read.
+//! [`Detach`](manx_dataplane::worker::Command::Detach) on, until every worker has handed back the tables that were the last ones
+//! then: it did so after the detachment, and whatever it reported before has been read. (Packets of the old port that one worker
+//! has handed over to another are decided before that one attaches the new port.)
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -34,7 +35,7 @@ impl PortIds {
         self.resting.push_back((id, version));
     }
 
-    /// The worker uses tables of this version no longer.
+    /// No worker uses tables of this version any more.
     pub(super) fn retired(&mut self, version: u64) {
         let rested = self.resting.partition_point(|(_, last)| *last <= version);
         self.free.extend(self.resting.drain(..rested).map(|(id, _)| id));
@@ -54,7 +55,7 @@ mod tests {
     use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
     use manx_dataplane::report::Report;
     use manx_dataplane::tables::Tables;
-    use manx_dataplane::worker::{Command, Polling, Settings, Worker};
+    use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
 
     use super::*;
 
@@ -93,7 +94,7 @@ mod tests {
             core: None,
         };
         let counters = Arc::new(WorkerCounters::default());
-        let mut worker = Worker::new(settings, obeyed, sender, counters).unwrap();
+        let mut worker = Worker::new(settings, Share::nothing(), obeyed, sender, counters).unwrap();
         let mut ids = PortIds::default();
         let mut version = 0;
         let closed = Tables::closed();

@@ -1,14 +1,15 @@
-//! What `manx status` shows, read from the agent and the worker's counters.
+//! What `manx status` shows, read from the agent and the workers' counters.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use manx_dataplane::counters::PortCounters;
+use manx_dataplane::counters::{Counter, PortCounters};
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::Via;
-use manx_dataplane::worker::Command;
+use manx_dataplane::worker::Handle;
 use manx_policy_compiler::image::Counts;
 use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
@@ -19,7 +20,7 @@ use crate::api::{
 };
 use crate::manifest::problem::Problem;
 
-/// How long a status waits for the worker's flows.
+/// How long a status waits for the workers' flows.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// The whole status.
@@ -38,7 +39,7 @@ pub(super) fn status(agent: &Agent) -> Status {
         endpoints: endpoints(agent),
         routes: routes(agent),
         ports: agent.ports.values().map(|port| port_status(&port.name, &port.counters)).collect(),
-        workers: vec![worker(agent)],
+        workers: agent.workers.iter().map(worker).collect(),
         flows: flows(agent),
         rules: rules(agent),
         noted: noted(agent),
@@ -58,8 +59,7 @@ fn policy(agent: &Agent) -> PolicyStatus {
 
 /// Rules that were met on the way to what decided, and how often.
 fn noted(agent: &Agent) -> Vec<NotedCount> {
-    let counters = &agent.worker.counters().rules;
-    let noted = agent.calculation.noted(|slot| counters.read(slot)).into_iter();
+    let noted = agent.calculation.noted(|slot| agent.workers.rule(slot)).into_iter();
     let one = |(met, packets): (&Noted, u64)| NotedCount {
         rule: met.rule.to_string(),
         action: format!("{:?}", met.action).to_lowercase(),
@@ -125,38 +125,43 @@ fn routes(agent: &Agent) -> Vec<RouteStatus> {
     agent.routes.iter().map(one).collect()
 }
 
-fn port_status(name: &str, counters: &PortCounters) -> PortStatus {
+fn port_status(name: &str, counters: &[Arc<PortCounters>]) -> PortStatus {
+    let sum = |read: fn(&PortCounters) -> &Counter| counters.iter().map(|it| read(it).read()).sum();
     let drops = DropReason::ALL.into_iter().filter_map(|reason| {
-        let count = counters.dropped(reason).read();
+        let count: u64 = counters.iter().map(|it| it.dropped(reason).read()).sum();
         (count > 0).then(|| (reason.name().to_owned(), count))
     });
     PortStatus {
         name: name.to_owned(),
-        received_packets: counters.received_packets.read(),
-        received_bytes: counters.received_bytes.read(),
-        sent_packets: counters.sent_packets.read(),
-        sent_bytes: counters.sent_bytes.read(),
+        received_packets: sum(|it| &it.received_packets),
+        received_bytes: sum(|it| &it.received_bytes),
+        sent_packets: sum(|it| &it.sent_packets),
+        sent_bytes: sum(|it| &it.sent_bytes),
         drops: drops.collect::<BTreeMap<_, _>>(),
     }
 }
 
-fn worker(agent: &Agent) -> WorkerStatus {
-    let counters = agent.worker.counters();
+fn worker(worker: &Handle) -> WorkerStatus {
+    let counters = worker.counters();
     WorkerStatus {
-        core: agent.worker.core(),
+        core: worker.core(),
         busy_turns: counters.busy_turns.read(),
         parks: counters.parks.read(),
         packets: counters.packets.read(),
         busy_cycles: counters.busy_cycles.read(),
+        handed_over: counters.handed_over.read(),
         flows: counters.flows.read(),
         evictions: counters.evictions.read(),
     }
 }
 
-/// Copies from the worker; none if it does not answer in time (it looks for commands once a turn).
+/// Copies from the workers; none of one that does not answer in time (it looks for commands once a turn).
 fn flows(agent: &Agent) -> Vec<FlowStatus> {
-    let (reply, flows) = crossbeam::channel::bounded(1);
-    agent.worker.commands().tell(Command::Flows(MAX_FLOWS, reply));
+    let workers = agent.workers.len();
+    let (reply, flows) = crossbeam::channel::bounded(workers);
+    agent.workers.flows(MAX_FLOWS, &reply);
+    let deadline = Instant::now() + ANSWER;
+    let copies = (0..workers).map_while(|_| flows.recv_deadline(deadline).ok());
     let now = agent.started.elapsed().as_secs();
     let one = |flow: &FlowEntry| {
         let (source, source_port) = flow.key().source(flow.original());
@@ -175,12 +180,11 @@ fn flows(agent: &Agent) -> Vec<FlowStatus> {
             idle_s: now.saturating_sub(u64::from(flow.last_seen())),
         }
     };
-    flows.recv_timeout(ANSWER).unwrap_or_default().iter().map(one).collect()
+    copies.flatten().map(|flow| one(&flow)).collect()
 }
 
 /// Rules and what they have counted; what is no longer there is summed up.
 fn rules(agent: &Agent) -> Vec<RuleCount> {
-    let counters = &agent.worker.counters().rules;
     let one = |rule: String, verdict, packets| {
         let verdict = match verdict {
             Verdict::Allow => "allow",
@@ -188,7 +192,7 @@ fn rules(agent: &Agent) -> Vec<RuleCount> {
         };
         RuleCount { rule, verdict: verdict.to_owned(), packets }
     };
-    let counts = agent.calculation.counts(|slot| counters.read(slot));
+    let counts = agent.calculation.counts(|slot| agent.workers.rule(slot));
     let rules = counts.map(|(reason, packets)| one(reason.to_string(), reason.verdict(), packets));
     let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
         one("rules that are gone".to_owned(), verdict, agent.calculation.former(verdict))

@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use manx_dataplane::port::PacketIo;
-use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
+use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
 use manx_dataplane::port::vxlan::VxlanSocket;
+use manx_dataplane::port::{PacketIo, Reception};
 use manx_dataplane::wire::vxlan;
 use tokio::sync::watch;
 
+use super::device::Queues;
 use crate::doctor::{self, Lack};
 use crate::netlink::{self, Netlink};
 
@@ -25,30 +26,42 @@ pub(super) type NextHops = BTreeMap<Ipv4Addr, [u8; 6]>;
 
 /// The uplink's tunnel ports.
 pub(super) struct Ports {
-    /// The raw protocol-4 socket.
-    pub(super) raw: Box<dyn PacketIo>,
-    /// The packet socket, if asked for, and the uplink's hardware address.
-    pub(super) packet_socket: Option<(Box<dyn PacketIo>, [u8; 6])>,
+    /// The raw protocol-4 sockets.
+    pub(super) raw: Queues,
+    /// The packet sockets, if asked for, and the uplink's hardware address.
+    pub(super) packet_socket: Option<(Queues, [u8; 6])>,
 }
 
-/// Opens the tunnel ports on the uplink `link`. With a packet socket the raw socket only sends; without, it receives too.
-pub(super) fn open(link: &netlink::Link, packet_socket: bool) -> Result<Ports, Lack> {
+/// Opens the tunnel ports on the uplink `link`, a queue for each worker. With packet sockets the raw sockets only send; without,
+/// the first one receives too: each would receive every packet.
+pub(super) fn open(
+    link: &netlink::Link,
+    packet_socket: bool,
+    workers: usize,
+) -> Result<Ports, Lack> {
     let Some(mac) = link.mac.filter(|_| packet_socket) else {
-        return Ok(Ports { raw: Box::new(raw(Reception::All)?), packet_socket: None });
+        return Ok(Ports { raw: raw(Reception::All, workers)?, packet_socket: None });
     };
-    let raw = Box::new(raw(Reception::Quiet)?);
-    let mut queues = PacketUplink::open(link.index, UplinkOptions::default(), 1)
-        .map_err(|error| doctor::packet_sockets_refused(&error))?;
-    let packet_socket = queues.pop().map(|queue| (Box::new(queue) as Box<dyn PacketIo>, mac));
-    Ok(Ports { raw, packet_socket })
+    let queues = PacketUplink::open(link.index, UplinkOptions::default(), workers)
+        .map_err(|error| doctor::packet_sockets_refused(&error))?
+        .into_iter()
+        .map(|queue| Box::new(queue) as Box<dyn PacketIo>)
+        .collect();
+    Ok(Ports { raw: raw(Reception::Quiet, workers)?, packet_socket: Some((queues, mac)) })
 }
 
-/// Opens VXLAN's socket on the underlay address `local`.
-pub(super) fn vxlan(local: Ipv4Addr) -> Result<Box<dyn PacketIo>, VxlanRefused> {
-    match VxlanSocket::open(local) {
-        Ok(socket) => Ok(Box::new(socket)),
+/// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send.
+pub(super) fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, VxlanRefused> {
+    let socket = |reception| match VxlanSocket::open(local, reception) {
+        Ok(socket) => Ok(Box::new(socket) as Box<dyn PacketIo>),
         Err(source) => Err(VxlanRefused { local, source }),
-    }
+    };
+    receptions(Reception::All, workers).map(socket).collect()
+}
+
+/// The first worker's, and that of all others.
+fn receptions(first: Reception, workers: usize) -> impl Iterator<Item = Reception> {
+    std::iter::once(first).chain(std::iter::repeat(Reception::Quiet)).take(workers)
 }
 
 /// There is no socket for VXLAN.
@@ -62,8 +75,12 @@ pub(super) struct VxlanRefused {
     source: std::io::Error,
 }
 
-fn raw(reception: Reception) -> Result<IpipRaw, Lack> {
-    IpipRaw::open(reception).map_err(|error| doctor::raw_sockets_refused(&error))
+fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {
+    let socket = |reception| match IpipRaw::open(reception) {
+        Ok(socket) => Ok(Box::new(socket) as Box<dyn PacketIo>),
+        Err(error) => Err(doctor::raw_sockets_refused(&error)),
+    };
+    receptions(first, workers).map(socket).collect()
 }
 
 /// Keeps `hops` at what the kernel knows of the peers' next hops on interface `device`; never ends.

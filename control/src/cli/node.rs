@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use manx_dataplane::flow::MAX_WORKERS;
 use manx_dataplane::tables::{self, Connections};
 use manx_dataplane::worker::Polling;
 
@@ -38,9 +39,12 @@ pub struct Node {
     /// What a worker without packets does
     #[arg(long, env = "MANX_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
-    /// Core to pin the worker to
-    #[arg(long, env = "MANX_PIN", value_name = "CORE")]
-    pub pin: Option<usize>,
+    /// How many workers carry packets, each a thread with its own queue of every device [default: 1, or one for each core of --pin]
+    #[arg(long, env = "MANX_WORKERS", value_name = "N", value_parser = parse_workers)]
+    pub workers: Option<usize>,
+    /// Core to pin each worker to, in order; not more than there are workers
+    #[arg(long, env = "MANX_PIN", value_name = "CORE,...", value_delimiter = ',')]
+    pub pin: Vec<usize>,
     /// Drop a TCP packet that is no SYN and belongs to no known connection, instead of asking policy
     ///
     /// A restart of the agent then ends every connection of the node's pods.
@@ -65,6 +69,28 @@ impl Node {
         let own = || socket::of_node(&socket::runtime_folder(), &self.name);
         self.socket.clone().unwrap_or_else(own)
     }
+
+    /// A worker for each; the core that it is pinned to.
+    fn cores(&self) -> Result<Vec<Option<usize>>, Error> {
+        let workers = self.workers.unwrap_or(self.pin.len().max(1));
+        if self.pin.len() > workers {
+            return Err(Error::Invalid(format!(
+                "--pin names {} cores for {workers} workers: name at most one for each",
+                self.pin.len()
+            )));
+        }
+        let pinned = self.pin.iter().copied().map(Some);
+        Ok(pinned.chain(std::iter::repeat(None)).take(workers).collect())
+    }
+}
+
+/// A number of workers.
+pub(super) fn parse_workers(text: &str) -> Result<usize, String> {
+    let most = MAX_WORKERS;
+    text.parse()
+        .ok()
+        .filter(|workers| (1..=most).contains(workers))
+        .ok_or_else(|| format!("expected 1 to {most}"))
 }
 
 /// How tunnel packets reach the uplink.
@@ -132,7 +158,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
             Poll::Adaptive => Polling::Adaptive,
             Poll::Busy => Polling::Busy,
         },
-        core: node.pin,
+        cores: node.cores()?,
         connections: Connections {
             tcp_strict: node.tcp_strict,
             established: match node.established {

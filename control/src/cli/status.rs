@@ -165,6 +165,7 @@ fn worker_table(workers: &[api::WorkerStatus]) -> String {
             Cell::new(ratio(worker.packets, worker.busy_turns)),
             Cell::new(ratio(worker.busy_cycles, worker.packets)),
             Cell::new(worker.parks),
+            Cell::new(worker.handed_over),
             Cell::new(worker.flows),
             Cell::new(worker.evictions),
         ]
@@ -176,10 +177,11 @@ fn worker_table(workers: &[api::WorkerStatus]) -> String {
         "packets/turn",
         "cycles/packet",
         "parks",
+        "handed over",
         "flows",
         "evictions",
     ];
-    table(header, &[0, 1, 2, 3, 4, 5, 6, 7], rows.collect())
+    table(header, &[0, 1, 2, 3, 4, 5, 6, 7, 8], rows.collect())
 }
 
 fn flow_table(flows: &[api::FlowStatus]) -> String {
@@ -308,6 +310,7 @@ mod tests {
                 parks: 40,
                 packets: 2100,
                 busy_cycles: 1_050_000,
+                handed_over: 30,
                 flows: 17,
                 evictions: 0,
             }],
@@ -364,8 +367,8 @@ mod tests {
         pod:default/web  source-spoofed        1
 
         WORKERS
-        WORKER  CORE  PACKETS  PACKETS/TURN  CYCLES/PACKET  PARKS  FLOWS  EVICTIONS
-             0     1     2100          21.0          500.0     40     17          0
+        WORKER  CORE  PACKETS  PACKETS/TURN  CYCLES/PACKET  PARKS  HANDED OVER  FLOWS  EVICTIONS
+             0     1     2100          21.0          500.0     40           30     17          0
 
         FLOWS
         PROTO  SOURCE            DESTINATION     STATE        VERDICT  PACKETS  REPLIES  IDLE

@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 use manx_dataplane::port::PacketIo;
-use manx_dataplane::port::ipip_raw::{IpipRaw, Reception};
+use manx_dataplane::port::Reception;
+use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::link::Link;
 use manx_dataplane::port::packet::PacketPort;
 use nix::errno::Errno;

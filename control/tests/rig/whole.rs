@@ -13,11 +13,17 @@ use crate::bench::{Bench, deviations, json};
 #[test]
 fn the_template_passes_over_every_kind_of_port_and_leaves_nothing() {
     let Some(bench) = Bench::new() else { return };
-    for (device, uplink) in
-        [("auto", "packet"), ("veth", "packet"), ("auto", "raw"), ("veth", "raw")]
-    {
-        let output =
-            bench.run(&["--output", "json", "--pod-device", device, "--uplink-mode", uplink]);
+    for (device, uplink, workers) in [
+        ("auto", "packet", "1"),
+        ("veth", "packet", "1"),
+        ("auto", "raw", "1"),
+        ("veth", "raw", "1"),
+        ("auto", "packet", "2"),
+        ("veth", "packet", "3"),
+        ("auto", "raw", "2"),
+    ] {
+        let kind = ["--pod-device", device, "--uplink-mode", uplink, "--workers", workers];
+        let output = bench.run(&[&["--output", "json"], &kind[..]].concat());
         let report = json(&output);
         assert_eq!(deviations(&report), Vec::<String>::new());
         assert_eq!(output.status.code(), Some(0));

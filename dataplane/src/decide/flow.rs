@@ -19,7 +19,10 @@ pub(super) fn flow(
     now: u32,
 ) -> Settled {
     let Some(entry) = memory.flows.lookup(name.hash, &name.key, name.guess, now) else {
-        return open(tables, memory, subject, name, true, now);
+        return match memory.flows.elsewhere(name.hash) {
+            None => open(tables, memory, subject, name, true, now),
+            Some(owner) => Settled::handed_over(owner),
+        };
     };
     let direction = entry.direction(name.orientation);
     let keep = match entry.admission(subject.flags(), direction) {
@@ -63,6 +66,9 @@ fn open(
     let judgement = judge::judge(tables, &ends, &grounds, subject.transport(), Untracked::NONE);
     let settled = settled(&ends, &judgement);
     if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
+        if let Some(owner) = memory.flows.claim(name.hash) {
+            return Settled::handed_over(owner);
+        }
         let mut entry = FlowEntry::open(name.key, name.orientation, subject.flags(), now);
         stamp(&mut entry, tables, &ends, grounds, &judgement);
         entry.as_of = as_of;
@@ -281,7 +287,9 @@ pub(super) fn related(
     let (key, orientation) =
         key(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
     let hash = flows.hash(&key);
-    let Some(entry) = flows.lookup(hash, &key, Guess::NONE, now) else { return unmatched };
+    let Some(entry) = flows.lookup(hash, &key, Guess::NONE, now) else {
+        return flows.elsewhere(hash).map_or(unmatched, Settled::handed_over);
+    };
     let direction = entry.direction(orientation);
     let (ends, judgement) = current(tables, entry, false);
     let [back, forth] = entry.hops(direction);

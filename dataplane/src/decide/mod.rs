@@ -8,7 +8,7 @@ mod key;
 use manx_policy_compiler::model::{Shown, Transport};
 
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowKey, FlowTable, Guess, Orientation, RuleCounters, TcpFlags};
+use crate::flow::{FlowKey, FlowTable, Guess, Orientation, RuleCounters, TcpFlags, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
 use crate::judge::{self, Ends, Judgement, NO_SLOT};
@@ -83,6 +83,8 @@ pub struct Subject<'a> {
     pub unit: usize,
     /// How many packets it stands for.
     pub segments: u64,
+    /// How many workers have had it before.
+    pub handed_over: u8,
 }
 
 impl Subject<'_> {
@@ -123,8 +125,16 @@ impl Decision {
 /// Whom a packet's flow goes to, or why not; a packet's later fragments follow its first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
-    verdict: Result<Way, DropReason>,
+    verdict: Result<Way, Stop>,
     rules: RuleCounters,
+}
+
+/// Why a packet does not go on from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    Drop(DropReason),
+    /// It is another worker's to decide.
+    HandOver(WorkerId),
 }
 
 /// Where from and where to.
@@ -135,8 +145,16 @@ struct Way {
 }
 
 impl Settled {
+    const fn stopped(stop: Stop) -> Self {
+        Self { verdict: Err(stop), rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
+    }
+
     const fn refused(reason: DropReason) -> Self {
-        Self { verdict: Err(reason), rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
+        Self::stopped(Stop::Drop(reason))
+    }
+
+    const fn handed_over(to: WorkerId) -> Self {
+        Self::stopped(Stop::HandOver(to))
     }
 }
 
@@ -148,6 +166,8 @@ pub struct Memory {
     pub fragments: FragmentTracker<Settled>,
     /// How many live flows had to make room for others.
     pub evictions: u64,
+    /// The worker that is asked next for what may be in any worker's memory, and how many others there are.
+    pub next: (WorkerId, u8),
 }
 
 /// The name of a packet's flow, found once for all who ask.
@@ -192,7 +212,8 @@ pub fn decide(
     let settled = settle(tables, memory, subject, name, now);
     let fate = match settled.verdict {
         Ok(way) => depart(tables, subject, way),
-        Err(reason) => Fate::Drop(reason),
+        Err(Stop::Drop(reason)) => Fate::Drop(reason),
+        Err(Stop::HandOver(to)) => Fate::HandOver(to),
     };
     Decision { fate, rules: settled.rules }
 }
@@ -246,7 +267,9 @@ fn settle_others(
         Fragment::Whole => first(memory),
         Fragment::First { .. } => {
             let settled = first(memory);
-            memory.fragments.remember(subject.parsed, entrance, tables.version, settled, now);
+            if !matches!(settled.verdict, Err(Stop::HandOver(_))) {
+                memory.fragments.remember(subject.parsed, entrance, tables.version, settled, now);
+            }
             settled
         }
         // The first fragment's decision holds its source check: the key names the entrance too. It stands only while the
@@ -254,7 +277,11 @@ fn settle_others(
         Fragment::Later { .. } => memory
             .fragments
             .find(subject.parsed, entrance, tables.version, now)
-            .unwrap_or(Settled::refused(DropReason::FragmentWithoutFirst)),
+            .unwrap_or_else(|| match memory.next {
+                // The first one may have been another worker's.
+                (next, others) if subject.handed_over < others => Settled::handed_over(next),
+                _ => Settled::refused(DropReason::FragmentWithoutFirst),
+            }),
     }
 }
 
@@ -283,7 +310,7 @@ fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
 fn settled(ends: &Ends, judgement: &Judgement) -> Settled {
     let verdict = match judgement.denied {
         None => Ok(Way { from: ends.from.encode(), to: ends.to.encode() }),
-        Some(reason) => Err(reason),
+        Some(reason) => Err(Stop::Drop(reason)),
     };
     Settled { verdict, rules: judgement.rules }
 }

@@ -2,12 +2,13 @@
 //!
 //! [`FlowKey`] names a connection, the same from both ends. [`FlowEntry`] is the cached decision and all that it rests on.
 //! [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged anew.
-//! [`FlowTable`] holds the entries: fixed capacity, bounded work per call, time as a parameter. Nothing here classifies,
-//! routes or sends.
+//! [`FlowTable`] holds the entries: fixed capacity, bounded work per call, time as a parameter. [`Shards`]
+//! tell whose flow it is where several workers have a table each. Nothing here classifies, routes or sends.
 
 mod entry;
 mod key;
 mod queue;
+mod shards;
 mod state;
 mod table;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod tests;
 pub use entry::{AsOf, FlowEntry, RestsOn, RuleCounters, Traffic, Verdict};
 pub use key::{FlowKey, Orientation};
 pub(crate) use queue::Link;
+pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub(crate) use table::Bucket;
 pub use table::{Evicted, FlowTable, Guess, HashSeed};

@@ -12,12 +12,14 @@
 //! an established one, silent for long. So a flood of SYNs replaces itself.
 
 use std::io;
+use std::sync::Arc;
 
 use ahash::RandomState;
 
 use super::entry::{FlowEntry, Standing};
 use super::key::FlowKey;
 use super::queue::Slots;
+use super::shards::{Shards, WorkerId};
 use crate::sys::memory::{ZeroedPages, prefetch};
 
 const WAYS: usize = 8;
@@ -142,6 +144,8 @@ pub enum Evicted {
 /// A worker's flows. Time is in seconds since the table's start and never goes back.
 pub struct FlowTable {
     random: RandomState,
+    /// Where there are other workers: whose flow is whose, and who this one is.
+    shards: Option<(Arc<Shards>, WorkerId)>,
     buckets: ZeroedPages<Bucket>,
     entries: ZeroedPages<FlowEntry>,
     slots: Slots,
@@ -154,13 +158,27 @@ impl FlowTable {
     /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 136 bytes for each
     /// flow it has held at once, and at most another 32 for each of its capacity. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
-        let capacity = capacity.clamp(1, 1 << 30);
         let random = match seed.0 {
             None => RandomState::new(),
             Some([a, b, c, d]) => RandomState::with_seeds(a, b, c, d),
         };
+        Self::with(capacity, random, None)
+    }
+
+    /// The table of one of several workers. Its flows are opened after a [`FlowTable::claim`].
+    pub fn shared(capacity: usize, shards: Arc<Shards>, worker: WorkerId) -> io::Result<Self> {
+        Self::with(capacity, shards.random(), Some((shards, worker)))
+    }
+
+    fn with(
+        capacity: usize,
+        random: RandomState,
+        shards: Option<(Arc<Shards>, WorkerId)>,
+    ) -> io::Result<Self> {
+        let capacity = capacity.clamp(1, 1 << 30);
         Ok(Self {
             random,
+            shards,
             buckets: ZeroedPages::new((capacity * 2).div_ceil(WAYS).next_power_of_two().max(2))?,
             entries: ZeroedPages::new(capacity)?,
             slots: Slots::new(capacity)?,
@@ -246,6 +264,19 @@ impl FlowTable {
         self.entries.get_mut(slot as usize)
     }
 
+    /// Which other worker has the flows of this hash, if one does. To be asked when a flow is not found here.
+    #[inline]
+    pub fn elsewhere(&self, hash: u64) -> Option<WorkerId> {
+        let (shards, own) = self.shards.as_ref()?;
+        shards.owner(hash).filter(|owner| owner != own)
+    }
+
+    /// Before a flow of this hash is opened here: makes it this worker's, unless it is another's, which is returned.
+    pub fn claim(&self, hash: u64) -> Option<WorkerId> {
+        let (shards, own) = self.shards.as_ref()?;
+        Some(shards.claim(hash, *own)).filter(|owner| owner != own)
+    }
+
     /// Stores a flow; one of the same key is replaced. Always succeeds; tells what had to go for it.
     pub fn insert(&mut self, hash: u64, entry: FlowEntry, now: u32) -> Option<Evicted> {
         if let Some(place) = self.find(hash, entry.key()) {
@@ -255,6 +286,10 @@ impl FlowTable {
             stored.standing = standing;
             self.requeue(place.slot);
             return None;
+        }
+        // Before anything goes for it: what is claimed stays so.
+        if let Some((shards, _)) = &self.shards {
+            shards.opened(hash);
         }
         let evicted = if self.choose_bucket(hash).is_none() {
             self.evict_from(&[self.first(hash), self.alternate(hash)], now)
@@ -425,7 +460,11 @@ impl FlowTable {
 
     fn remove(&mut self, Place { bucket, way, slot }: Place) {
         let entry = &self.entries[slot as usize];
-        let first = self.first(self.hash(entry.key()));
+        let hash = self.hash(entry.key());
+        if let Some((shards, _)) = &self.shards {
+            shards.closed(hash);
+        }
+        let first = self.first(hash);
         if bucket != first {
             self.buckets[first].spilled -= 1;
         }

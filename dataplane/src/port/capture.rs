@@ -6,8 +6,8 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
@@ -67,11 +67,12 @@ pub struct Capture<C> {
     copier: Copier<C>,
 }
 
-/// The copying end, which goes round a port.
+/// The copying end, which goes round a port; clones go round other ports, for the same reader.
+#[derive(Clone)]
 pub struct Copier<C> {
     copies: Option<Sender<Captured>>,
-    /// Shared with the [`Tap`] and nobody else: alone, it has no reader.
-    lost: Arc<AtomicU64>,
+    /// The [`Tap`]'s: without it there is no reader.
+    lost: Weak<AtomicU64>,
     snaplen: usize,
     clock: C,
 }
@@ -85,7 +86,7 @@ pub fn capture<C: FnMut() -> Duration + Send>(
 ) -> (Copier<C>, Tap) {
     let (sender, copies) = bounded(capacity);
     let lost = Arc::new(AtomicU64::new(0));
-    let copier = Copier { copies: Some(sender), lost: Arc::clone(&lost), snaplen, clock };
+    let copier = Copier { copies: Some(sender), lost: Arc::downgrade(&lost), snaplen, clock };
     (copier, Tap { copies, lost })
 }
 
@@ -96,7 +97,7 @@ impl<C> Copier<C> {
     }
 
     fn is_read(&self) -> bool {
-        Arc::strong_count(&self.lost) > 1
+        self.lost.strong_count() > 0
     }
 }
 
@@ -117,7 +118,9 @@ impl<C: FnMut() -> Duration> Copier<C> {
             match copies.try_send(copied) {
                 Ok(()) => {}
                 Err(TrySendError::Full(_)) => {
-                    self.lost.fetch_add((packets.len() - done) as u64, Ordering::Relaxed);
+                    if let Some(lost) = self.lost.upgrade() {
+                        lost.fetch_add((packets.len() - done) as u64, Ordering::Relaxed);
+                    }
                     return;
                 }
                 Err(TrySendError::Disconnected(_)) => {

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use super::datagram::{Datagrams, HeadLen, Judged, Route};
 use super::link::{ethertype, packet_len};
-use super::{Capabilities, PacketIo, Received, Transmitted, filter};
+use super::{Capabilities, PacketIo, Received, Reception, Transmitted, filter};
 use crate::packet::{Offload, Packet, Pool};
 use crate::sys::batch::Head;
 use crate::sys::socket;
@@ -22,17 +22,8 @@ use crate::sys::socket;
 /// Bytes asked for each way. An unprivileged caller gets what `net.core.rmem_max` allows.
 const BUFFER: i32 = 8 << 20;
 
-/// What a socket receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reception {
-    /// Every tunnel packet that is addressed to this network namespace.
-    All,
-    /// Nothing. The socket still sends, and its being there keeps the kernel from answering tunnel packets with "protocol
-    /// unreachable" while something else receives them.
-    Quiet,
-}
-
-/// A raw socket of protocol 4. Packets start at the outer IPv4 header, both ways.
+/// A raw socket of protocol 4; one that is [quiet](Reception::Quiet) keeps the kernel from answering tunnel packets with "protocol
+/// unreachable" while something else receives them. Packets start at the outer IPv4 header, both ways.
 ///
 /// The kernel fills in the outer header's checksum, its total length, and an identification where that is 0; it leaves the
 /// don't-fragment bit alone, and refuses what is longer than the interface's MTU.

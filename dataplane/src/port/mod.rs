@@ -57,6 +57,15 @@ impl Capabilities {
     }
 }
 
+/// What a tunnel's socket receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reception {
+    /// Every packet of its tunnels.
+    All,
+    /// Nothing: it only sends, beside another that receives.
+    Quiet,
+}
+
 /// What one call of [`PacketIo::receive`] did beside the packets that it appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]

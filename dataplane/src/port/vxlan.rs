@@ -9,7 +9,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use super::{Capabilities, PacketIo, Received, Transmitted};
+use super::{Capabilities, PacketIo, Received, Reception, Transmitted, filter};
 use crate::checksum;
 use crate::encapsulation::Encapsulation;
 use crate::offload::segment::Cut;
@@ -30,7 +30,7 @@ const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
 /// How often a call yields to a full queue before a super-datagram is refused.
 const RETRIES: usize = 2;
 
-/// The socket of one node.
+/// A socket of one node: the one that has VXLAN's port, or a quiet one of another worker.
 pub struct VxlanSocket {
     fd: OwnedFd,
     local: Ipv4Addr,
@@ -45,11 +45,12 @@ pub struct VxlanSocket {
 }
 
 impl VxlanSocket {
-    /// Opens it on the underlay address `local`, in the caller's network namespace.
+    /// Opens it on the underlay address `local`, in the caller's network namespace. A quiet one sends from a port of the kernel's
+    /// choice, which a source port of VXLAN may be (RFC 7348, section 5).
     ///
     /// Errors: `AddrInUse` when somebody has the port, such as a VXLAN device of the kernel's; `AddrNotAvailable` when the
     /// address is not the namespace's.
-    pub fn open(local: Ipv4Addr) -> io::Result<Self> {
+    pub fn open(local: Ipv4Addr, reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
         let fd = owned.as_fd();
         // Without DF, as the kernel's own VXLAN devices send by default.
@@ -57,7 +58,13 @@ impl VxlanSocket {
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         socket::enlarge_buffers(fd, BUFFER)?;
-        udp_gso::bind(fd, local, vxlan::PORT)?;
+        match reception {
+            Reception::All => udp_gso::bind(fd, local, vxlan::PORT)?,
+            Reception::Quiet => {
+                socket::attach_filter(fd, &filter::NOTHING)?;
+                udp_gso::bind(fd, local, 0)?;
+            }
+        }
         Ok(Self {
             fd: owned,
             local,

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use crossbeam::channel::Sender;
 use mio::Waker;
 
-use super::{Settings, Worker};
+use super::{Settings, Share, Worker};
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::flow::FlowEntry;
 use crate::port::PacketIo;
@@ -103,10 +103,15 @@ impl Drop for AbortOnPanic {
 
 /// Starts a worker on a thread of its own. Errors: no thread, no epoll instance, no memory, or a core to which the system
 /// does not pin it; then it has handled no packet.
-pub fn spawn(name: &str, settings: Settings, reports: Sender<Report>) -> io::Result<Handle> {
+pub fn spawn(
+    name: &str,
+    settings: Settings,
+    share: Share,
+    reports: Sender<Report>,
+) -> io::Result<Handle> {
     let (queue, receiver) = crossbeam::channel::unbounded();
     let counters = Arc::new(WorkerCounters::default());
-    let mut worker = Worker::new(settings, receiver, reports, Arc::clone(&counters))?;
+    let mut worker = Worker::new(settings, share, receiver, reports, Arc::clone(&counters))?;
     let commands = Commands { queue, waker: worker.poller.waker() };
     let (pinned, outcome) = crossbeam::channel::bounded(1);
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {

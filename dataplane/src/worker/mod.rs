@@ -1,9 +1,11 @@
-//! A worker: one core, its ports, its flows. It shares nothing that it changes but its counters.
+//! A worker: one core, its queue of every port, its flows. It shares nothing that it changes but its counters, and with the other
+//! workers of its node whose flow is whose ([`Shards`]).
 //!
 //! A turn takes a batch from each hot port, decides every packet and sends what was queued; the tables are looked at once
 //! a batch, so a batch boundary is where new tables take effect. A worker that finds nothing for a while sleeps in epoll.
 
 mod control;
+mod workers;
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use crossbeam::channel::{Receiver, Sender, TryRecvError};
 
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::fate::DropReason;
+use crate::flow::{MAX_WORKERS, Shards};
+use crate::handover::Colleagues;
 use crate::outbox::{Outbox, Ports};
 use crate::packet::{Packet, Pool};
 use crate::pipeline::{Arrival, Context, Pipeline, Sizes};
@@ -24,9 +28,12 @@ use crate::sys;
 use crate::tables::{PortId, Tables};
 
 pub use control::{Command, Commands, Handle, Wrap, spawn};
+pub use workers::Workers;
 
 /// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
 const BATCH: usize = 32;
+/// Packets of other workers in a turn: its own ports are not to wait longer.
+const TAKEN_OVER: usize = 4 * BATCH;
 /// How long an adaptive worker polls without finding anything before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(50);
 /// Longest sleep: flows age meanwhile.
@@ -55,6 +62,30 @@ pub struct Settings {
     pub core: Option<usize>,
 }
 
+/// What a worker shares with the others of its node.
+pub struct Share {
+    colleagues: Colleagues,
+    shards: Option<Arc<Shards>>,
+}
+
+impl Share {
+    /// Of each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in their order. `sizes` are what each may remember.
+    pub fn among(workers: usize, sizes: Sizes) -> Vec<Self> {
+        let workers = workers.clamp(1, MAX_WORKERS);
+        if workers == 1 {
+            return vec![Self::nothing()];
+        }
+        let shards = Arc::new(Shards::new(sizes.flows * workers));
+        let share = |colleagues| Self { colleagues, shards: Some(Arc::clone(&shards)) };
+        Colleagues::of(workers).into_iter().map(share).collect()
+    }
+
+    /// Of a worker that is alone: nothing.
+    pub fn nothing() -> Self {
+        Self { colleagues: Colleagues::nobody(), shards: None }
+    }
+}
+
 /// The worker itself; a thread runs it, or a test turns it by hand.
 pub struct Worker {
     ports: Ports,
@@ -64,6 +95,7 @@ pub struct Worker {
     outbox: Outbox,
     pool: Pool,
     poller: Poller,
+    colleagues: Colleagues,
     batch: Vec<Packet>,
     lost: Vec<(PortId, io::Error)>,
     polling: Polling,
@@ -80,18 +112,29 @@ impl Worker {
     /// A worker without ports that passes nothing.
     pub fn new(
         settings: Settings,
+        share: Share,
         commands: Receiver<Command>,
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
+        let Share { colleagues, shards } = share;
+        let poller = Poller::new()?;
+        colleagues.introduce(poller.waker());
         Ok(Self {
             ports: Ports::default(),
             hot: Vec::new(),
             tables: Arc::new(Tables::closed()),
-            pipeline: Pipeline::new(settings.sizes, reports.clone(), Arc::clone(&counters))?,
+            pipeline: Pipeline::new(
+                settings.sizes,
+                shards,
+                &colleagues,
+                reports.clone(),
+                Arc::clone(&counters),
+            )?,
             outbox: Outbox::default(),
             pool: Pool::new(settings.sizes.buffers),
-            poller: Poller::new()?,
+            poller,
+            colleagues,
             batch: Vec::with_capacity(BATCH),
             lost: Vec::new(),
             polling: settings.polling,
@@ -122,7 +165,9 @@ impl Worker {
                 self.counters.busy_cycles.add(sys::clock::ticks().wrapping_sub(cycles));
                 continue;
             }
-            let sleep = self.polling == Polling::Adaptive && now - last_found >= PATIENCE;
+            let sleep = self.polling == Polling::Adaptive
+                && now - last_found >= PATIENCE
+                && self.colleagues.may_sleep();
             if sleep {
                 self.counters.parks.add(1);
             } else if self.polling == Polling::Adaptive {
@@ -130,6 +175,9 @@ impl Worker {
                 std::thread::yield_now();
             }
             self.ask(if sleep { SLEEP } else { Duration::ZERO });
+            if sleep {
+                self.colleagues.awake();
+            }
         }
     }
 
@@ -162,7 +210,7 @@ impl Worker {
         if self.turns.is_multiple_of(ASK_EVERY) && !self.hot.is_empty() {
             self.ask(Duration::ZERO);
         }
-        let mut found = 0;
+        let mut found = self.take_over(now);
         let mut at = 0;
         while at < self.hot.len() {
             let (packets, stays_hot) = self.serve(self.hot[at], now);
@@ -181,6 +229,45 @@ impl Worker {
         }
         if found > 0 {
             self.counters.packets.add(found as u64);
+        }
+        found
+    }
+
+    /// Decides what other workers have handed over, or some of it if it is much. Returns how many packets it was.
+    fn take_over(&mut self, now: Duration) -> usize {
+        self.colleagues.reclaim(&mut self.pool);
+        let mut found = 0;
+        let mut next = self.colleagues.take(&mut self.pool);
+        while let Some(first) = next.take() {
+            let id = first.port;
+            // The port has gone: so have its packets.
+            let Some(slot) = self.ports.slot(id) else {
+                self.pool.put(first.packet);
+                next = self.colleagues.take(&mut self.pool);
+                continue;
+            };
+            let counters = Arc::clone(&slot.counters);
+            let role = self.tables.role(id);
+            let arrival = Arrival { port: id, role, counters: &counters, now };
+            let mut context = Context {
+                tables: &self.tables,
+                ports: &mut self.ports,
+                outbox: &mut self.outbox,
+                pool: &mut self.pool,
+                colleagues: &self.colleagues,
+                lost: &mut self.lost,
+            };
+            let mut taken = Some(first);
+            while let Some(packet) = taken.take() {
+                self.pipeline.take_over(&mut context, &mut self.batch, &arrival, packet);
+                found += 1;
+                next = if found < TAKEN_OVER { self.colleagues.take(context.pool) } else { None };
+                if self.batch.len() < BATCH && next.as_ref().is_some_and(|it| it.port == id) {
+                    taken = next.take();
+                }
+            }
+            self.pipeline.judge(&mut context, &mut self.batch, &arrival);
+            self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
         }
         found
     }
@@ -211,12 +298,13 @@ impl Worker {
         let packets = self.batch.len();
         if packets > 0 {
             let role = self.tables.role(id);
-            let arrival = Arrival { role, counters: &counters, now };
+            let arrival = Arrival { port: id, role, counters: &counters, now };
             let mut context = Context {
                 tables: &self.tables,
                 ports: &mut self.ports,
                 outbox: &mut self.outbox,
                 pool: &mut self.pool,
+                colleagues: &self.colleagues,
                 lost: &mut self.lost,
             };
             self.pipeline.run(&mut context, &mut self.batch, &arrival);
@@ -247,6 +335,8 @@ impl Worker {
             self.report(Report::PortLost(id, error));
             return;
         }
+        // The number may have been another port's, and packets of that one may have been handed over.
+        while self.take_over(self.now) > 0 {}
         self.ports.attach(id, io, counters);
         self.hot.push(id);
     }

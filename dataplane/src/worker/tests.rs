@@ -48,7 +48,11 @@ fn worker() -> (Worker, Sender<Command>, Receiver<Report>) {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Busy, core: None };
     let counters = Arc::new(WorkerCounters::default());
-    (Worker::new(settings, receiver, sender, counters).unwrap(), commands, reports)
+    (
+        Worker::new(settings, Share::nothing(), receiver, sender, counters).unwrap(),
+        commands,
+        reports,
+    )
 }
 
 #[test]

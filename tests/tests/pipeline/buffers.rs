@@ -139,15 +139,13 @@ fn what_a_device_refuses_is_counted_at_its_port_and_not_as_sent() {
     let (mut fabric, a, b) = shop::fabric();
     let node = &mut fabric.nodes[0];
     // A device whose queue is full after two packets.
-    node.tell(Command::Detach(b));
-    let (io, far) = manx_dataplane::port::memory::pair(Capabilities::ALL, 2);
-    let counters = std::sync::Arc::clone(&node.wires[&b].counters);
-    node.tell(Command::Attach(b, Box::new(io), counters));
+    node.tell(|| Command::Detach(b));
+    node.attach_with(b, Capabilities::ALL, 2);
     for _ in 0..5 {
         node.inject(a, &Tuple::new(A, B, UDP, 53).opening());
     }
     node.run();
-    assert_eq!(std::iter::from_fn(|| far.collect()).count(), 2);
+    assert_eq!(node.collect(b).len(), 2);
     assert_eq!(node.dropped(b, DropReason::TransmitRefused), 3);
     assert_eq!(node.traffic(), (5, 2), "received is sent and dropped");
 }

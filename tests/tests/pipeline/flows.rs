@@ -4,7 +4,7 @@ use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::{FlowDirection, Verdict};
 use manx_dataplane::tables::Tables;
 use manx_policy_compiler::model::ObjectName;
-use manx_tests::fabric::{Fabric, RAW, UNDERLAY, pod, policy};
+use manx_tests::fabric::{Fabric, RAW, UNDERLAY, pod, policy, workers};
 use manx_tests::packet::{TCP, Tuple, UDP, tunnelled};
 
 const CLIENT: &str = "10.1.0.1";
@@ -321,14 +321,14 @@ fn a_silent_flow_is_forgotten_and_its_reply_is_judged_as_a_flow_of_its_own() {
 #[test]
 fn every_live_flow_that_makes_room_for_another_is_counted() {
     let mut fabric = Fabric::new(&(server() + &client("client")));
-    let sent = 4500;
+    let sent = 4500 * workers() as u16;
     for n in 0..sent {
         let mut tuple = Tuple::new(CLIENT, SERVER, UDP, 80);
         tuple.source_port = 10_000 + n;
         assert!(passes(&mut fabric, "shop/client", &tuple.opening()));
     }
     let kept = fabric.nodes[0].flows().len() as u64;
-    let evicted = fabric.nodes[0].counters.evictions.read();
+    let evicted = fabric.nodes[0].counters.iter().map(|it| it.evictions.read()).sum::<u64>();
     assert!(evicted > 0, "the table holds them all: {kept}");
     assert_eq!(kept + evicted, u64::from(sent));
 }

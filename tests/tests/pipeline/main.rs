@@ -17,3 +17,4 @@ mod offload;
 mod oracle;
 mod states;
 mod vxlan;
+mod workers;

@@ -78,8 +78,8 @@ fn a_super_packet_enters_a_tunnel_in_segments_and_leaves_it_in_super_packets() {
         let node = &fabric.nodes[0];
         let (_, a) = fabric.port("shop/a");
         (
-            node.wires[&a].counters.received_packets.read(),
-            node.wires[&RAW].counters.sent_packets.read(),
+            node.wires[&a].count(|counters| &counters.received_packets),
+            node.wires[&RAW].count(|counters| &counters.sent_packets),
         )
     };
     let (bytes, offload) = super_packet(tuple, &data, MSS);
@@ -97,15 +97,15 @@ fn a_super_packet_enters_a_tunnel_in_segments_and_leaves_it_in_super_packets() {
         assert!(ids.insert([frame.bytes[4], frame.bytes[5]]), "each has an id of its own");
     }
     assert_stream(frames.iter().map(|frame| &frame.bytes[20..]), &data, MTU as usize - 20);
-    let counters = |node: usize, port| &fabric.nodes[node].wires[&port].counters;
-    assert_eq!(counters(0, a).received_packets.read() - before, segments);
-    assert_eq!(counters(0, RAW).sent_packets.read() - sent_before, segments);
+    let wire = |node: usize, port| &fabric.nodes[node].wires[&port];
+    assert_eq!(wire(0, a).count(|it| &it.received_packets) - before, segments);
+    assert_eq!(wire(0, RAW).count(|it| &it.sent_packets) - sent_before, segments);
     let wire_bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
-    assert!(counters(0, RAW).sent_bytes.read() >= wire_bytes as u64);
+    assert!(wire(0, RAW).count(|it| &it.sent_bytes) >= wire_bytes as u64);
 
     let (_, far) = fabric.port("shop/far");
-    let (received, sent) =
-        (counters(1, RAW).received_packets.read(), counters(1, far).sent_packets.read());
+    let received = wire(1, RAW).count(|it| &it.received_packets);
+    let sent = wire(1, far).count(|it| &it.sent_packets);
     for frame in &frames {
         fabric.nodes[1].inject(RAW, &frame.bytes);
     }
@@ -119,9 +119,9 @@ fn a_super_packet_enters_a_tunnel_in_segments_and_leaves_it_in_super_packets() {
         assert_eq!(segmentation.size, MSS);
         assert_eq!(frame.offload.checksum, Checksum::Partial { start: 20, offset: 16 });
     }
-    let counters = |port| &fabric.nodes[1].wires[&port].counters;
-    assert_eq!(counters(RAW).received_packets.read() - received, segments);
-    assert_eq!(counters(far).sent_packets.read() - sent, segments);
+    let wire = |port| &fabric.nodes[1].wires[&port];
+    assert_eq!(wire(RAW).count(|it| &it.received_packets) - received, segments);
+    assert_eq!(wire(far).count(|it| &it.sent_packets) - sent, segments);
     assert!(fabric.nodes.iter().all(|node| node.drops().is_empty()));
 }
 
@@ -177,7 +177,7 @@ fn a_port_without_offload_gets_finished_segments() {
             delivered.iter().all(|d| !matches!(d.frame.offload.checksum, Checksum::Partial { .. }))
         );
         assert_stream(delivered.iter().map(|d| &d.frame.bytes[..]), &data, MTU as usize);
-        assert_eq!(fabric.nodes[node].wires[&to].counters.sent_packets.read(), segments as u64 + 1);
+        assert_eq!(fabric.nodes[node].wires[&to].count(|it| &it.sent_packets), segments as u64 + 1);
     }
 }
 
@@ -195,7 +195,7 @@ fn between_ports_with_offload_a_super_packet_stays_whole() {
         let expected = Frame { bytes: manx_tests::packet::with_ttl(bytes, 63), offload };
         assert_eq!(delivered.len(), 1);
         assert_eq!((delivered[0].port, &delivered[0].frame), (HOST, &expected));
-        let sent = fabric.nodes[0].wires[&HOST].counters.sent_packets.read();
+        let sent = fabric.nodes[0].wires[&HOST].count(|it| &it.sent_packets);
         assert_eq!(sent, 1 + 60_000_u64.div_ceil(1420));
     }
 }
@@ -241,7 +241,7 @@ fn what_the_kernel_coalesced_without_saying_so_is_cut_again() {
     let delivered = fabric.settle();
     assert_eq!(delivered.len(), 10);
     assert_stream(delivered.iter().map(|d| &d.frame.bytes[..]), &data, 1480);
-    assert_eq!(fabric.nodes[1].wires[&RAW].counters.received_packets.read(), 11);
+    assert_eq!(fabric.nodes[1].wires[&RAW].count(|it| &it.received_packets), 11);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
-use manx_dataplane::worker::{Command, Polling, Settings, Worker};
+use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
 use manx_policy_compiler::model::{Endpoint, ObjectName};
 
 use crate::station::Station;
@@ -163,7 +163,8 @@ impl Node {
         let counters = Arc::new(WorkerCounters::default());
         let sizes = Sizes { flows: shape.flows, ..Sizes::default() };
         let settings = Settings { sizes, polling: Polling::Busy, core: None };
-        let worker = Worker::new(settings, receiver, sender, Arc::clone(&counters))?;
+        let worker =
+            Worker::new(settings, Share::nothing(), receiver, sender, Arc::clone(&counters))?;
         let mut node = Self {
             cluster,
             locals,

@@ -39,21 +39,17 @@ impl Agent {
                 addresses: &addresses,
                 mtu,
                 device: self.pod_device,
-                queues: 1,
+                queues: self.workers.len(),
             },
         );
-        let (device, mut queues) = match made {
+        let (device, queues) = match made {
             Ok(made) => made,
             Err(error) => {
                 self.release(&attach.pod);
                 return Err(Failure { kind: error.kind(), message: error.to_string() });
             }
         };
-        let plugged = queues
-            .pop()
-            .ok_or(Error::NoQueue)
-            .and_then(|io| self.plug(format!("pod:{}", attach.pod), io));
-        let port = match plugged {
+        let port = match self.plug(format!("pod:{}", attach.pod), queues) {
             Ok(port) => port,
             Err(error) => {
                 if let Err(error) = device.detach(&self.namespace) {
@@ -98,9 +94,9 @@ impl Agent {
         true
     }
 
-    /// Takes a port that the last tables do not name from the worker.
+    /// Takes a port that the last tables do not name from the workers.
     fn unplug(&mut self, port: PortId) {
-        self.worker.commands().tell(Command::Detach(port));
+        self.workers.tell(|| Command::Detach(port));
         self.ports.remove(&port);
         self.port_ids.rest(port, self.tables.version);
     }

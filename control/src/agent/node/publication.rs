@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use manx_dataplane::worker::Command;
-
 use super::super::fault::Fault;
 use super::super::uplink::{self, NextHops};
 use super::Agent;
@@ -89,9 +87,9 @@ impl Agent {
             }
             return false;
         };
-        let opened = match uplink::vxlan(local) {
-            Ok(socket) => self
-                .plug("uplink-vxlan".to_owned(), socket)
+        let opened = match uplink::vxlan(local, self.workers.len()) {
+            Ok(sockets) => self
+                .plug("uplink-vxlan".to_owned(), sockets)
                 .map_err(|error| format!("no port for VXLAN: {error}")),
             Err(error) => Err(format!("nodes behind VXLAN cannot be reached: {error}")),
         };
@@ -131,6 +129,6 @@ impl Agent {
         }
         self.routes = self.calculation.current_routes().collect();
         self.tables = Arc::new(tables);
-        self.worker.commands().tell(Command::Publish(Arc::clone(&self.tables)));
+        self.workers.publish(&self.tables);
     }
 }

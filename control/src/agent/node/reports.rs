@@ -1,4 +1,4 @@
-//! What the worker reports.
+//! What the workers report.
 
 use manx_dataplane::report::{Denied, Report};
 use manx_dataplane::tables::PortId;
@@ -7,20 +7,29 @@ use super::super::Error;
 use super::Agent;
 
 impl Agent {
-    /// Takes in what the worker has reported.
+    /// Takes in what the workers have reported.
     pub(in super::super) fn read_reports(&mut self) {
         while let Ok(report) = self.reports.try_recv() {
             match report {
                 Report::Denied(denied) => self.note(&denied),
                 Report::PortLost(port, error) => self.lost(port, error),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
-                Report::Retired(tables) => {
-                    self.port_ids.retired(tables.version);
-                    let counters = self.worker.counters();
-                    self.calculation.fold(tables.version, |slot| counters.rules.read(slot));
-                }
+                Report::Retired(tables) => self.retired(tables.version),
             }
         }
+    }
+
+    /// A worker has handed tables back. Each does so in the order of publication: what the last one has handed back, and all that
+    /// was before it, nobody uses any more.
+    fn retired(&mut self, version: u64) {
+        let handed_back = self.retirements.entry(version).or_default();
+        *handed_back += 1;
+        if *handed_back < self.workers.len() {
+            return;
+        }
+        self.retirements.remove(&version);
+        self.port_ids.retired(version);
+        self.calculation.fold(version, |slot| self.workers.rule(slot));
     }
 
     fn note(&mut self, denied: &Denied) {

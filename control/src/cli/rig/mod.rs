@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 
 pub use self::internal::{Internal, run_internal};
 use super::Error;
-use super::node::{PodDevice, UplinkMode};
+use super::node::{PodDevice, UplinkMode, parse_workers};
 use super::output::{self, Output};
 use crate::rig::caller::{self, CallError};
 use crate::rig::event::Fault;
@@ -81,6 +81,9 @@ pub struct Run {
     /// How tunnel packets reach the uplink
     #[arg(long, value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,
+    /// Workers of each node
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = parse_workers)]
+    pub workers: usize,
     /// Do not measure throughput and latency
     #[arg(long)]
     pub no_samples: bool,

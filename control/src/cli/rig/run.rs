@@ -132,6 +132,8 @@ fn agent_arguments(settings: &Run) -> Vec<String> {
         name(settings.pod_device.to_possible_value()),
         "--uplink-mode".to_owned(),
         name(settings.uplink_mode.to_possible_value()),
+        "--workers".to_owned(),
+        settings.workers.to_string(),
     ]
 }
 

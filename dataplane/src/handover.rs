@@ -1,0 +1,253 @@
+//! Packets that one worker has read and another is to decide, because the flow is his.
+//!
+//! Each worker has a mailbox of fixed size. A packet takes its buffer along; whoever takes it out gives the sender an empty one for
+//! it, so that nobody runs dry. A mailbox that is full refuses: then its worker is behind, and the packet is dropped by the one
+//! who read it.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use crossbeam::queue::ArrayQueue;
+use mio::Waker;
+
+use crate::decide::Name;
+use crate::encapsulation::Encapsulation;
+use crate::flow::WorkerId;
+use crate::packet::{Packet, Pool};
+use crate::parse::Parsed;
+use crate::tables::PortId;
+
+/// Packets that a mailbox holds.
+const CAPACITY: usize = 1024;
+
+/// A packet on the way to the worker that has its flow, and what is known of it. Nothing of that rests on tables: the two workers
+/// may judge by different ones.
+pub(crate) struct HandedOver {
+    pub(crate) packet: Packet,
+    pub(crate) parsed: Parsed,
+    pub(crate) name: Name,
+    pub(crate) segments: u64,
+    /// Where it came in.
+    pub(crate) port: PortId,
+    /// The other end of the tunnel that it came out of.
+    pub(crate) peer: Option<(Ipv4Addr, Encapsulation)>,
+    /// How many workers have had it.
+    pub(crate) times: u8,
+}
+
+struct Mailbox {
+    packets: ArrayQueue<(WorkerId, HandedOver)>,
+    /// Empty buffers, for those that went along with packets.
+    returned: ArrayQueue<Packet>,
+    /// Its worker sleeps, or is about to.
+    sleeps: AtomicBool,
+    waker: OnceLock<Arc<Waker>>,
+}
+
+/// The workers of a node, as one of them sees them.
+pub(crate) struct Colleagues {
+    own: WorkerId,
+    /// By number; none if there is no other worker.
+    mailboxes: Arc<[Mailbox]>,
+}
+
+impl Colleagues {
+    /// Of each of `workers` workers, in the order of their numbers.
+    pub(crate) fn of(workers: usize) -> Vec<Self> {
+        let mailbox = |_| Mailbox {
+            packets: ArrayQueue::new(CAPACITY),
+            // All that may lie in the mailboxes of the others.
+            returned: ArrayQueue::new(CAPACITY * workers),
+            sleeps: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        };
+        let mailboxes: Arc<[Mailbox]> = (0..workers).map(mailbox).collect();
+        let numbers = (0..workers).map(|number| WorkerId(number as u8));
+        numbers.map(|own| Self { own, mailboxes: Arc::clone(&mailboxes) }).collect()
+    }
+
+    /// Of a worker that is alone.
+    pub(crate) fn nobody() -> Self {
+        Self { own: WorkerId(0), mailboxes: Arc::new([]) }
+    }
+
+    /// This worker's number.
+    pub(crate) fn own(&self) -> WorkerId {
+        self.own
+    }
+
+    /// Who comes after this worker, and how many others there are.
+    pub(crate) fn next(&self) -> (WorkerId, u8) {
+        let others = self.mailboxes.len().saturating_sub(1) as u8;
+        let last = self.own.0 == others;
+        (WorkerId(if last { 0 } else { self.own.0 + 1 }), others)
+    }
+
+    /// By this the others end this worker's sleep.
+    pub(crate) fn introduce(&self, waker: Arc<Waker>) {
+        if let Some(own) = self.mailbox(self.own) {
+            // It is introduced once.
+            let _ = own.waker.set(waker);
+        }
+    }
+
+    /// Puts a packet into a mailbox; [`Colleagues::wake`] is to follow. Returns the packet if that is full.
+    #[must_use]
+    pub(crate) fn hand_over(&self, to: WorkerId, packet: HandedOver) -> Option<Packet> {
+        let refused = match self.mailbox(to) {
+            Some(mailbox) => mailbox.packets.push((self.own, packet)).err()?.1,
+            None => packet,
+        };
+        Some(refused.packet)
+    }
+
+    /// Wakes those who sleep with something in their mailboxes.
+    pub(crate) fn wake(&self) {
+        // Either what was put in is seen by whoever is about to sleep, or that it sleeps is seen here.
+        fence(Ordering::SeqCst);
+        for mailbox in &*self.mailboxes {
+            if mailbox.sleeps.load(Ordering::Relaxed)
+                && !mailbox.packets.is_empty()
+                && mailbox.sleeps.swap(false, Ordering::Relaxed)
+                && let Some(waker) = mailbox.waker.get()
+            {
+                // It fails when the other has gone, and then the process is ending.
+                let _ = waker.wake();
+            }
+        }
+    }
+
+    /// The next packet of this worker's mailbox, and an empty buffer to its sender. `None`: there is no packet, or no buffer.
+    pub(crate) fn take(&self, pool: &mut Pool) -> Option<HandedOver> {
+        let own = self.mailbox(self.own)?;
+        if own.packets.is_empty() {
+            return None;
+        }
+        let empty = pool.take()?;
+        let Some((from, packet)) = own.packets.pop() else {
+            pool.put(empty);
+            return None;
+        };
+        if let Some(sender) = self.mailbox(from) {
+            // There is room for all that were handed over.
+            let _ = sender.returned.push(empty);
+        }
+        Some(packet)
+    }
+
+    /// Takes back buffers for those that went away.
+    pub(crate) fn reclaim(&self, pool: &mut Pool) {
+        let Some(own) = self.mailbox(self.own) else { return };
+        while let Some(empty) = own.returned.pop() {
+            pool.put(empty);
+        }
+    }
+
+    /// Says that this worker is about to sleep. False: there is a packet for it, and it must not.
+    pub(crate) fn may_sleep(&self) -> bool {
+        let Some(own) = self.mailbox(self.own) else { return true };
+        own.sleeps.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let may = own.packets.is_empty();
+        if !may {
+            own.sleeps.store(false, Ordering::Relaxed);
+        }
+        may
+    }
+
+    /// Says that it does not sleep any more.
+    pub(crate) fn awake(&self) {
+        if let Some(own) = self.mailbox(self.own) {
+            own.sleeps.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn mailbox(&self, worker: WorkerId) -> Option<&Mailbox> {
+        self.mailboxes.get(usize::from(worker.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handed_over(pool: &mut Pool, mark: u8) -> HandedOver {
+        HandedOver {
+            packet: pool.take_filled(&[mark]).unwrap(),
+            parsed: Parsed::NOTHING,
+            name: Name::NOTHING,
+            segments: 1,
+            port: PortId(u16::from(mark)),
+            peer: None,
+            times: 1,
+        }
+    }
+
+    #[test]
+    fn packets_come_in_order_and_nobody_runs_dry() {
+        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2)).ok().unwrap();
+        assert_eq!((one.next(), other.next()), ((WorkerId(1), 1), (WorkerId(0), 1)));
+        let (mut ours, mut theirs) = (Pool::new(4), Pool::new(4));
+        for round in 0..CAPACITY {
+            for mark in 0..4 {
+                let packet = handed_over(&mut ours, mark);
+                assert!(one.hand_over(WorkerId(1), packet).is_none());
+            }
+            assert_eq!((ours.available(), theirs.available()), (0, 4), "round {round}");
+            for mark in 0..4 {
+                let taken = other.take(&mut theirs).unwrap();
+                assert_eq!((taken.packet.bytes(), taken.port), (&[mark][..], PortId(mark.into())));
+                theirs.put(taken.packet);
+            }
+            assert!(other.take(&mut theirs).is_none());
+            one.reclaim(&mut ours);
+            assert_eq!((ours.available(), theirs.available()), (4, 4), "round {round}");
+        }
+    }
+
+    #[test]
+    fn without_a_buffer_to_give_nothing_is_taken_and_a_full_mailbox_refuses() {
+        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2)).ok().unwrap();
+        let mut ours = Pool::new(CAPACITY + 1);
+        for _ in 0..CAPACITY {
+            assert!(one.hand_over(WorkerId(1), handed_over(&mut ours, 7)).is_none());
+        }
+        let back = one.hand_over(WorkerId(1), handed_over(&mut ours, 8)).unwrap();
+        assert_eq!(back.bytes(), [8]);
+        assert!(other.take(&mut Pool::new(0)).is_none());
+        assert!(other.take(&mut Pool::new(1)).is_some(), "it waited");
+    }
+
+    #[test]
+    fn who_has_something_to_do_does_not_sleep_and_who_sleeps_is_woken() {
+        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2)).ok().unwrap();
+        let mut pool = Pool::new(4);
+        let mut poll = mio::Poll::new().unwrap();
+        let mut events = mio::Events::with_capacity(4);
+        other.introduce(Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap()));
+        assert!(other.may_sleep());
+        one.wake();
+        let nothing = Some(std::time::Duration::ZERO);
+        poll.poll(&mut events, nothing).unwrap();
+        assert!(events.is_empty(), "nothing for him");
+        assert!(one.hand_over(WorkerId(1), handed_over(&mut pool, 1)).is_none());
+        one.wake();
+        poll.poll(&mut events, nothing).unwrap();
+        assert_eq!(events.iter().count(), 1);
+        other.awake();
+        assert!(!other.may_sleep());
+        one.wake();
+        poll.poll(&mut events, nothing).unwrap();
+        assert!(events.is_empty(), "he is awake");
+    }
+
+    #[test]
+    fn one_worker_alone_has_nobody() {
+        let alone = Colleagues::nobody();
+        let mut pool = Pool::new(1);
+        assert_eq!(alone.next(), (WorkerId(0), 0));
+        assert!(alone.hand_over(WorkerId(0), handed_over(&mut pool, 1)).is_some());
+        assert!(alone.take(&mut pool).is_none() && alone.may_sleep());
+    }
+}

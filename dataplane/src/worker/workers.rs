@@ -1,0 +1,91 @@
+//! All workers of a node: each port has a queue for each, each is told the same, and what they count is summed up.
+
+use std::io;
+use std::sync::Arc;
+
+use crossbeam::channel::Sender;
+
+use super::{Command, Handle, Settings, Share, spawn};
+use crate::counters::{PortCounters, WorkerCounters};
+use crate::flow::FlowEntry;
+use crate::port::PacketIo;
+use crate::report::Report;
+use crate::tables::{PortId, Tables};
+
+/// The workers of a node, at least one. Dropping them ends them.
+pub struct Workers(Vec<Handle>);
+
+impl Workers {
+    /// Starts a worker for each of `cores`, pinned to it if it is one. Errors: as those of [`spawn`].
+    pub fn spawn(
+        settings: Settings,
+        cores: &[Option<usize>],
+        reports: &Sender<Report>,
+    ) -> io::Result<Self> {
+        let shares = Share::among(cores.len(), settings.sizes);
+        let workers = shares.into_iter().zip(cores).enumerate().map(|(number, (share, core))| {
+            let settings = Settings { core: *core, ..settings };
+            spawn(&format!("worker-{number}"), settings, share, reports.clone())
+        });
+        workers.collect::<io::Result<_>>().map(Self)
+    }
+
+    /// How many they are.
+    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Handle> {
+        self.0.iter()
+    }
+
+    /// Whether all of them run.
+    pub fn are_alive(&self) -> bool {
+        self.iter().all(Handle::is_alive)
+    }
+
+    /// Tells all of them. False when one of them is gone.
+    pub fn tell(&self, mut command: impl FnMut() -> Command) -> bool {
+        self.iter().all(|worker| worker.commands().tell(command()))
+    }
+
+    /// All judge by these tables, each from its next batch on. False when one of them is gone.
+    pub fn publish(&self, tables: &Arc<Tables>) -> bool {
+        self.tell(|| Command::Publish(Arc::clone(tables)))
+    }
+
+    /// Gives each its queue of a port, and returns what each counts of it. `None`: there are not as many queues as workers, or a
+    /// worker is gone.
+    pub fn attach(
+        &self,
+        id: PortId,
+        queues: Vec<Box<dyn PacketIo>>,
+    ) -> Option<Vec<Arc<PortCounters>>> {
+        if queues.len() != self.len() {
+            return None;
+        }
+        let attach = |(worker, queue): (&Handle, _)| {
+            let counters = Arc::new(PortCounters::default());
+            let command = Command::Attach(id, queue, Arc::clone(&counters));
+            worker.commands().tell(command).then_some(counters)
+        };
+        self.iter().zip(queues).map(attach).collect()
+    }
+
+    /// The sum of a figure.
+    pub fn sum(&self, figure: impl Fn(&WorkerCounters) -> u64) -> u64 {
+        self.iter().map(|worker| figure(worker.counters())).sum()
+    }
+
+    /// What a rule's slot has counted.
+    pub fn rule(&self, slot: u32) -> u64 {
+        self.sum(|counters| counters.rules.read(slot))
+    }
+
+    /// Has each send copies of up to `limit` flows.
+    pub fn flows(&self, limit: usize, reply: &Sender<Vec<FlowEntry>>) {
+        self.tell(|| Command::Flows(limit, reply.clone()));
+    }
+}
