@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::changes::Changes;
+use crate::classes::NewClass;
 use crate::compile::SPARE_IDENTITIES;
 use crate::identity::{Interner, Key};
 use crate::image::{Identity, NO_CLASS, Peers};
@@ -43,7 +44,7 @@ impl Standing {
         model: &Model,
         peers: &InUse,
         anybody: &InUse,
-    ) -> Option<Vec<u32>> {
+    ) -> Option<Vec<NewClass>> {
         let anew = self.anew(peers, anybody)?;
         if anew.is_empty() {
             return Some(Vec::new());
@@ -194,7 +195,7 @@ impl Standing {
         known: usize,
         predicates: Predicates,
         touched: &BTreeSet<Ipv4Addr>,
-    ) -> Option<Vec<u32>> {
+    ) -> Option<Vec<NewClass>> {
         let before = Arc::clone(&self.peers);
         let prefixes = before.prefixes.clone();
         let mut truths = before.class_truths.to_vec();
@@ -207,8 +208,10 @@ impl Standing {
             let class = if let Some(class) = self.class_of.get(&truth) {
                 *class
             } else {
-                let old = truth.iter().copied().filter(|id| (*id as usize) < known);
-                from.push(*self.class_of.get(&old.collect::<Truth>())?);
+                let is_old = |id: &PredicateId| (*id as usize) < known;
+                let old: Truth = truth.iter().copied().filter(is_old).collect();
+                let differs = truth.iter().copied().filter(|id| !is_old(id)).collect();
+                from.push(NewClass { from: Some(*self.class_of.get(&old)?), differs });
                 truths.push(truth.clone());
                 let class = truths.len() as u32 - 1;
                 self.class_of.insert(truth.clone(), class);

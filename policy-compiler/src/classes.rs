@@ -238,3 +238,12 @@ pub(crate) fn columns(classes: &[Truth], predicates: usize) -> Grouped {
         (0..).zip(classes).flat_map(|(class, truth)| truth.iter().map(move |it| (*it, class)));
     Grouped::of(predicates, pairs)
 }
+
+/// A class that comes to those that there are.
+#[derive(Debug)]
+pub(crate) struct NewClass {
+    /// One that it is like.
+    pub(crate) from: Option<u32>,
+    /// What is true of one of the two.
+    pub(crate) differs: Vec<PredicateId>,
+}

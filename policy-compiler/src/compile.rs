@@ -110,7 +110,7 @@ impl Compiler {
             let peers = InUse::of_peers(&resolved, vocabulary);
             let asked = InUse::of_anybody(&resolved, vocabulary);
             let from = standing.answer(&mut self.interner, model, &peers, &asked)?;
-            self.tables.add_classes(&from);
+            self.tables.add_classes(&from, &standing.peers.predicates);
             Some((resolved, asked, standing))
         });
         let (resolved, asked, mut standing) = again.unwrap_or_else(|| {

@@ -1,7 +1,7 @@
 //! Numbers by number: members' predicates, predicates' classes, in two runs of memory instead of one for each.
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Grouped {
     /// Where each group ends.
     ends: Vec<u32>,

@@ -5,6 +5,7 @@
 //! [`Predicate`] or, where the answer is a set of ports, a [`Question`]. Lists are interned: endpoints that the same policies
 //! select share one. Resolution looks at no address, of the local end or of a peer; see [`compile`](crate::compile).
 
+mod differing;
 mod kept;
 mod ordered;
 mod resolver;
@@ -12,7 +13,8 @@ mod vocabulary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock, Weak};
 
 use ipnet::IpNet;
 
@@ -21,6 +23,7 @@ use crate::model::{
 };
 use crate::selector::Selector;
 
+pub(crate) use differing::StepIndex;
 pub(crate) use kept::Kept;
 pub(crate) use ordered::Ordered;
 pub(crate) use resolver::resolve;
@@ -331,6 +334,16 @@ pub struct ResolvedList {
     /// A hash of all that its policies say: the same for the same policies in any process that was built alike, and
     /// different (up to 64 bits) for others.
     pub revision: u64,
+    /// The rules of each of its policies in order, where these are shared with other lists.
+    pub(crate) of_policies: Vec<Arc<[Step]>>,
+    /// Where they stand among `steps`.
+    pub(crate) of_policies_at: Range<usize>,
+    /// The names of the policies' tiers.
+    pub(crate) tiers: Vec<String>,
+    /// The list in whose place it came.
+    pub(crate) before: Weak<ResolvedList>,
+    /// Made when first needed.
+    pub(crate) index: OnceLock<StepIndex>,
 }
 
 /// A local endpoint: a pod, or, without a namespace, a host endpoint.

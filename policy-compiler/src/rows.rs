@@ -7,14 +7,14 @@ use ahash::AHashMap;
 
 use crate::chains::Chains;
 use crate::claim::{Claimed, Distinct, Way, ways};
-use crate::classes::columns;
+use crate::classes::{NewClass, columns};
 use crate::grouped::Grouped;
 use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Path, PathId, Peers};
 use crate::linear::Linear;
 use crate::lines::{Interval, Lines, Place};
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
-use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList, Step};
+use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList, ResolvedRule, Step};
 use crate::row::{ByFirst, Room, RowContent};
 use crate::slots::Slots;
 
@@ -45,10 +45,12 @@ type ChainKey = (usize, LocalFacts);
 
 #[derive(Debug)]
 struct ChainCells {
-    #[expect(dead_code, reason = "it keeps the place that the key names")]
+    /// It keeps the place that the key names.
     list: Arc<ResolvedList>,
     /// By class.
     rows: Vec<u32>,
+    /// The classes whose rows are to be made.
+    unmade: Vec<u32>,
     /// When it was last in use.
     turn: u64,
 }
@@ -69,12 +71,17 @@ impl Tables {
         *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
     }
 
-    /// There are more classes, each the same to all chains that there are as one that it comes from.
-    pub(crate) fn add_classes(&mut self, from: &[u32]) {
+    /// There are more classes. Each has the row of the one that it comes from where the chain asks nothing in which they
+    /// differ, and else one that is to be made.
+    pub(crate) fn add_classes(&mut self, new: &[NewClass], predicates: &Predicates) {
         for chain in self.chains.values_mut() {
-            for class in from {
-                let row = chain.rows.get(*class as usize).copied().unwrap_or(LINEAR);
-                chain.rows.push(row);
+            for class in new {
+                let alike = class.from.filter(|_| !asks(&chain.list, &class.differs, predicates));
+                let row = alike.and_then(|it| chain.rows.get(it as usize)).copied();
+                if row.is_none() {
+                    chain.unmade.push(chain.rows.len() as u32);
+                }
+                chain.rows.push(row.unwrap_or(LINEAR));
             }
         }
     }
@@ -175,7 +182,7 @@ impl Tables {
             let list = &resolved.lists[made.list];
             let rows = made.local.as_ref().and_then(|local| {
                 let key = (Arc::as_ptr(list).addr(), local.clone());
-                if let Some(known) = self.chains.get_mut(&key) {
+                if let Some(known) = self.chains.get_mut(&key).filter(|it| it.unmade.is_empty()) {
                     known.turn = self.turn;
                     self.cell_bytes += size_of_val(&*known.rows);
                     cells.all.extend_from_slice(&known.rows);
@@ -183,11 +190,18 @@ impl Tables {
                 }
                 let by_truth =
                     by_truth.get_or_insert_with(|| ByTruth::of(classes, predicates.all.len()));
+                let kept = match self.chains.remove(&key) {
+                    Some(known) => Some((known.rows, known.unmade)),
+                    None => self.of_predecessor(list, local, by_truth),
+                };
                 let rows = ChainRows::new(list, local, predicates);
-                let rows = rows.cells(self, by_truth, budget)?;
+                let rows = match kept {
+                    Some((kept, unmade)) => rows.some(self, kept, &unmade, classes, budget)?,
+                    None => rows.cells(self, by_truth, budget)?,
+                };
                 cells.all.extend_from_slice(&rows);
-                let list = Arc::clone(list);
-                self.chains.insert(key, ChainCells { list, rows, turn: self.turn });
+                let (list, unmade) = (Arc::clone(list), Vec::new());
+                self.chains.insert(key, ChainCells { list, rows, unmade, turn: self.turn });
                 Some(())
             });
             if rows.is_none() {
@@ -197,6 +211,29 @@ impl Tables {
             }
         }
         cells
+    }
+
+    /// The rows of the chain in whose place one comes, and the classes of which a rule speaks in which they differ; `None`
+    /// if it takes the place of none, or little would stand.
+    fn of_predecessor(
+        &self,
+        list: &ResolvedList,
+        local: &LocalFacts,
+        by_truth: &ByTruth,
+    ) -> Option<(Vec<u32>, Vec<u32>)> {
+        let before = list.before.upgrade()?;
+        let known = self.chains.get(&(Arc::as_ptr(&before).addr(), local.clone()))?;
+        let mut unmade = known.unmade.clone();
+        let most = known.rows.len() / 2;
+        for rule in list.differing(&before)? {
+            unmade.extend(by_truth.concerned(rule)?);
+            if unmade.len() > most {
+                return None;
+            }
+        }
+        unmade.sort_unstable();
+        unmade.dedup();
+        Some((known.rows.clone(), unmade))
     }
 
     fn path(&mut self, decision: Decision) -> PathId {
@@ -257,6 +294,14 @@ fn by_source(content: &RowContent, lines: &mut Lines, table: &[Interval]) -> Vec
     table
 }
 
+/// Whether a list asks any of some predicates of the peer.
+fn asks(list: &ResolvedList, some: &[PredicateId], predicates: &Predicates) -> bool {
+    let questions = list.peer.questions.iter();
+    let answers = questions.flat_map(|question| &predicates.answers[*question as usize]);
+    some.iter().any(|it| list.peer.predicates.binary_search(it).is_ok())
+        || answers.into_iter().any(|answer| some.contains(&answer.2))
+}
+
 /// The classes by what is true of them.
 struct ByTruth {
     families: Vec<Option<Family>>,
@@ -269,6 +314,37 @@ impl ByTruth {
         let families = classes.iter().map(|truth| family(truth)).collect();
         Self { families, columns: columns(classes, predicates) }
     }
+
+    /// The classes that a rule may mean as peers; `None`: any.
+    fn concerned(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
+        let mut concerned = Vec::new();
+        for entity in &rule.peer.entities {
+            let columns = entity.wanted.iter().map(|wanted| self.columns.group(*wanted as usize));
+            concerned.extend_from_slice(columns.min_by_key(|column| column.len())?);
+        }
+        Some(concerned)
+    }
+}
+
+/// Where so few rows are to be made each step is asked.
+const FEW: usize = 8;
+
+/// Adds the steps that may match those of whom something is true, ascending.
+fn candidates_of(list: &ResolvedList, truth: &[PredicateId], candidates: &mut Vec<u32>) {
+    let Some(index) = list.index.get() else {
+        let may_match = |step: &Step| {
+            let mut entities = step.rule.peer.entities.iter();
+            entities.any(|it| it.wanted.first().is_none_or(|it| truth.binary_search(it).is_ok()))
+        };
+        let all = (0..).zip(&list.steps.steps);
+        return candidates.extend(all.filter(|(_, step)| may_match(step)).map(|(at, _)| at));
+    };
+    candidates.extend_from_slice(&index.always);
+    for predicate in truth {
+        candidates.extend_from_slice(index.wanting(&list.peer, *predicate));
+    }
+    candidates.sort_unstable();
+    candidates.dedup();
 }
 
 /// A step as rows need it.
@@ -302,10 +378,6 @@ struct ChainRows<'a> {
     local: &'a LocalFacts,
     predicates: &'a Predicates,
     families: [OfFamily<'a>; 2],
-    /// Steps that want nothing of the peer.
-    always: Vec<u32>,
-    /// Steps that want a predicate of the peer, ascending.
-    by_predicate: Grouped,
     /// All that is asked of the peer but its family, ascending.
     asked: Vec<PredicateId>,
     /// Where packets are led with nothing noted on the way.
@@ -345,44 +417,44 @@ impl<'a> OfFamily<'a> {
 impl<'a> ChainRows<'a> {
     fn new(list: &'a ResolvedList, local: &'a LocalFacts, predicates: &'a Predicates) -> Self {
         let steps = list.steps.steps.len();
-        let mut rows = Self {
+        Self {
             list,
             local,
             predicates,
             families: [(); 2]
                 .map(|()| OfFamily { ready: vec![None; steps], ..OfFamily::default() }),
-            always: Vec::new(),
-            by_predicate: Grouped::default(),
-            asked: Vec::new(),
+            asked: list.asked_of_peers(&predicates.answers),
             paths: ByFirst::of(steps),
             claims: Distinct::default(),
             room: Room::default(),
             candidates: Vec::new(),
             claimed: Vec::new(),
-        };
-        let mut wanting: Vec<(PredicateId, u32)> = Vec::with_capacity(steps);
-        for (index, Step { rule, .. }) in (0..).zip(&list.steps.steps) {
-            let mut always = false;
-            for entity in &rule.peer.entities {
-                rows.asked.extend(entity.wanted.iter().chain(&entity.unwanted));
-                match entity.wanted.first() {
-                    Some(first) => wanting.push((*first, index)),
-                    None => always = true,
-                }
-            }
-            for question in rule.peer.questions() {
-                let answers = &predicates.answers[question as usize];
-                rows.asked.extend(answers.iter().map(|answer| answer.2));
-            }
-            if always {
-                rows.always.push(index);
-            }
         }
-        rows.asked.retain(|asked| *asked >= Family::ALL.len() as PredicateId);
-        rows.asked.sort_unstable();
-        rows.asked.dedup();
-        rows.by_predicate = Grouped::of(predicates.all.len(), wanting.iter().copied());
-        rows
+    }
+
+    /// The chain's rows, of which all but some stand; `None` if they would take more than the budget.
+    fn some(
+        mut self,
+        tables: &mut Tables,
+        mut rows: Vec<u32>,
+        unmade: &[u32],
+        classes: &[Truth],
+        budget: usize,
+    ) -> Option<Vec<u32>> {
+        if unmade.len() > FEW {
+            self.list.index();
+        }
+        tables.cell_bytes += size_of_val(&*rows);
+        for class in unmade {
+            if tables.bytes() > budget {
+                return None;
+            }
+            let truth = classes.get(*class as usize)?;
+            let is_asked = |it: &&PredicateId| self.asked.binary_search(it).is_ok();
+            let relevant: Vec<PredicateId> = truth.iter().filter(is_asked).copied().collect();
+            *rows.get_mut(*class as usize)? = self.row(tables, family(truth)?, &relevant);
+        }
+        (tables.bytes() <= budget).then_some(rows)
     }
 
     /// The chain's row for each class; `None` if they would take more than the budget.
@@ -393,6 +465,9 @@ impl<'a> ChainRows<'a> {
             column.iter().map(|class| (*class, *predicate))
         });
         let touched = Grouped::of(classes.families.len(), touched);
+        if touched.groups().filter(|here| !here.is_empty()).nth(FEW).is_some() {
+            self.list.index();
+        }
         let mut cells = vec![LINEAR; classes.families.len()];
         tables.cell_bytes += size_of_val(&*cells);
         let mut memo: [AHashMap<&[PredicateId], u32>; 2] = Default::default();
@@ -445,16 +520,11 @@ impl<'a> ChainRows<'a> {
 
     /// What steps claim of those of a family of whom, of all that is asked, exactly `truth` is true.
     fn claim(&mut self, family: Family, truth: &[PredicateId]) {
-        let Self { candidates, claimed, by_predicate, families, claims, .. } = self;
+        let Self { candidates, claimed, families, claims, .. } = self;
         let of_family = &mut families[family as usize];
         candidates.clear();
         claimed.clear();
-        candidates.extend_from_slice(&self.always);
-        for predicate in truth {
-            candidates.extend_from_slice(by_predicate.group(*predicate as usize));
-        }
-        candidates.sort_unstable();
-        candidates.dedup();
+        candidates_of(self.list, truth, candidates);
         let answers = &self.predicates.answers;
         let local = Known { truth: &self.local[family as usize], family, answers };
         let peer = Known { truth, family, answers };

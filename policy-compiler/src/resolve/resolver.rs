@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use ahash::AHashMap;
 use ipnet::IpNet;
@@ -77,7 +77,9 @@ impl<'m, 'k> Resolver<'m, 'k> {
             };
             for direction in Direction::ALL {
                 if touched[direction as usize] {
-                    let list = self.list(Stage::Pod, direction, &chosen.selecting, &[]);
+                    let before = chosen.lists.get(&(Stage::Pod, direction));
+                    let before = before.map(Arc::downgrade).unwrap_or_default();
+                    let list = self.list(Stage::Pod, direction, &chosen.selecting, &[], before);
                     chosen.lists.insert((Stage::Pod, direction), list);
                 }
             }
@@ -95,7 +97,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             for direction in Direction::ALL {
                 let list = match broken {
                     Some(host) => self.list_of_broken(stage, direction, host),
-                    None => self.list(stage, direction, &selecting, &host.profiles),
+                    None => self.list(stage, direction, &selecting, &host.profiles, Weak::new()),
                 };
                 lists.insert((stage, direction), list);
             }
@@ -122,6 +124,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         direction: Direction,
         selecting: &[Arc<Placed>],
         profiles: &[String],
+        before: Weak<ResolvedList>,
     ) -> Arc<ResolvedList> {
         let speaking: Vec<_> = selecting
             .iter()
@@ -134,7 +137,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let profiles = if stage == Stage::Host { profiles.to_vec() } else { Vec::new() };
         let policies = speaking.iter().map(|(name, _)| (*name).clone()).collect();
         let list = List { stage, direction, policies, profiles, broken_host: None };
-        self.intern(list, &speaking)
+        self.intern(list, &speaking, before)
     }
 
     /// Of a host endpoint that is not valid: every global policy that may deny what it forwards may select it.
@@ -151,25 +154,36 @@ impl<'m, 'k> Resolver<'m, 'k> {
         });
         let policies = may_deny.map(|(name, _)| name.clone()).collect();
         let (profiles, broken_host) = (Vec::new(), Some(host.to_owned()));
-        self.intern(List { stage, direction, policies, profiles, broken_host }, &[])
+        let list = List { stage, direction, policies, profiles, broken_host };
+        self.intern(list, &[], Weak::new())
     }
 
-    fn intern(&mut self, list: List, speaking: &[Speaking<'_>]) -> Arc<ResolvedList> {
+    fn intern(
+        &mut self,
+        list: List,
+        speaking: &[Speaking<'_>],
+        before: Weak<ResolvedList>,
+    ) -> Arc<ResolvedList> {
         if let Some(known) = self.kept.list(&list, speaking) {
             return Arc::clone(known);
         }
-        let made = Arc::new(self.made(list, speaking));
+        let made = Arc::new(self.made(list, speaking, before));
         self.kept.keep(&made, speaking);
         made
     }
 
-    fn made(&mut self, list: List, speaking: &[Speaking<'_>]) -> ResolvedList {
+    fn made(
+        &mut self,
+        list: List,
+        speaking: &[Speaking<'_>],
+        before: Weak<ResolvedList>,
+    ) -> ResolvedList {
         let rules: Vec<PolicyRules> =
             speaking.iter().map(|policy| self.rules(list.direction, *policy)).collect();
-        let (steps, of_policies) = self.steps(&list, speaking, &rules);
+        let (steps, of_policies_at, tiers) = self.steps(&list, speaking, &rules);
         // All but the policies' is little.
-        let of_rest =
-            steps.steps[..of_policies.start].iter().chain(&steps.steps[of_policies.end..]);
+        let Range { start, end } = of_policies_at;
+        let of_rest = steps.steps[..start].iter().chain(&steps.steps[end..]);
         let [mut local, mut peer] = asked(of_rest);
         for rules in &rules {
             local.add(&rules.asked[0]);
@@ -178,7 +192,18 @@ impl<'m, 'k> Resolver<'m, 'k> {
         local.settle();
         peer.settle();
         let revision = self.revision(&list, speaking, &rules);
-        ResolvedList { list: Arc::new(list), steps: Arc::new(steps), local, peer, revision }
+        ResolvedList {
+            list: Arc::new(list),
+            steps: Arc::new(steps),
+            local,
+            peer,
+            revision,
+            of_policies: rules.into_iter().map(|rules| rules.steps).collect(),
+            of_policies_at,
+            tiers,
+            before,
+            index: OnceLock::new(),
+        }
     }
 
     /// The rules of a policy; none of one that is not valid.
@@ -194,13 +219,13 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.kept.keep_rules(direction, speaking, steps)
     }
 
-    /// The steps, and which of them are the policies' own.
+    /// The steps, which of them are the policies' own, and the names of these' tiers.
     fn steps(
         &mut self,
         list: &List,
         policies: &[Speaking<'_>],
         rules: &[PolicyRules],
-    ) -> (Steps, Range<usize>) {
+    ) -> (Steps, Range<usize>, Vec<String>) {
         let (stage, direction) = (list.stage, list.direction);
         let mut steps = Steps::default();
         if stage.failsafe() {
@@ -220,10 +245,12 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
         steps.ends.push(None);
         let first_of_policies = steps.steps.len();
+        let mut tiers = Vec::new();
         let sound: Vec<_> =
             policies.iter().zip(rules).filter(|((_, policy), _)| !policy.broken).collect();
         for of_tier in sound.chunk_by(|a, b| a.0.1.tier == b.0.1.tier) {
             let tier = steps.ends.len() as u32;
+            tiers.extend(of_tier.first().map(|((_, policy), _)| policy.tier.clone()));
             for (_, rules) in of_tier {
                 steps.steps.extend(rules.steps.iter().map(|step| Step { tier, ..step.clone() }));
             }
@@ -239,7 +266,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let first = enforced.map(|((name, _), _)| (*name).clone());
         let last = self.fallback(list, first, &mut steps);
         steps.ends.push(Some(last));
-        (steps, of_policies)
+        (steps, of_policies, tiers)
     }
 
     /// The profiles' rules, and what happens behind them. `first` is the first enforced policy.

@@ -1,0 +1,87 @@
+//! In which rules two lists differ, and of which peers a list's rules speak: so that only their rows are made anew.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ahash::AHashSet;
+
+use super::{Asked, PredicateId, ResolvedList, ResolvedRule, Step, Steps};
+use crate::grouped::Grouped;
+use crate::model::Family;
+use crate::predicates::Answers;
+
+impl ResolvedList {
+    /// The rules that one of two lists of one stage and direction has and the other has not; `None` where they differ in more
+    /// than rules of policies: then nothing is said of the rest.
+    pub(crate) fn differing<'l>(&'l self, other: &'l Self) -> Option<Vec<&'l ResolvedRule>> {
+        let around = |list: &'l Self| {
+            let Range { start, end } = list.of_policies_at;
+            let steps = &list.steps.steps;
+            (steps[..start].iter().chain(&steps[end..]), &list.tiers, &list.steps.ends)
+        };
+        let ((here, tiers, ends), (there, other_tiers, other_ends)) = (around(self), around(other));
+        if tiers != other_tiers || ends != other_ends || !here.eq(there) {
+            return None;
+        }
+        let places = |list: &Self| -> AHashSet<usize> {
+            list.of_policies.iter().map(|steps| Arc::as_ptr(steps).addr()).collect()
+        };
+        let (own, others) = (places(self), places(other));
+        let only = |list: &'l Self, in_other: &AHashSet<usize>| {
+            let all = list.of_policies.iter();
+            let only = all.filter(|steps| !in_other.contains(&Arc::as_ptr(steps).addr()));
+            only.flat_map(|steps| steps.iter().map(|step| &*step.rule)).collect::<Vec<_>>()
+        };
+        Some([only(self, &others), only(other, &own)].concat())
+    }
+
+    /// The steps by what they want of the peer.
+    pub(crate) fn index(&self) -> &StepIndex {
+        self.index.get_or_init(|| StepIndex::of(&self.steps, &self.peer))
+    }
+
+    /// What its rules ask of the peer but its family, ascending: predicates and possible answers to questions.
+    pub(crate) fn asked_of_peers(&self, answers: &[Answers]) -> Vec<PredicateId> {
+        let mut asked = self.peer.predicates.clone();
+        for question in &self.peer.questions {
+            let answers = answers.get(*question as usize).into_iter().flatten();
+            asked.extend(answers.map(|answer| answer.2));
+        }
+        asked.retain(|asked| *asked >= Family::ALL.len() as PredicateId);
+        asked.sort_unstable();
+        asked.dedup();
+        asked
+    }
+}
+
+/// The steps of a list by what they want of the peer: at least one of it has to be true for a step to match.
+#[derive(Debug, Clone)]
+pub(crate) struct StepIndex {
+    /// Those that want nothing.
+    pub(crate) always: Vec<u32>,
+    /// Those that want something, by its place among what the list asks.
+    wanting: Grouped,
+}
+
+impl StepIndex {
+    fn of(steps: &Steps, asked: &Asked) -> Self {
+        let (mut always, mut wanting) = (Vec::new(), Vec::new());
+        for (index, Step { rule, .. }) in (0..).zip(&steps.steps) {
+            let mut wants_nothing = false;
+            for entity in &rule.peer.entities {
+                match entity.wanted.first().map(|first| asked.predicates.binary_search(first)) {
+                    Some(Ok(place)) => wanting.push((place as u32, index)),
+                    Some(Err(_)) | None => wants_nothing = true,
+                }
+            }
+            always.extend(wants_nothing.then_some(index));
+        }
+        Self { always, wanting: Grouped::of(asked.predicates.len(), wanting.iter().copied()) }
+    }
+
+    /// Those that may match where a predicate is true.
+    pub(crate) fn wanting(&self, asked: &Asked, predicate: PredicateId) -> &[u32] {
+        let place = asked.predicates.binary_search(&predicate);
+        place.map_or(&[], |place| self.wanting.group(place))
+    }
+}
