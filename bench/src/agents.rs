@@ -22,8 +22,9 @@ use crate::error::{Error, errno, io};
 use crate::filter::other_rule;
 use crate::kernel;
 use crate::path::{Between, End, Path};
-use crate::process::{self, Process};
+use crate::process::{self, Process, tail};
 use crate::traffic::PORT;
+use crate::world;
 
 /// The word by which a program of this crate starts itself as an agent.
 pub const AGENT: &str = "agent";
@@ -113,7 +114,7 @@ struct Agent {
 
 /// A path from one pod to another, policy on.
 pub fn path(shape: Shape) -> Result<Path, Error> {
-    let folder = tempfile::tempdir().map_err(io("no temporary folder"))?;
+    let folder = world::folder()?;
     let datastore = folder.path().join("manifests");
     fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
     write(&datastore, "cluster.yaml", &cluster_manifest(shape))?;
@@ -194,7 +195,7 @@ impl Agent {
             }
             let ended = self.process.ended()?;
             if ended.is_some() || start.elapsed() > PATIENCE {
-                return Err(Error::Agent {
+                return Err(Error::Process {
                     what: match ended {
                         Some(status) => format!("the agent ended before {what}: {status}"),
                         None => format!("an agent does not come so far that {what}"),
@@ -205,12 +206,6 @@ impl Agent {
             thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-fn tail(log: &FilePath) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
 impl Cluster {

@@ -18,10 +18,11 @@ use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Polling;
 
 use crate::cores;
-use crate::error::{Error, io as io_error};
+use crate::error::Error;
 use crate::kernel;
 use crate::path::{Between, End, Path};
 use crate::process::{self, Process};
+use crate::world;
 
 /// The word by which a program of this crate starts itself as a bare forwarder.
 pub const BARE: &str = "bare";
@@ -54,7 +55,7 @@ struct Arguments {
 
 /// A path through a forwarder on this core (`None`: the scheduler's choice).
 pub fn path(device: Device, polling: Polling, core: Option<usize>) -> Result<Path, Error> {
-    let folder = tempfile::tempdir().map_err(io_error("no temporary folder"))?;
+    let folder = world::folder()?;
     let end = |name: &str, host| {
         let netns = netns::create_named(&folder.path().join(name))?;
         Ok::<_, Error>(End { netns, address: address(host) })

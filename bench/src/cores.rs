@@ -86,17 +86,6 @@ impl Cores {
     }
 }
 
-/// How many processors the machine has, and of what model, for the head of a report.
-pub fn processors() -> String {
-    let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let count = machine.lines().filter(|line| line.starts_with("processor")).count();
-    let model = machine
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
-        .map_or("a processor of unknown model", |(_, model)| model.trim());
-    format!("{count} x {model}")
-}
-
 /// The cores that this process may use.
 fn allowed() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return vec![0] };
@@ -105,6 +94,13 @@ fn allowed() -> Vec<usize> {
 
 /// Keeps the calling thread on a core. Returns whether it is there now.
 pub fn pin(core: usize) -> bool {
+    pin_to(&[core])
+}
+
+/// The same of several; of none, where the scheduler puts it.
+pub fn pin_to(cores: &[usize]) -> bool {
     let mut set = CpuSet::new();
-    set.set(core).is_ok() && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
+    cores.is_empty()
+        || cores.iter().all(|core| set.set(*core).is_ok())
+            && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }

@@ -27,14 +27,17 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// An agent that is not ready in time, with the end of its log.
+    /// A process that is not ready in time, or fails, with the end of its log.
     #[error("{what}\n{log}")]
-    Agent {
-        /// What was waited for.
+    Process {
+        /// What was waited for, or failed.
         what: String,
         /// The last lines of its log.
         log: String,
     },
+    /// A part that measures without devices.
+    #[error("{0}")]
+    Failed(String),
     /// Nothing arrived: the path does not carry this traffic, and a figure would be a lie.
     #[error("nothing arrived: {0}")]
     Nothing(String),

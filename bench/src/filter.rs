@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use manx::netns;
 
 use crate::error::{Error, io};
+use crate::programs;
 use crate::traffic::PORT;
 
 /// What filters a kernel's forwarded packets.
@@ -36,15 +37,11 @@ impl Filter {
 
     /// Why this filter cannot be measured here, if so.
     pub fn is_missing(self) -> Option<String> {
-        let program = self.program();
         let package = match self {
             Self::Nftables => "nftables",
             Self::Iptables => "iptables",
         };
-        let found = Command::new(program).arg("--version").output().is_ok();
-        (!found).then(|| {
-            format!("{program} is not here (on Debian and Ubuntu: apt-get install {package})")
-        })
+        programs::missing(&[self.program()], package)
     }
 
     /// Has the namespace forward only what `rules` rules and a last one allow.

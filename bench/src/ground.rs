@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::filter::Filter;
 use crate::kernel;
 use crate::path::{Between, Path};
+use crate::switch::Switch;
 
 /// A place; comparisons of one share their paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,9 @@ pub enum Ground {
     /// The same by TUN, where the forwarder has a core to itself and both ends share the other. The bare one never sleeps;
     /// Manx polls like this.
     Apart(Polling),
+    /// Both ends on one node by veth; beside Manx somebody else's userspace switch. The one that is measured has a core to
+    /// itself, and both ends share the other.
+    Switch(Switch),
 }
 
 /// Pods of a crowd besides the two ends.
@@ -42,14 +46,43 @@ impl Ground {
     pub fn is_missing(self) -> Option<String> {
         match self {
             Self::SameNode(filter) => filter?.is_missing(),
+            Self::Switch(switch) => switch.is_missing(),
             Self::AcrossNodes { .. } | Self::Crowd | Self::Bare(_) | Self::Apart(_) => None,
+        }
+    }
+
+    /// What stands beside Manx, and how Manx is.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::SameNode(None) => "Same node, beside kernel routing",
+            Self::SameNode(Some(Filter::Nftables)) => "Same node, beside nftables",
+            Self::SameNode(Some(Filter::Iptables)) => "Same node, beside iptables",
+            Self::AcrossNodes { overlay: Overlay::Ipip, .. } => {
+                "Across nodes by IPIP, beside kernel VXLAN"
+            }
+            Self::AcrossNodes { whole: false, .. } => "Across nodes by VXLAN, beside kernel VXLAN",
+            Self::AcrossNodes { whole: true, .. } => {
+                "Across nodes by VXLAN, beside kernel VXLAN with super-packets whole"
+            }
+            Self::Crowd => "250 pods, beside 2 pods",
+            Self::Bare(Device::Tun) => "By TUN, beside a bare forwarder",
+            Self::Bare(Device::Veth) => "By veth, beside a bare forwarder",
+            Self::Apart(Polling::Busy) => "By TUN, busy, beside a busy bare forwarder",
+            Self::Apart(Polling::Adaptive) => "By TUN, adaptive, beside a busy bare forwarder",
+            Self::Switch(Switch::OpenVSwitch { super_packets: true }) => {
+                "By veth, beside Open vSwitch (netdev, super-packets)"
+            }
+            Self::Switch(Switch::OpenVSwitch { super_packets: false }) => {
+                "By veth, beside Open vSwitch (netdev)"
+            }
+            Self::Switch(Switch::Testpmd) => "By veth, busy, beside DPDK testpmd (af_packet)",
         }
     }
 
     /// Who runs where.
     pub fn cores(self, of_the_machine: Cores) -> Cores {
         match self {
-            Self::Apart(_) => of_the_machine.apart(),
+            Self::Apart(_) | Self::Switch(_) => of_the_machine.apart(),
             _ => of_the_machine,
         }
     }
@@ -64,6 +97,8 @@ pub struct Paths {
     pub manx: Path,
     /// Who runs where.
     pub cores: Cores,
+    /// Where this is.
+    pub ground: Ground,
 }
 
 impl Paths {
@@ -96,9 +131,16 @@ impl Paths {
                 shape.polling = polling;
                 bare::path(shape.device, Polling::Busy, cores.of_worker(true))?
             }
+            Ground::Switch(switch) => {
+                shape.device = Device::Veth;
+                if switch == Switch::Testpmd {
+                    shape.polling = Polling::Busy;
+                }
+                switch.path(cores)?
+            }
         };
         beside.let_run(false)?;
-        Ok(Self { beside, manx: agents::path(shape)?, cores })
+        Ok(Self { beside, manx: agents::path(shape)?, cores, ground })
     }
 
     /// What Manx's agents counted since they started, one line each.

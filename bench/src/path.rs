@@ -29,6 +29,8 @@ pub enum Between {
     Manx(Box<Cluster>),
     /// A process that hands on what comes, and the folder of the ends' names.
     Bare(Process, TempDir),
+    /// Processes of a switch, and the folder of their files.
+    Switch(Vec<Process>, TempDir),
 }
 
 /// Two ends, and what lies between them.
@@ -50,6 +52,9 @@ impl Path {
             Between::KernelRouting(_) | Between::KernelVxlan => Ok(()),
             Between::Manx(cluster) => cluster.let_run(runs),
             Between::Bare(process, _) => process.let_run(runs),
+            Between::Switch(processes, _) => {
+                processes.iter().try_for_each(|process| process.let_run(runs))
+            }
         }
     }
 }

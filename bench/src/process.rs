@@ -1,12 +1,16 @@
 //! Processes that carry packets for a while: halted while the other side is measured, and never left behind.
 
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus};
 
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::error::{Error, errno, io};
+use crate::error::{Error, errno, io as io_error};
 
 /// A process that ends when this is dropped.
 #[derive(Debug)]
@@ -16,7 +20,7 @@ impl Process {
     /// Starts it. It should [end with its parent](end_with_parent).
     pub fn start(command: &mut Command) -> Result<Self, Error> {
         let what = format!("{} cannot be started", command.get_program().display());
-        command.spawn().map(Self).map_err(io(what))
+        command.spawn().map(Self).map_err(io_error(what))
     }
 
     /// Its number.
@@ -31,7 +35,12 @@ impl Process {
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
-        self.0.try_wait().map_err(io("a process cannot be waited for"))
+        self.0.try_wait().map_err(io_error("a process cannot be waited for"))
+    }
+
+    /// How it ends. Bounded in time by itself.
+    pub fn wait(&mut self) -> Result<ExitStatus, Error> {
+        self.0.wait().map_err(io_error("a process cannot be waited for"))
     }
 
     /// Lets it go on, or halts it where it is.
@@ -54,4 +63,19 @@ impl Drop for Process {
 /// behind.
 pub fn end_with_parent() -> Result<(), Error> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(errno("the parent's end would not be noticed"))
+}
+
+/// Becomes another program, found by its name, with these arguments. Comes back only with an error.
+pub fn become_program(words: &[String]) -> io::Error {
+    match words.split_first() {
+        Some((program, arguments)) => Command::new(program).args(arguments).exec(),
+        None => io::Error::new(io::ErrorKind::InvalidInput, "no program is named"),
+    }
+}
+
+/// The last lines of a log.
+pub fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
 }

@@ -1,7 +1,9 @@
 //! Medians, spread and ratios.
 
+use serde::Serialize;
+
 /// What a row of measurements says.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     /// The lowest.
     pub lowest: f64,
@@ -26,8 +28,33 @@ impl Summary {
         Some(Self { lowest, median, highest })
     }
 
-    /// `median (lowest-highest)`.
-    pub fn show(&self, decimals: usize) -> String {
+    /// Each divided by this.
+    #[must_use]
+    pub fn over(self, divisor: f64) -> Self {
+        Self {
+            lowest: self.lowest / divisor,
+            median: self.median / divisor,
+            highest: self.highest / divisor,
+        }
+    }
+
+    /// The median, in three digits.
+    pub fn median_only(&self) -> String {
+        let decimals = self.decimals();
+        format!("{:.decimals$}", self.median)
+    }
+
+    fn decimals(&self) -> usize {
+        match self.median.abs() {
+            small if small < 10.0 => 2,
+            middle if middle < 100.0 => 1,
+            _ => 0,
+        }
+    }
+
+    /// `median (lowest-highest)`, as precise as three digits of the median are.
+    pub fn show(&self) -> String {
+        let decimals = self.decimals();
         format!(
             "{:.decimals$} ({:.decimals$}-{:.decimals$})",
             self.median, self.lowest, self.highest

@@ -21,7 +21,7 @@ pub const PORT: u16 = 5201;
 /// A small packet's bytes of payload: 64 bytes with its IPv4 and UDP headers.
 pub const SMALL: usize = 64 - 20 - 8;
 /// Before a figure is taken the traffic runs this long.
-const WARM_UP: Duration = Duration::from_millis(400);
+pub const WARM_UP: Duration = Duration::from_millis(400);
 /// How long a socket waits before it looks whether the measurement is over.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a connection may take to come about.
@@ -167,6 +167,24 @@ pub fn ping_pong(path: &Path, of_100: u8, length: Duration, cores: Cores) -> Res
     });
     let nothing = || Error::Nothing(format!("a UDP answer from {}:{PORT}", path.to.address));
     percentile(&trips, of_100).ok_or_else(nothing)
+}
+
+/// Sends a packet now and then until one comes through.
+///
+/// # Errors
+/// None has until then.
+pub fn wait_until_carried(path: &Path, patience: Duration) -> Result<(), Error> {
+    let (sending, receiving) = udp_pair(path)?;
+    let start = Instant::now();
+    let mut buffer = [0; SMALL];
+    while start.elapsed() < patience {
+        // What cannot be sent yet is sent later.
+        let _ = sending.send(&buffer);
+        if receiving.recv(&mut buffer).is_ok() {
+            return Ok(());
+        }
+    }
+    Err(Error::Nothing(format!("a UDP packet to {}:{PORT} in {patience:?}", path.to.address)))
 }
 
 fn udp_pair(path: &Path) -> Result<(UdpSocket, UdpSocket), Error> {

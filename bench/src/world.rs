@@ -6,8 +6,13 @@ use std::io;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
+use tempfile::TempDir;
 
 use crate::error::{Error, errno, io as io_error};
+
+/// Where a file system of our own is mounted, so that files go with the namespace, however the process ends. It is one for
+/// scratch files everywhere.
+const SCRATCH: &str = "/dev/shm";
 
 /// Moves the process, which must have a single thread, into namespaces of its own. All that is made in them goes with
 /// the process and its children.
@@ -34,5 +39,15 @@ pub fn enter() -> Result<(), Error> {
     }
     // Mounts made below must not show up outside.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-        .map_err(errno("the mount namespace cannot be made private"))
+        .map_err(errno("the mount namespace cannot be made private"))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("manx-bench"), SCRATCH, Some("tmpfs"), flags, None::<&str>)
+        .map_err(errno(format!("no file system of our own at {SCRATCH}")))
+}
+
+/// A new folder for files that nobody needs afterwards.
+pub fn folder() -> Result<TempDir, Error> {
+    tempfile::tempdir_in(SCRATCH)
+        .or_else(|_| tempfile::tempdir())
+        .map_err(io_error("no temporary folder"))
 }

@@ -291,3 +291,32 @@ fn policy_check_ends_with_2_only_if_something_is_not_valid() {
     // A file that two paths lead to is one.
     assert_eq!(check(&[at("good"), at("good/policy.yaml")], &[]).0, Some(0));
 }
+
+#[test]
+fn bench_is_the_program_beside_manx_and_without_it_says_how_to_get_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let own = std::path::Path::new(env!("CARGO_BIN_EXE_manx"));
+    // Where a link to the program can be made, and nothing else lies.
+    let folder = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
+    let manx = folder.path().join("manx");
+    fs::hard_link(own, &manx).unwrap();
+    let bench =
+        |arguments: &[&str]| Command::new(&manx).arg("bench").args(arguments).output().unwrap();
+    let build = "cargo build --release -p manx-bench";
+    let output = bench(&["--quick"]);
+    assert_eq!(output.status.code(), Some(3));
+    let told = text(&output.stderr);
+    assert!(told.contains(build) && told.contains("manx-bench is not there"), "{told}");
+    assert_eq!(text(&output.stdout), "");
+    let output = bench(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = text(&output.stdout);
+    assert!(help.contains("Measure Manx beside") && help.contains(build), "{help}");
+
+    let program = folder.path().join("manx-bench");
+    fs::write(&program, "#!/bin/sh\nfor word; do echo \"[$word]\"; done\nexit 7\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = bench(&["--only", "a row", "--help", "--", "-x"]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "[--only]\n[a row]\n[--help]\n[--]\n[-x]\n");
+}

@@ -5,6 +5,7 @@
 //!
 //! Settings: a flag, else its environment variable (`MANX_*`), else the default. Exit codes: see [`Error`].
 
+pub mod bench;
 pub mod capture;
 pub mod doctor;
 pub mod error;
@@ -46,6 +47,8 @@ pub enum Command {
     Status(status::Status),
     /// Record the packets of one port of an agent
     Capture(capture::Capture),
+    /// Measure Manx beside the kernel and other programs on this machine
+    Bench(bench::Bench),
     /// Tell what this environment allows, what each lack costs and how to mend it
     Doctor(doctor::Doctor),
     /// Print the version
@@ -93,6 +96,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Node(node) => node::run(&node),
         Command::Status(status) => status::run(&status),
         Command::Capture(capture) => capture::run(&capture),
+        Command::Bench(bench) => bench::run(&bench),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Version => output::print(&version()),
         Command::Completions { shell } => {
@@ -131,7 +135,12 @@ mod tests {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Manx::command(), "manx", &mut script);
             let script = String::from_utf8(script).unwrap();
-            assert!(script.contains("doctor") && script.contains("datastore"), "{shell}");
+            assert!(
+                script.contains("doctor")
+                    && script.contains("bench")
+                    && script.contains("datastore"),
+                "{shell}"
+            );
         }
     }
 }

@@ -1,16 +1,15 @@
 //! The rows of the table: what is set up, what passes, and how many cycles a packet may cost.
 
-use std::error::Error;
-
-use manx_bench::statistics::Summary;
+use crate::statistics::Summary;
 use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::tables::PortId;
 
-use crate::node::{CLIENT_PORT, HOST, Node, Peers, RAW, Rules, SERVER_PORT, Shape};
-use crate::station::Station;
-use crate::stream::{Stream, Way};
+use super::Failure;
+use super::node::{CLIENT_PORT, HOST, Node, Peers, RAW, Rules, SERVER_PORT, Shape};
+use super::station::Station;
+use super::stream::{Stream, Way};
 
 /// As many packets as a worker takes at once.
 pub(crate) const WHOLE: usize = usize::MAX;
@@ -149,7 +148,7 @@ impl Row {
     }
 
     /// The node with its flows, after one round of its packets, each of which a receiver has taken.
-    pub(crate) fn set_up(&self) -> Result<Setup, Box<dyn Error>> {
+    pub(crate) fn set_up(&self) -> Result<Setup, Failure> {
         let flows = self.flows();
         let table = match self.traffic {
             Traffic::New => Shape::default().flows,
@@ -210,12 +209,7 @@ impl Row {
 
 impl Setup {
     /// Opens every flow and lets it be answered.
-    fn answered(
-        &mut self,
-        forth: &Stream,
-        far: PortId,
-        back: Stream,
-    ) -> Result<(), Box<dyn Error>> {
+    fn answered(&mut self, forth: &Stream, far: PortId, back: Stream) -> Result<(), Failure> {
         let flows = forth.flows().into();
         self.pass(CLIENT_PORT, Some(forth.clone().in_order()), flows)?;
         self.pass(far, Some(back), flows)
@@ -227,7 +221,7 @@ impl Setup {
         entrance: PortId,
         stream: Option<Stream>,
         count: u64,
-    ) -> Result<(), Box<dyn Error>> {
+    ) -> Result<(), Failure> {
         let stream = stream.or_else(|| self.node.station(entrance).unload());
         let Some(stream) = stream else { return Err("nothing to send".into()) };
         let before = self.node.left().0;
@@ -246,14 +240,14 @@ impl Setup {
     }
 
     /// Cycles that `count` packets cost, generator and sink included.
-    pub(crate) fn cycles(&mut self, count: u64) -> Result<u64, Box<dyn Error>> {
+    pub(crate) fn cycles(&mut self, count: u64) -> Result<u64, Failure> {
         let start = ticks();
         self.pass(self.entrance, None, count)?;
         Ok(ticks().wrapping_sub(start))
     }
 
     /// What generator and sink alone cost: the same packets, sent as they came.
-    pub(crate) fn empty(&mut self, pool: &mut Pool, count: u64) -> Result<u64, Box<dyn Error>> {
+    pub(crate) fn empty(&mut self, pool: &mut Pool, count: u64) -> Result<u64, Failure> {
         let mut station: Station = self.node.station(self.entrance).clone();
         let Some(stream) = station.unload() else { return Err("nothing to send".into()) };
         // The stream goes on where it was, as if nothing had been sent.
@@ -283,7 +277,7 @@ pub(crate) struct Figures {
 }
 
 /// Runs a row in rounds; each is a run without a decision and one with it.
-pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, Box<dyn Error>> {
+pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, Failure> {
     let mut setup = row.set_up()?;
     let mut pool = Pool::new(512);
     let (mut packets, mut empties) = (Vec::new(), Vec::new());

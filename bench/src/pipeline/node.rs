@@ -1,7 +1,6 @@
 //! One node: the real worker over [`Station`]s, by tables that the real import, calculation and compiler have made.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -24,8 +23,9 @@ use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
 use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
 use manx_policy_compiler::model::{Endpoint, ObjectName};
 
-use crate::station::Station;
-use crate::stream::PORT;
+use super::Failure;
+use super::station::Station;
+use super::stream::PORT;
 
 /// The node's name.
 pub(crate) const NAME: &str = "node-0";
@@ -140,7 +140,7 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node with tables, its worker's ports attached, and no flows.
-    pub(crate) fn new(shape: Shape) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(shape: Shape) -> Result<Self, Failure> {
         let mut cluster = import(&Contents::of_texts([("cluster.yaml", &*manifests(shape))]));
         let mut problems = cluster.problems.iter();
         if let Some(problem) = problems.find(|problem| problem.severity == Severity::Error) {
@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Makes tables of what the cluster is now.
-    pub(crate) fn calculate(&mut self) -> Result<Tables, Box<dyn Error>> {
+    pub(crate) fn calculate(&mut self) -> Result<Tables, Failure> {
         let topology = topology(&self.cluster, NAME)?;
         let underlay = Underlay {
             mtu: MTU,
@@ -216,11 +216,11 @@ impl Node {
     }
 
     /// Hands the worker the tables.
-    pub(crate) fn publish(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn publish(&mut self) -> Result<(), Failure> {
         self.tell(Command::Publish(Arc::new(self.tables.clone())))
     }
 
-    fn tell(&mut self, command: Command) -> Result<(), Box<dyn Error>> {
+    fn tell(&mut self, command: Command) -> Result<(), Failure> {
         self.commands.send(command)?;
         if self.worker.obey() { Ok(()) } else { Err("the worker has ended".into()) }
     }
@@ -276,7 +276,7 @@ impl Node {
     }
 
     /// Copies of all flows.
-    pub(crate) fn flows(&mut self) -> Result<Vec<FlowEntry>, Box<dyn Error>> {
+    pub(crate) fn flows(&mut self) -> Result<Vec<FlowEntry>, Failure> {
         let (sender, receiver) = unbounded();
         self.tell(Command::Flows(usize::MAX, sender))?;
         Ok(receiver.recv()?)
@@ -284,7 +284,7 @@ impl Node {
 }
 
 /// Nodes, pools, and the pods of other nodes.
-fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Box<dyn Error>> {
+fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
     for node in 0..=nodes {
         let block = |pool: Ipv4Addr| {
             let base = Ipv4Addr::from_bits(pool.to_bits() + node * BLOCK);

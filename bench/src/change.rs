@@ -1,11 +1,8 @@
 //! What a change of one object costs the control thread of a node, in a cluster of 100,000 pods, 5,000 nodes and 14,000
 //! policies: from the changed object in the store to tables that say so.
-//!
-//! Usage: `change`
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use manx::calc::{Calculation, FollowUp, Inputs, Local, Underlay};
@@ -18,26 +15,47 @@ use manx::topology::{Topology, topology};
 use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
 use manx_policy_compiler::model::ObjectName;
 
+use crate::error::Error;
+use crate::report::Figure;
+use crate::run::{Listed, Run, Settings};
+use crate::statistics::Summary;
+
 const NAMESPACES: usize = 1_000;
 const PODS: usize = 100;
 const POLICIES: usize = 14;
 const NODES: usize = 5_000;
 /// Pods of the node.
 const LOCAL: usize = 100;
-const PODS_CHANGED: usize = 1_000;
 const POLICIES_CHANGED: usize = 10;
 const NODE: &str = "node-0";
 
+const NAME: &str = "change";
+const WORDS: &str = "one object changes among 100,000 pods, 5,000 nodes and 14,000 policies";
+
 type Failure = Box<dyn std::error::Error>;
 
-fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
+/// Its row.
+pub fn rows(_: &Settings) -> Vec<Listed> {
+    vec![Listed { name: NAME, words: WORDS.to_owned(), takes: TAKES }]
+}
+
+/// About how long it takes.
+const TAKES: Duration = Duration::from_secs(15);
+
+/// Measures it.
+pub fn measure(run: &mut Run) -> Result<(), Error> {
+    run.progress.begin(&format!("{NAME}: {WORDS}"));
+    match measured(run.settings.changes) {
+        Ok((figures, remarks)) => {
+            run.report.remarks.extend(remarks.into_iter().map(|words| format!("{NAME}: {words}")));
+            for figure in figures {
+                run.found(figure)?;
+            }
         }
+        Err(error) => run.lacks(NAME, error.to_string(), true)?,
     }
+    run.progress.step(format!("{NAME}: done"), TAKES);
+    Ok(())
 }
 
 fn namespace(index: usize) -> String {
@@ -158,8 +176,8 @@ fn attached(cluster: &Cluster) -> BTreeMap<ObjectName, Local> {
     (0..).zip(ours).map(local).collect()
 }
 
-fn measure() -> Result<(), Failure> {
-    let directory = tempfile::tempdir()?;
+fn measured(pods_changed: usize) -> Result<(Vec<Figure>, Vec<String>), Failure> {
+    let directory = crate::world::folder()?;
     for index in 0..NAMESPACES {
         std::fs::write(directory.path().join(format!("ns-{index}.yaml")), namespace(index))?;
     }
@@ -175,27 +193,22 @@ fn measure() -> Result<(), Failure> {
     let (cluster, import) = timed(|| import_for(&contents, NODE));
     let (topology, placed) = timed(|| topology(&cluster, NODE));
     let locals = attached(&cluster);
-    println!(
-        "{} pods, {} nodes, {} policies; {} pods are this node's",
-        cluster.model.endpoints.len(),
-        cluster.nodes.len(),
-        cluster.model.policies.len(),
-        locals.len()
-    );
     let mut node =
         Node { calculation: Calculation::default(), cluster, topology: topology?, locals };
     let (mut tables, whole) = timed(|| node.tables());
-    println!(
-        "from nothing: {:.0} ms to read, {:.0} to import, {:.1} for the topology, {:.0} for the tables",
-        milliseconds(read),
-        milliseconds(import),
-        milliseconds(placed),
-        milliseconds(whole)
-    );
+    let (mut figures, mut remarks) = (Vec::new(), Vec::new());
+    for (what, time) in [
+        ("from nothing: read", read),
+        ("from nothing: imported", import),
+        ("from nothing: the topology", placed),
+        ("from nothing: the tables", whole),
+    ] {
+        figures.extend(figure(what, "ms", &[time]));
+    }
 
     // How long it takes that a pod changes, changes back, goes and comes.
     let (mut times, mut anew) = ([const { Vec::new() }; 4], 0);
-    for index in 0..PODS_CHANGED {
+    for index in 0..pods_changed {
         let (namespace, at) = (1 + index % (NAMESPACES - 1), index * 7 % PODS);
         let key = key(Kind::Pod, namespace, format!("pod-{at}"));
         let (own, other) = (pod(namespace, at, at % 20), pod(namespace, at, (at + 1) % 20));
@@ -212,10 +225,18 @@ fn measure() -> Result<(), Failure> {
             times.push(start.elapsed());
         }
     }
-    for (what, times) in ["changes", "changes back", "goes", "comes"].into_iter().zip(times) {
-        println!("a pod of another node {what}: {}", told(times));
+    for (what, times) in [
+        "a pod of another node changes",
+        "a pod of another node changes back",
+        "a pod of another node goes",
+        "a pod of another node comes",
+    ]
+    .into_iter()
+    .zip(times)
+    {
+        figures.extend(figure(what, "us", &times));
     }
-    println!("tables made anew for {anew} of {} changes", 4 * PODS_CHANGED);
+    remarks.push(format!("tables made anew for {anew} of {} changes of pods", 4 * pods_changed));
 
     let mut followed = Vec::new();
     let mut made = Vec::new();
@@ -235,8 +256,8 @@ fn measure() -> Result<(), Failure> {
         tables = next;
         made.push(time);
     }
-    println!("a policy changes: {}", told(followed));
-    println!("  and the tables: {}", told(made));
+    figures.extend(figure("a policy changes", "us", &followed));
+    figures.extend(figure("the tables after it", "ms", &made));
 
     let path = directory.path().join("ns-7.yaml");
     let temporary = directory.path().join(".ns-7.yaml");
@@ -247,12 +268,12 @@ fn measure() -> Result<(), Failure> {
         Some(Changes::Objects(objects)) => objects.len(),
         Some(Changes::Everything) | None => 0,
     };
-    println!(
-        "the directory of {} files, of which one is new with {found} other objects, is looked at in {:.1} ms",
-        store.contents().files,
-        milliseconds(looked)
-    );
-    Ok(())
+    figures.extend(figure("a directory is looked at", "ms", &[looked]));
+    remarks.push(format!(
+        "the directory has {} files, of which one is new with {found} other objects",
+        store.contents().files
+    ));
+    Ok((figures, remarks))
 }
 
 fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
@@ -261,18 +282,17 @@ fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
     (done, start.elapsed())
 }
 
-fn told(mut times: Vec<Duration>) -> String {
-    times.sort_unstable();
-    let microseconds = |at: usize| times.get(at).map_or(f64::NAN, |time| milliseconds(*time) * 1e3);
-    let last = times.len().saturating_sub(1);
-    format!(
-        "{:.1} us (99 of 100 in {:.1}, at most {:.1})",
-        microseconds(last / 2),
-        microseconds(last * 99 / 100),
-        microseconds(last)
-    )
-}
-
-fn milliseconds(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
+fn figure(what: &str, unit: &'static str, times: &[Duration]) -> Option<Figure> {
+    let a_second = if unit == "us" { 1e6 } else { 1e3 };
+    let values: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * a_second).collect();
+    Some(Figure {
+        row: NAME,
+        head: format!("Following the cluster: {WORDS}"),
+        what: what.to_owned(),
+        unit,
+        beside: None,
+        manx: Summary::of(&values)?,
+        ratio: None,
+        goal: None,
+    })
 }

@@ -1,14 +1,14 @@
 //! What must not suffer from what happens beside it.
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use manx_bench::cores::pin;
-use manx_bench::statistics::Summary;
+use crate::cores::pin;
+use crate::goal::Goal;
+use crate::statistics::Pair;
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::tables::Tables;
 use manx_dataplane::wire::{protocol, tcp};
@@ -17,15 +17,49 @@ use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{Direction, Endpoint, Model, ObjectName};
 use manx_policy_compiler::update::PodChange;
 
-use crate::node::{CLIENT_PORT, HOST, Node, Peers, Rules, Shape};
-use crate::rows::WHOLE;
-use crate::stream::{Stream, Way};
+use super::Failure;
+use super::node::{CLIENT_PORT, HOST, Node, Peers, Rules, Shape};
+use super::rows::WHOLE;
+use super::stream::{Stream, Way};
 
-/// Measures one and says what was found; it is given the number of rounds.
-type Beside = fn(usize) -> Result<String, Box<dyn Error>>;
+/// Something that happens while packets pass.
+pub(crate) struct Beside {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// Of the ratio of a packet's cost with it to that without.
+    pub(crate) goal: Option<Goal>,
+    /// Measures it in so many rounds.
+    pub(crate) measure: fn(usize) -> Result<Found, Failure>,
+}
 
-/// By name.
-pub(crate) const ALL: &[(&str, Beside)] = &[("swap", swap), ("flood", flood), ("churn", churn)];
+/// What was found.
+pub(crate) struct Found {
+    /// Ticks per packet, quiet and not; none where what counts is that nothing was lost.
+    pub(crate) pairs: Vec<Pair>,
+    pub(crate) words: String,
+}
+
+/// All.
+pub(crate) const ALL: &[Beside] = &[
+    Beside {
+        name: "swap",
+        what: "policy exchanged whole every millisecond, 1,000 flows",
+        goal: None,
+        measure: swap,
+    },
+    Beside {
+        name: "syn-flood",
+        what: "as many SYNs of new flows as packets of 1,000 established ones",
+        goal: None,
+        measure: flood,
+    },
+    Beside {
+        name: "churn",
+        what: "1,000 of 100,000 pods come and go a second, 100,000 flows",
+        goal: Some(Goal::AtMost(1.1)),
+        measure: churn,
+    },
+];
 
 /// How long one round of each lasts.
 const ROUND: Duration = Duration::from_millis(500);
@@ -66,12 +100,8 @@ fn p999(values: &mut [f64]) -> f64 {
     values.get(values.len() * 999 / 1000).copied().unwrap_or_default()
 }
 
-fn summary(values: &[f64]) -> Result<Summary, Box<dyn Error>> {
-    Summary::of(values).ok_or_else(|| "no rounds were asked for".into())
-}
-
 /// Policy exchanged every millisecond, whole, under full load: each flow is judged again by each.
-fn swap(rounds: usize) -> Result<String, Box<dyn Error>> {
+fn swap(rounds: usize) -> Result<Found, Failure> {
     let mut node = Node::new(Shape { rules: Rules::Pods(1000), ..Shape::default() })?;
     let mut other = Node::new(Shape { rules: Rules::Pods(1001), ..Shape::default() })?;
     let stream = established(&mut node, FLOWS);
@@ -79,10 +109,10 @@ fn swap(rounds: usize) -> Result<String, Box<dyn Error>> {
     let (mut quiet, mut swapping, mut published) = (Vec::new(), Vec::new(), 0);
     let before = node.left().0;
     let mut packets = 0;
-    let mut costs = [Vec::new(), Vec::new()];
+    let mut pairs = Vec::new();
     for _ in 0..rounds {
         let (count, spent) = load(&mut node, &stream, &mut quiet);
-        costs[0].push(spent as f64 / count as f64);
+        let beside = spent as f64 / count as f64;
         packets += count;
         let stop = AtomicBool::new(false);
         let (commands, stopped) = (node.commands.clone(), &stop);
@@ -93,21 +123,19 @@ fn swap(rounds: usize) -> Result<String, Box<dyn Error>> {
             (publisher.join().unwrap_or_default(), passed)
         });
         published += made;
-        costs[1].push(spent as f64 / count as f64);
+        pairs.push(Pair { beside, manx: spent as f64 / count as f64 });
         packets += count;
         // What was retired is freed outside of the rounds.
         node.reports.try_iter().for_each(drop);
     }
     let lost = packets - (node.left().0 - before);
-    let [before, after] = [summary(&costs[0])?, summary(&costs[1])?];
-    Ok(format!(
-        "swap: {published} policies published while {packets} packets of {FLOWS} flows passed: {lost} lost; \
-         ticks per packet {} quiet, {} swapping; p99.9 of a batch {:.0} quiet, {:.0} swapping",
-        before.show(0),
-        after.show(0),
+    let words = format!(
+        "{published} policies published while {packets} packets of {FLOWS} flows passed: {lost} lost; \
+         p99.9 of a batch {:.0} ticks quiet, {:.0} swapping (goal: at most twice)",
         p999(&mut quiet),
         p999(&mut swapping),
-    ))
+    );
+    Ok(Found { pairs, words })
 }
 
 /// Publishes one world and the other in turn; how often.
@@ -137,7 +165,7 @@ fn publish(
 }
 
 /// SYNs of flows that were never seen, one for each packet of an established flow, into a table that they fill many times.
-fn flood(_: usize) -> Result<String, Box<dyn Error>> {
+fn flood(_: usize) -> Result<Found, Failure> {
     const TABLE: usize = 1 << 16;
     const SYNS: u64 = 4 << 20;
     let mut node = Node::new(Shape { flows: TABLE, ..Shape::default() })?;
@@ -158,16 +186,17 @@ fn flood(_: usize) -> Result<String, Box<dyn Error>> {
     let lost = packets - (node.left().0 - before);
     let flows = node.flows()?;
     let kept = flows.iter().filter(|flow| flow.key().protocol() == protocol::UDP).count();
-    Ok(format!(
-        "flood: {SYNS} SYNs of new flows beside as many packets of {FLOWS} established ones, a table of {TABLE}: {lost} of \
+    let words = format!(
+        "{SYNS} SYNs of new flows beside as many packets of {FLOWS} established ones, a table of {TABLE}: {lost} of \
          all packets lost, {kept} of the established flows kept; {:.0} ticks per packet; {} KiB more resident than before",
         spent as f64 / packets as f64,
         more,
-    ))
+    );
+    Ok(Found { pairs: Vec::new(), words })
 }
 
 /// KiB of this process in memory.
-fn resident() -> Result<u64, Box<dyn Error>> {
+fn resident() -> Result<u64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next());
@@ -178,7 +207,7 @@ const PODS: u32 = 100_000;
 const CHANGES_PER_SECOND: u32 = 1000;
 
 /// Pods of other nodes that come and go in tables of 100,000, while packets pass.
-fn churn(rounds: usize) -> Result<String, Box<dyn Error>> {
+fn churn(rounds: usize) -> Result<Found, Failure> {
     let mut node = Node::new(Shape::default())?;
     let stream = established(&mut node, 100_000);
     let mut model = node.cluster.model.clone();
@@ -206,14 +235,13 @@ fn churn(rounds: usize) -> Result<String, Box<dyn Error>> {
     node.tables.version += 1;
     node.tables.image = Arc::clone(&image);
     node.publish()?;
-    let (mut quiet, mut churning) = (Vec::new(), Vec::new());
     let (changes, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-    let mut ratios = Vec::new();
+    let mut pairs = Vec::new();
     let mut batches = Vec::new();
     for _ in 0..rounds {
         batches.clear();
         let (count, spent) = load(&mut node, &stream, &mut batches);
-        quiet.push(spent as f64 / count as f64);
+        let beside = spent as f64 / count as f64;
         let stop = AtomicBool::new(false);
         let (count, spent) = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -238,18 +266,14 @@ fn churn(rounds: usize) -> Result<String, Box<dyn Error>> {
             stop.store(true, Ordering::Relaxed);
             passed
         });
-        churning.push(spent as f64 / count as f64);
-        ratios.extend(quiet.last().zip(churning.last()).map(|(quiet, churning)| churning / quiet));
+        pairs.push(Pair { beside, manx: spent as f64 / count as f64 });
     }
-    Ok(format!(
-        "churn: {} changes in place of {PODS} pods, {CHANGES_PER_SECOND} a second, {} refused; ticks per packet of 100,000 flows: \
-         {} quiet, {} churning; {} of quiet (goal <= 1.1)",
+    let words = format!(
+        "{} changes in place of {PODS} pods, {CHANGES_PER_SECOND} a second, {} refused",
         changes.into_inner(),
         refused.into_inner(),
-        summary(&quiet)?.show(0),
-        summary(&churning)?.show(0),
-        summary(&ratios)?.show(2),
-    ))
+    );
+    Ok(Found { pairs, words })
 }
 
 /// A pod goes, or comes back; whether the image could follow in place.

@@ -8,7 +8,7 @@ use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::parse::parse;
 use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
 
-use crate::stream::Stream;
+use super::stream::Stream;
 
 /// What a port still has to give, and what it was given.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use manx_dataplane::checksum;
 use manx_dataplane::wire::protocol;
 
-use crate::node::{CLIENT, NODE, Peers};
+use super::node::{CLIENT, NODE, Peers};
 
 /// Length of a packet without an outer header, from the IP header on.
 pub(crate) const LEN: usize = 64;

@@ -1,0 +1,151 @@
+//! One worker's pipeline over ports in memory, without system calls: what each packet costs.
+//!
+//! UDP packets of 64 bytes, IP header included, by tables that the real compiler and calculation have made, with all checks
+//! on: header checksums, source check, flow state and generations, counters of ports, rules and drops, hop limit, MTU.
+//! Cycles are those of the time-stamp counter, whose rate is constant, whatever the core's frequency is at the moment.
+//! What generator and sink cost is measured by runs without a decision between them, and taken off.
+
+mod beside;
+mod node;
+mod rows;
+mod station;
+mod stream;
+
+use std::time::{Duration, Instant};
+
+use manx_dataplane::sys::clock::{UNIT, ticks};
+
+use crate::cores::pin;
+use crate::error::Error;
+use crate::goal::Goal;
+use crate::report::Figure;
+use crate::run::{Listed, Run, Settings};
+use crate::statistics::{Pair, Summary};
+
+use beside::Beside;
+use rows::ROWS;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What a row is counted in.
+const PER_PACKET: &str = if UNIT.len() == 2 { "ns per packet" } else { "cycles per packet" };
+const HEAD: &str = "The pipeline in memory";
+const HEAD_BESIDE: &str = "The pipeline while something happens beside it";
+
+/// Its rows.
+pub fn rows(settings: &Settings) -> Vec<Listed> {
+    let rows = ROWS.iter().map(|row| (row.name, row.what, of_a_row(settings)));
+    let besides = beside::ALL.iter().map(|it| (it.name, it.what, of_a_beside(settings)));
+    let listed =
+        |(name, words, takes): (_, &str, _)| Listed { name, words: words.to_owned(), takes };
+    rows.chain(besides).map(listed).collect()
+}
+
+/// About how long a row takes: it is set up once, with all its flows; then a packet takes about half a microsecond.
+fn of_a_row(settings: &Settings) -> Duration {
+    Duration::from_millis(1000 + settings.rounds as u64 * settings.packets / 2_000)
+}
+
+/// The same of what happens beside it.
+fn of_a_beside(settings: &Settings) -> Duration {
+    Duration::from_secs(2 + settings.rounds as u64)
+}
+
+/// Measures what was chosen of them.
+pub fn measure(run: &mut Run) -> Result<(), Error> {
+    let core = run.settings.cores.receiver;
+    if !pin(core) {
+        run.report.remarks.push(format!("pipeline: cannot stay on core {core}"));
+    }
+    let mut empties = Vec::new();
+    for row in ROWS {
+        if !run.wants(row.name) {
+            continue;
+        }
+        run.progress.begin(&format!("{}: {}", row.name, row.what));
+        match rows::measure(row, run.settings.rounds, run.settings.packets) {
+            Ok(figures) => {
+                run.progress.step(
+                    format!("{}: {:.0}", row.name, figures.packet.median),
+                    of_a_row(&run.settings),
+                );
+                empties.push(figures.empty);
+                run.found(Figure {
+                    row: row.name,
+                    head: HEAD.to_owned(),
+                    what: row.what.to_owned(),
+                    unit: PER_PACKET,
+                    beside: None,
+                    manx: figures.packet,
+                    ratio: None,
+                    goal: Some(Goal::AtMost(row.goal.into())),
+                })?;
+            }
+            Err(error) => run.lacks(row.name, error.to_string(), true)?,
+        }
+    }
+    if let Some(empty) = Summary::of(&empties) {
+        run.report.remarks.push(format!(
+            "pipeline: on core {core}, {UNIT} at {:.2} GHz; {} {UNIT} a packet of generator and sink are taken off",
+            rate() / 1e9,
+            empty.show(),
+        ));
+    }
+    for beside in beside::ALL {
+        if !run.wants(beside.name) {
+            continue;
+        }
+        run.progress.begin(&format!("{}: {}", beside.name, beside.what));
+        match (beside.measure)(run.settings.rounds) {
+            Ok(found) => {
+                run.progress.step(format!("{}: done", beside.name), of_a_beside(&run.settings));
+                run.report.remarks.push(format!("{}: {}", beside.name, found.words));
+                if let Some(figure) = figure(beside, &found.pairs) {
+                    run.found(figure)?;
+                }
+            }
+            Err(error) => run.lacks(beside.name, error.to_string(), true)?,
+        }
+    }
+    Ok(())
+}
+
+/// Of what passes while something happens beside it, and while nothing does; nothing without pairs.
+fn figure(beside: &Beside, pairs: &[Pair]) -> Option<Figure> {
+    let column =
+        |value: fn(&Pair) -> f64| Summary::of(&pairs.iter().map(value).collect::<Vec<_>>());
+    Some(Figure {
+        row: beside.name,
+        head: HEAD_BESIDE.to_owned(),
+        what: beside.what.to_owned(),
+        unit: PER_PACKET,
+        beside: Some(column(|pair| pair.beside)?),
+        manx: column(|pair| pair.manx)?,
+        ratio: Some(column(Pair::ratio)?),
+        goal: beside.goal,
+    })
+}
+
+/// Passes packets of this row once and measures nothing: for a profiler that counts instructions.
+pub fn instructions(name: &str, packets: u64) -> Result<String, Error> {
+    let Some(row) = ROWS.iter().find(|row| row.name == name) else {
+        let known = ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+        return Err(Error::Failed(format!("found the row {name:?}, expected one of {known}")));
+    };
+    let passed = || {
+        let mut setup = row.set_up()?;
+        let warm = setup.node.counters.packets.read();
+        setup.cycles(packets)?;
+        Ok::<_, Failure>(format!("{warm} packets to set {name} up, and {packets} more"))
+    };
+    passed().map_err(|error| Error::Failed(error.to_string()))
+}
+
+/// Ticks a second.
+fn rate() -> f64 {
+    let (start, from) = (Instant::now(), ticks());
+    while start.elapsed().as_millis() < 50 {
+        std::hint::spin_loop();
+    }
+    ticks().wrapping_sub(from) as f64 / start.elapsed().as_secs_f64()
+}

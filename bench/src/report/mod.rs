@@ -1,0 +1,105 @@
+//! What a run found, and how it is told: as JSON for programs, as a table and as a chart for people.
+
+mod chart;
+mod table;
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::{Error, io};
+use crate::goal::Goal;
+use crate::machine::Machine;
+use crate::statistics::Summary;
+
+/// One figure of Manx, and what it is compared with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// What the row that it belongs to is called on the command line.
+    pub row: &'static str,
+    /// Under which head it is shown.
+    pub head: String,
+    /// What is measured.
+    pub what: String,
+    /// In what.
+    pub unit: &'static str,
+    /// What stands beside Manx, if something does.
+    pub beside: Option<Summary>,
+    /// Manx's.
+    pub manx: Summary,
+    /// Manx's over the other's, pair by pair.
+    pub ratio: Option<Summary>,
+    /// What is hoped for: of the ratio, or of Manx's figure if there is none.
+    pub goal: Option<Goal>,
+}
+
+impl Figure {
+    /// What the goal speaks of.
+    fn judged(&self) -> Summary {
+        self.ratio.unwrap_or(self.manx)
+    }
+
+    /// Whether the goal is met, by the median.
+    pub fn is_met(&self) -> Option<bool> {
+        self.goal.map(|goal| goal.is_met(self.judged().median))
+    }
+}
+
+/// A row that was asked for and has no figure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// What it is called on the command line.
+    pub row: &'static str,
+    /// Why, and what to do.
+    pub why: String,
+    /// Whether it was tried and failed; else this machine lacks something that it needs.
+    pub failed: bool,
+}
+
+/// Everything.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How.
+    pub conditions: Vec<String>,
+    /// In the order of measuring.
+    pub figures: Vec<Figure>,
+    /// What was not measured.
+    pub missing: Vec<Missing>,
+    /// What else was seen.
+    pub remarks: Vec<String>,
+}
+
+impl Report {
+    /// Nothing yet.
+    pub const fn new(machine: Machine, conditions: Vec<String>) -> Self {
+        Self { machine, conditions, figures: Vec::new(), missing: Vec::new(), remarks: Vec::new() }
+    }
+
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        table::markdown(self)
+    }
+
+    /// As an SVG picture.
+    pub fn svg(&self) -> String {
+        chart::svg(self)
+    }
+
+    /// Writes `results.json`, `results.md` and `results.svg` into a folder that is there, in place of what it held of these.
+    pub fn write(&self, folder: &Path) -> Result<(), Error> {
+        let json = serde_json::to_string_pretty(self)
+            .map_err(|error| io("the results are no JSON")(std::io::Error::other(error)))?;
+        let texts = [("json", json + "\n"), ("md", self.markdown()), ("svg", self.svg())];
+        for (form, text) in texts {
+            let path = folder.join(format!("results.{form}"));
+            fs::write(&path, text).map_err(io(format!("{} cannot be written", path.display())))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! The whole program, as a user starts it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// The cheapest row.
+const ROW: &str = "latency";
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_manx-bench"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Whether there are no namespaces here, which a run has said.
+fn skips(test: &str, stderr: &str) -> bool {
+    let refused = stderr.contains("no namespaces can be made here");
+    if refused {
+        let required = std::env::var_os("MANX_REQUIRE_NETNS").is_some_and(|value| value == "1");
+        assert!(!required, "{test} may not be skipped (MANX_REQUIRE_NETNS=1): {stderr}");
+        eprintln!("SKIPPED {test}: {stderr}");
+    }
+    refused
+}
+
+#[test]
+fn a_row_is_measured_and_written_as_json_table_and_chart() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("a/b");
+    let results_text = results.display().to_string();
+    let output = bench(&["--quick", "--only", ROW, "--rounds", "1", "--output", &results_text]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    if skips("a_row_is_measured_and_written_as_json_table_and_chart", &stderr) {
+        return;
+    }
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    let read = |name: &str| fs::read_to_string(results.join(name)).unwrap();
+    let report: Value = serde_json::from_str(&read("results.json")).unwrap();
+    let figures = report["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), 1, "{report:#}");
+    assert_eq!((&figures[0]["row"], &figures[0]["unit"]), (&ROW.into(), &"us".into()));
+    for side in ["beside", "manx", "ratio"] {
+        let median = figures[0][side]["median"].as_f64().unwrap();
+        assert!(median > 0.0, "{side} in {report:#}");
+    }
+    assert_eq!(report["missing"].as_array().unwrap().len(), 0, "{report:#}");
+    assert!(read("results.md").contains(&format!("| `{ROW}` |")), "{}", read("results.md"));
+    assert!(stdout.contains(&read("results.md")), "{stdout}");
+    assert!(read("results.svg").starts_with("<svg ") && read("results.svg").ends_with("</svg>\n"));
+}
+
+#[test]
+fn what_can_be_measured_is_listed_each_row_once() {
+    let output = bench(&["--list"]);
+    assert!(output.status.success());
+    let stdout = text(&output.stdout);
+    let rows: Vec<&str> = stdout
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len(), "{stdout}");
+    for row in [ROW, "bare-busy-p99", "ovs-stream", "dpdk-packets", "flows-1k", "cluster", "change"]
+    {
+        assert!(rows.contains(&row), "{row} in {stdout}");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_told_and_nothing_is_measured() {
+    for (arguments, told) in [
+        (&["--only", "latence"][..], "latency"),
+        (&["--rounds", "0"], "0 is not in 1.."),
+        (&["--seconds", "0"], "expected seconds from 0.05 to 3600"),
+        (&["--agent-core", "x"], "\"x\" is no core"),
+        (&["instructions", "nonsense"], "expected one of flows-1k"),
+        (&["nonsense"], "nonsense"),
+    ] {
+        let output = bench(arguments);
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(told), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: {}", text(&output.stdout));
+    }
+}
+
+/// The processes that a process has started, and theirs.
+fn offspring(of: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|text| text.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>())
+        .collect();
+    children.into_iter().flat_map(|id| [vec![id], offspring(id)].concat()).collect()
+}
+
+#[test]
+fn an_interrupt_leaves_no_process_and_no_file_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--only", ROW, "--seconds", "20", "--output", "."];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_manx-bench"))
+        .args(arguments)
+        .current_dir(folder.path())
+        .env("TMPDIR", folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let mut started = Vec::new();
+    while started.is_empty() && start.elapsed() < Duration::from_secs(30) {
+        if child.try_wait().unwrap().is_some() {
+            let stderr = text(&child.wait_with_output().unwrap().stderr);
+            let skipped = skips("an_interrupt_leaves_no_process_and_no_file_behind", &stderr);
+            assert!(skipped, "it ended by itself: {stderr}");
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+        started = offspring(child.id());
+    }
+    assert!(!started.is_empty(), "no agent was started");
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    child.wait().unwrap();
+    let alive = |id: &u32| {
+        let status = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // What nobody has waited for yet is dead all the same.
+        !status.is_empty() && !status.contains(") Z ")
+    };
+    let start = Instant::now();
+    while started.iter().any(alive) && start.elapsed() < Duration::from_secs(5) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!started.iter().any(alive), "{started:?} live on");
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().map(|it| it.path()).collect();
+    let results = |path: &Path| path.file_stem().is_some_and(|stem| stem == "results");
+    assert!(left.iter().all(|path| results(path)), "{left:?}");
+}

@@ -1,0 +1,51 @@
+//! `manx bench`: the program `manx-bench` that lies beside `manx`, as git's and cargo's further commands do: what measures is
+//! built of more than what works.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use clap::{Args, CommandFactory as _};
+
+use super::{Error, Manx, output};
+
+/// The program.
+const PROGRAM: &str = "manx-bench";
+
+/// What is handed on.
+#[derive(Debug, Clone, Args)]
+#[command(disable_help_flag = true)]
+pub struct Bench {
+    /// Rows to measure, how often, where to write the results: `manx bench --help` says it, once manx-bench is built
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    arguments: Vec<OsString>,
+}
+
+/// Becomes the program, with its arguments.
+pub fn run(bench: &Bench) -> Result<(), Error> {
+    let own = env::current_exe()
+        .map_err(|error| Error::Failed(format!("where manx lies is unknown: {error}")))?;
+    let program = own.with_file_name(PROGRAM);
+    let error = Command::new(&program).args(&bench.arguments).exec();
+    if error.kind() != io::ErrorKind::NotFound {
+        return Err(Error::Failed(format!("{} cannot be started: {error}", program.display())));
+    }
+    if bench.arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        let mut manx = Manx::command();
+        let help = manx.find_subcommand_mut("bench").map(clap::Command::render_long_help);
+        output::print(&help.map_or_else(String::new, |help| help.to_string()))?;
+        return output::print(&format!("\n{}\n", absent(&program)));
+    }
+    Err(Error::Environment(absent(&program)))
+}
+
+fn absent(program: &Path) -> String {
+    format!(
+        "{} is not there, which measures: build it in the source's folder, cargo build --release -p manx-bench, and put it \
+         beside manx",
+        program.display()
+    )
+}
