@@ -12,7 +12,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::classes::{Classifying, KindId};
 use crate::image::Identity;
@@ -34,7 +34,7 @@ type V4 = u64;
 impl Prefix for V4 {
     fn net(self) -> IpNet {
         let address = Ipv4Addr::from_bits((self >> 8) as u32);
-        ipnet::Ipv4Net::new(address, self as u8).unwrap_or_default().into()
+        Ipv4Net::new(address, self as u8).unwrap_or_default().into()
     }
 
     fn contains(self, other: Self) -> bool {
@@ -66,7 +66,7 @@ impl Prefix for V6 {
     }
 }
 
-fn v4(net: ipnet::Ipv4Net) -> V4 {
+fn v4(net: Ipv4Net) -> V4 {
     u64::from(net.addr().to_bits()) << 8 | u64::from(net.prefix_len())
 }
 
@@ -98,6 +98,14 @@ pub(crate) struct Holders {
     pub(crate) atom: Option<IpNet>,
     /// Nobody knows enough about it.
     pub(crate) unknown: bool,
+}
+
+/// At an IPv4 network a member's kind becomes another, comes or goes; without either an atom comes.
+#[derive(Debug)]
+pub(crate) struct Edit {
+    pub(crate) net: Ipv4Net,
+    pub(crate) was: Option<KindId>,
+    pub(crate) is: Option<KindId>,
 }
 
 /// What stands at each prefix at which something does, ascending.
@@ -158,7 +166,7 @@ impl Addresses {
     pub(crate) fn holders(&self, address: IpAddr, here: Option<&[KindId]>) -> Holders {
         match address {
             IpAddr::V4(address) => holders(&self.v4, here, |len| {
-                ipnet::Ipv4Net::new(address, len).ok().map(|net| v4(net.trunc()))
+                Ipv4Net::new(address, len).ok().map(|net| v4(net.trunc()))
             }),
             IpAddr::V6(address) => holders(&self.v6, here, |len| {
                 let net = ipnet::Ipv6Net::new(address, len).ok()?.trunc();
@@ -167,9 +175,65 @@ impl Addresses {
         }
     }
 
+    /// [`holders`](Self::holders) of all addresses of a network, but for those who have less than that.
+    pub(crate) fn holders_of(&self, net: Ipv4Net, here: Option<&[KindId]>) -> Holders {
+        holders(&self.v4, here, |len| {
+            let net = Ipv4Net::new(net.addr(), len).ok().filter(|_| len <= net.prefix_len());
+            net.map(|net| v4(net.trunc()))
+        })
+    }
+
+    /// How many things stand at IPv4 prefixes.
+    pub(crate) fn len(&self) -> usize {
+        self.v4.len()
+    }
+
+    /// The prefixes in a network at which something stands, ascending; some more than once.
+    pub(crate) fn prefixes_in(&self, net: Ipv4Net) -> impl Iterator<Item = Ipv4Net> + '_ {
+        let first = self.v4.partition_point(|(other, _)| *other < v4(net));
+        let all = self.v4[first..].iter().map(|(prefix, _)| *prefix);
+        let all = all.take_while(move |prefix| v4(net).contains(*prefix));
+        all.filter_map(|prefix| {
+            Ipv4Net::new(Ipv4Addr::from_bits((prefix >> 8) as u32), prefix as u8).ok()
+        })
+    }
+
+    /// Makes changes; `None` if what was is not there.
+    pub(crate) fn change(&mut self, edits: &[Edit]) -> Option<()> {
+        if edits.is_empty() {
+            return Some(());
+        }
+        // What goes before what comes.
+        let mut steps: Vec<((V4, Item), bool)> = Vec::new();
+        for Edit { net, was, is } in edits {
+            let prefix = v4(*net);
+            steps.extend(was.map(|was| ((prefix, Item::from(was)), false)));
+            steps.extend(is.map(|is| ((prefix, Item::from(is)), true)));
+            if was.is_none() && is.is_none() {
+                steps.push(((prefix, Item::ATOM), true));
+            }
+        }
+        steps.sort_unstable();
+        let mut all = Vec::with_capacity(self.v4.len() + steps.len());
+        let mut rest = self.v4.as_slice();
+        for (item, comes) in steps {
+            let (before, after) = rest.split_at(rest.partition_point(|other| *other < item));
+            all.extend_from_slice(before);
+            rest = after;
+            if comes {
+                all.push(item);
+            } else {
+                rest = rest.strip_prefix(&[item])?;
+            }
+        }
+        all.extend_from_slice(rest);
+        self.v4 = all;
+        Some(())
+    }
+
     /// The kinds of those who have an address alone, as many as they are.
     pub(crate) fn kinds_at(&self, address: Ipv4Addr) -> Vec<KindId> {
-        at(&self.v4, v4(ipnet::Ipv4Net::from(address))).filter_map(Item::kind).collect()
+        at(&self.v4, v4(Ipv4Net::from(address))).filter_map(Item::kind).collect()
     }
 }
 

@@ -28,6 +28,7 @@ use crate::pods::Pods;
 use crate::predicates::{AtomTruths, InUse, evaluate};
 use crate::resolve::{Kept, LocalName, Ordered, Resolved, resolve};
 use crate::rows::{Cells, Tables};
+use crate::touched::Touched;
 use crate::update::{PodChange, Standing};
 
 /// Bytes of rows and cells that an image may hold if nothing else is said.
@@ -49,6 +50,9 @@ pub struct Compiler {
 
 /// An image has room for this many identities to come, and an eighth of those that it has.
 pub(crate) const SPARE_IDENTITIES: usize = 256;
+
+/// And for so many classes, and as many as it has.
+const SPARE_CLASSES: usize = 1024;
 
 impl Default for Compiler {
     fn default() -> Self {
@@ -99,18 +103,22 @@ impl Compiler {
     /// model does not have get none.
     ///
     /// What the last image says of addresses is used again where nothing that it rests on has [changed](crate::model::Tracked): between
-    /// the two there may only be policies, tiers and failsafe ports, and changes that [`update`](Self::update) made; and of
-    /// what no policy had asked they may ask selectors alone.
+    /// the two there may only be policies, tiers, failsafe ports and network sets, and changes that [`update`](Self::update)
+    /// made; and of what no policy had asked they may ask selectors and CIDRs alone.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let marks = model.marks();
-        let standing = self.standing.take().filter(|it| it.marks == marks && it.local == *local);
+        let standing = self.standing.take();
+        let standing = standing.filter(|it| it.may_follow(&marks) && it.local == *local);
         let again = standing.and_then(|mut standing| {
+            let mut touched = Touched::default();
+            standing.follow_sets(model, &mut touched)?;
             let resolved = resolve(model, local, &mut standing.resolved, &mut self.ordered);
             let vocabulary = &standing.resolved.vocabulary;
             let peers = InUse::of_peers(&resolved, vocabulary);
             let asked = InUse::of_anybody(&resolved, vocabulary);
-            let from = standing.answer(&mut self.interner, model, &peers, &asked)?;
-            self.tables.add_classes(&from, &standing.peers.predicates);
+            standing.answer(&mut self.interner, model, &peers, &asked, &mut touched)?;
+            let new = standing.settle(&mut self.interner, model, touched)?;
+            self.tables.add_classes(&new, &standing.peers.predicates);
             Some((resolved, asked, standing))
         });
         let (resolved, asked, mut standing) = again.unwrap_or_else(|| {
@@ -185,6 +193,7 @@ impl Compiler {
             prefixes: &prefixes,
         };
         let pod_truths = ends.pods(local);
+        let most_classes = class_truths.len() * 2 + SPARE_CLASSES;
         self.used = identities as u32;
         let spare = SPARE_IDENTITIES + of_identity.len() / 8;
         of_identity.resize(of_identity.len() + spare, NO_CLASS);
@@ -200,7 +209,7 @@ impl Compiler {
                 first_identity: first,
                 classes: of_identity.into_iter().map(AtomicU32::new).collect(),
                 class_truths: class_truths.into(),
-                predicates,
+                predicates: Arc::new(predicates),
                 identities,
             }),
             kinds,
@@ -214,6 +223,8 @@ impl Compiler {
             pod_truths,
             moved: AHashMap::new(),
             by_label: None,
+            of_near: None,
+            most_classes,
             pods: Pods::default(),
         }
     }

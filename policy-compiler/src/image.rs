@@ -133,7 +133,7 @@ pub(crate) struct Peers {
     pub(crate) classes: Box<[AtomicU32]>,
     /// For each class the predicates that are true of it.
     pub(crate) class_truths: Box<[Truth]>,
-    pub(crate) predicates: Predicates,
+    pub(crate) predicates: Arc<Predicates>,
     /// How many identities some address has.
     pub(crate) identities: usize,
 }
@@ -146,7 +146,7 @@ impl Default for Peers {
             first_identity: 1,
             classes: Box::default(),
             class_truths: Box::default(),
-            predicates: Predicates::default(),
+            predicates: Arc::default(),
             identities: 0,
         }
     }

@@ -13,8 +13,8 @@
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
 //!    know who the ends are.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
-//!    [`update`] changes one in place where a pod comes or goes and nothing else; `answer` says what policies ask anew, in
-//!    what stands.
+//!    [`update`] changes one in place where a pod comes or goes and nothing else; in what stands `answer` says what policies
+//!    ask anew, and `sets` what network sets bring or take; `touched` says it of the addresses.
 //! 9. [`image`]: the tables and a safe lookup: address → identity → class; (chain, class) → row; row × packet → path, in
 //!    `lines` of the cache, or rule by rule (`linear`); [`batch`] looks up for many packets side by side; `changes` counts
 //!    what is stored in place.
@@ -61,7 +61,9 @@ pub mod resolve;
 mod row;
 mod rows;
 pub mod selector;
+mod sets;
 mod slots;
+mod touched;
 pub mod update;
 pub mod witness;
 

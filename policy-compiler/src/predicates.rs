@@ -264,6 +264,13 @@ impl AtomTruths {
         Self { by_net }
     }
 
+    /// From now on a net makes another predicate true; whether it was no prefix in use before.
+    pub(crate) fn add(&mut self, net: IpNet, predicate: PredicateId) -> bool {
+        let here = self.by_net.entry(net).or_default();
+        here.push(predicate);
+        here.len() == 1
+    }
+
     /// Every prefix in use.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNet> + '_ {
         self.by_net.keys().copied()

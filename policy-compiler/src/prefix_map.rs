@@ -93,6 +93,13 @@ impl PrefixMap {
         self.v4.set(address, value)
     }
 
+    /// Stores the value of every address of an IPv4 prefix, whatever they had; `false`, and nothing is changed, where there is
+    /// no room left or the value is none.
+    #[must_use]
+    pub fn set_net_v4(&mut self, net: ipnet::Ipv4Net, value: u32) -> bool {
+        self.v4.set_prefix(net.network().to_bits(), net.prefix_len(), value)
+    }
+
     /// Every address, in runs of one value: first, last and value of each, ascending, IPv4 first.
     pub fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
         let mut runs = self.v4.runs();

@@ -60,8 +60,12 @@ pub(crate) struct Standing {
     pub(crate) own: BTreeSet<IpAddr>,
     /// The kinds at addresses that have changed since, in the place of those in `addresses`.
     pub(crate) moved: AHashMap<Ipv4Addr, Vec<KindId>>,
-    /// Made when first needed.
+    /// What is asked of peers; made when first needed, as the next.
     pub(crate) by_label: Option<ByLabel>,
+    /// All that is asked of anybody.
+    pub(crate) of_near: Option<ByLabel>,
+    /// With more classes than these all is made anew: some may be nobody's any more.
+    pub(crate) most_classes: usize,
     pub(crate) pods: Pods,
 }
 
@@ -95,6 +99,11 @@ impl ByLabel {
             }
         }
         all
+    }
+
+    /// Adds a selector that is asked from now on.
+    pub(crate) fn add_selector(&mut self, selector: &Selector, id: PredicateId) {
+        self.add(Some(selector), Asked::Predicate(id));
     }
 
     fn add(&mut self, selector: Option<&Selector>, asked: Asked) {
@@ -146,12 +155,12 @@ impl Standing {
         }
         let (mut was, mut is) = (None, None);
         if let Some(pod) = after {
-            let truth = self.truth(image, &Member::pod(model, name, pod))?;
+            let truth = self.truth_of_peer(&Member::pod(model, name, pod))?;
             truth.iter().for_each(|it| self.counts[*it as usize] += 1);
             is = self.kinds.of(true, &truth);
         }
         if let Some(pod) = before {
-            let truth = self.truth(image, &Member::pod(model, name, pod))?;
+            let truth = self.truth_of_peer(&Member::pod(model, name, pod))?;
             for it in &truth {
                 let count = self.counts[*it as usize].checked_sub(1)?;
                 // A number that nobody gives the name any more: nobody asks for it in an image made now.
@@ -226,12 +235,12 @@ impl Standing {
     }
 
     /// What is true of a pod of another node; `None` if it gives an answer that the image does not know.
-    fn truth(&mut self, image: &Image, pod: &Member<'_>) -> Option<Truth> {
-        let Self { by_label, resolved, asked, .. } = self;
+    pub(crate) fn truth_of_peer(&mut self, pod: &Member<'_>) -> Option<Truth> {
+        let Self { by_label, resolved, asked, peers, .. } = self;
         let questions = &resolved.vocabulary.questions;
-        let by_label = by_label
-            .get_or_insert_with(|| ByLabel::of(&image.peers.predicates.all, questions, asked));
-        truth(by_label, &image.peers.predicates, questions, pod)
+        let by_label =
+            by_label.get_or_insert_with(|| ByLabel::of(&peers.predicates.all, questions, asked));
+        truth(by_label, &peers.predicates, questions, pod)
     }
 }
 

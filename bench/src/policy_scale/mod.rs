@@ -8,12 +8,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use manx_policy_compiler::batch::Asked;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{Identity, Image, PathId};
 use manx_policy_compiler::model::{
-    Action, Direction, Model, ObjectName, Order, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
-    Transport,
+    Action, Direction, Model, NetworkSet, ObjectName, Order, PolicyKind, PolicyName, PortMatch,
+    Protocol, Rule, Transport,
 };
 use manx_policy_compiler::prove::prove;
 use manx_policy_compiler::reference::{Packet, Reference};
@@ -34,6 +35,9 @@ const LOOKUPS_OF_A_RUN: u32 = 10_000;
 /// Packets judged side by side.
 const BATCH: usize = 64;
 const REFERENCES: usize = 50;
+
+/// That one more network set is in the tables.
+const SET_GOAL_MS: Option<f64> = Some(5.0);
 
 /// A row: a shape, and what is hoped for of it.
 struct Row {
@@ -160,6 +164,8 @@ fn of_one(run: &mut Run, row: &'static Row) -> Result<(), Error> {
     sheet.put(changed, "ms", &in_units(&ports, 1e3), row.changed[0])?;
     let anew = "the same, asking what nobody had asked";
     sheet.put(anew, "ms", &in_units(&asks, 1e3), row.changed[1])?;
+    let sets = "one more network set comes, changes or goes";
+    sheet.put(sets, "ms", &in_units(&set_changes(&shape, rounds), 1e3), SET_GOAL_MS)?;
     let (times, refused) = churn(&shape, changes);
     let comes = "a pod elsewhere comes or goes";
     sheet.put(comes, "us", &in_units(&times, 1e6), Some(POD_GOAL_US))?;
@@ -260,6 +266,39 @@ fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2] {
         }
     }
     [ports, peers]
+}
+
+/// How long it takes that one more network set comes, which a rule asks for if it asks for the first, changes and goes; nothing
+/// of a shape without sets.
+fn set_changes(shape: &Shape, rounds: usize) -> Vec<Duration> {
+    let mut model = shape.model.clone();
+    let Some(labels) = model.network_sets.values().next().map(|set| set.labels.clone()) else {
+        return Vec::new();
+    };
+    let mut compiler = Compiler::new();
+    let mut image = compiler.compile(&model, &shape.local);
+    let name = ObjectName::new("", "one-more");
+    let set = |index: usize| {
+        let address = |at| Ipv4Addr::from_bits(0x0b00_0000 | shuffled(at, 1 << 24) as u32);
+        let addresses = (0..5).map(|at| IpAddr::V4(address((index * 5 + at) as u32)));
+        let nets = addresses.map(IpNet::from).collect();
+        Arc::new(NetworkSet { labels: labels.clone(), nets })
+    };
+    let mut times = Vec::new();
+    for round in 0..rounds {
+        for set in [Some(set(round * 2)), Some(set(round * 2 + 1)), None] {
+            match set {
+                Some(set) => model.network_sets.insert(name.clone(), set),
+                None => model.network_sets.remove(&name),
+            };
+            let start = Instant::now();
+            let next = compiler.compile(&model, &shape.local);
+            times.push(start.elapsed());
+            image = next;
+        }
+    }
+    std::hint::black_box(image);
+    times
 }
 
 /// The multiplier of a permutation of all 32-bit numbers: a cheap shuffle.

@@ -1,7 +1,6 @@
 //! Maps that tell which of their entries may have changed.
 
-use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -11,14 +10,22 @@ use super::Mark;
 /// So many changes are remembered; who missed more looks at everything.
 const MOST: usize = 128;
 
-/// A map with a [`Mark`], as [`Tracked`](super::Tracked) values have, that besides remembers the keys of its last changes: who
-/// knew the map at a mark is told where it may differ now. What is changed through [`DerefMut`] may differ anywhere.
+/// A map with a [`Mark`], as [`Tracked`](super::Tracked) values have, that besides remembers its last changes: who
+/// knew the map at a mark is told where it may differ now, and what was there. What is changed through [`DerefMut`] may differ anywhere.
 #[derive(Debug, Clone)]
 pub struct Journal<K, V> {
     map: BTreeMap<K, V>,
     mark: Mark,
-    /// The last changes in order, each with the mark before it.
-    changes: Vec<(Mark, K)>,
+    /// The last changes in order.
+    changes: Vec<Change<K, V>>,
+}
+
+#[derive(Debug, Clone)]
+struct Change<K, V> {
+    /// The map's before it.
+    mark: Mark,
+    key: K,
+    before: Option<V>,
 }
 
 impl<K, V> Default for Journal<K, V> {
@@ -27,7 +34,7 @@ impl<K, V> Default for Journal<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V> Journal<K, V> {
+impl<K: Ord + Clone, V: Clone> Journal<K, V> {
     /// As the map's.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.note(&key);
@@ -35,13 +42,9 @@ impl<K: Ord + Clone, V> Journal<K, V> {
     }
 
     /// As the map's.
-    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-    {
-        let (key, value) = self.map.remove_entry(key)?;
-        self.note(&key);
-        Some(value)
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.note(key);
+        self.map.remove(key)
     }
 
     /// As the map's.
@@ -50,6 +53,7 @@ impl<K: Ord + Clone, V> Journal<K, V> {
         self.map.get_mut(key)
     }
 
+    /// What is at a key is about to change.
     fn note(&mut self, key: &K) {
         // A mark that nobody else has need not change, but those before it may still be known.
         let is_known = Arc::get_mut(&mut self.mark.0).is_none();
@@ -59,8 +63,9 @@ impl<K: Ord + Clone, V> Journal<K, V> {
         if self.changes.len() == MOST {
             self.changes.drain(..MOST / 2);
         }
-        let before = if is_known { mem::take(&mut self.mark) } else { Mark::default() };
-        self.changes.push((before, key.clone()));
+        let mark = if is_known { mem::take(&mut self.mark) } else { Mark::default() };
+        let before = self.map.get(key).cloned();
+        self.changes.push(Change { mark, key: key.clone(), before });
     }
 }
 
@@ -70,13 +75,17 @@ impl<K: Ord, V> Journal<K, V> {
         self.mark.clone()
     }
 
-    /// The keys at which it may differ from what it was at a mark; `None`: at any.
-    pub(crate) fn since(&self, mark: &Mark) -> Option<BTreeSet<&K>> {
+    /// The keys at which it may differ from what it was at a mark, and what was there; `None`: at any.
+    pub(crate) fn since(&self, mark: &Mark) -> Option<BTreeMap<&K, Option<&V>>> {
         if *mark == self.mark {
-            return Some(BTreeSet::new());
+            return Some(BTreeMap::new());
         }
-        let at = self.changes.iter().position(|(before, _)| before == mark)?;
-        Some(self.changes[at..].iter().map(|(_, key)| key).collect())
+        let at = self.changes.iter().position(|change| change.mark == *mark)?;
+        let mut since = BTreeMap::new();
+        for Change { key, before, .. } in &self.changes[at..] {
+            since.entry(key).or_insert(before.as_ref());
+        }
+        Some(since)
     }
 }
 
@@ -129,20 +138,25 @@ mod tests {
         one.insert(2, 2);
         assert!(one.changes.is_empty(), "nobody knew it");
         let first = one.mark();
-        assert_eq!(one.since(&first), Some(BTreeSet::new()));
+        let told = |journal: &Journal<u8, u8>, mark: &Mark| -> Option<Vec<(u8, Option<u8>)>> {
+            let since = journal.since(mark)?;
+            Some(since.into_iter().map(|(key, before)| (*key, before.copied())).collect())
+        };
+        assert_eq!(told(&one, &first), Some(Vec::new()));
         one.insert(3, 3);
         one.insert(4, 4);
         let second = one.mark();
         let mut other = one.clone();
         one.remove(&4);
         assert_eq!(one.remove(&9), None);
-        other.get_mut(&2);
-        assert_eq!(one.since(&first), Some(BTreeSet::from([&3, &4])));
-        assert_eq!(one.since(&second), Some(BTreeSet::from([&4])));
-        assert_eq!(other.since(&second), Some(BTreeSet::from([&2])));
-        assert_eq!(one.since(&other.mark()), None, "they went different ways");
+        *other.get_mut(&2).unwrap() = 5;
+        other.insert(2, 6);
+        assert_eq!(told(&one, &first), Some(vec![(3, None), (4, None), (9, None)]));
+        assert_eq!(told(&one, &second), Some(vec![(4, Some(4)), (9, None)]));
+        assert_eq!(told(&other, &second), Some(vec![(2, Some(2))]));
+        assert_eq!(told(&one, &other.mark()), None, "they went different ways");
         other.clear();
-        assert_eq!(other.since(&first), None);
+        assert_eq!(told(&other, &first), None);
     }
 
     #[test]
@@ -150,9 +164,9 @@ mod tests {
         let mut one: Journal<usize, ()> = Journal::default();
         let mark = one.mark();
         for key in 0..=MOST {
-            assert_eq!(one.since(&mark).map(|keys| keys.len()), Some(key));
+            assert_eq!(one.since(&mark).map(|since| since.len()), Some(key));
             one.insert(key, ());
         }
-        assert_eq!(one.since(&mark), None);
+        assert!(one.since(&mark).is_none());
     }
 }

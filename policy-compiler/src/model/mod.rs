@@ -108,6 +108,8 @@ static NONE: Labels = Labels::new();
 impl Model {
     /// Where among the [marks](Self::marks) the endpoints' is.
     pub(crate) const ENDPOINTS: usize = 2;
+    /// And the network sets'.
+    pub(crate) const NETWORK_SETS: usize = 4;
 
     /// The marks of all that says who has which address and what selectors see of him.
     pub(crate) fn marks(&self) -> [Mark; 8] {

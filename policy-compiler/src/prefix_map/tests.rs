@@ -136,6 +136,24 @@ proptest! {
     }
 
     #[test]
+    fn a_prefix_that_is_set_has_its_value_everywhere(
+        entries in prop::collection::vec((net(), 1u32..50), 0..40),
+        stores in prop::collection::vec((net(), 1u32..50), 0..20),
+    ) {
+        let mut map = PrefixMap::build(0, entries.iter().copied());
+        let mut after = entries.clone();
+        for (net, value) in stores {
+            let IpNet::V4(v4) = net else { continue };
+            prop_assert!(map.set_net_v4(v4, value));
+            after.retain(|(other, _)| !net.contains(other));
+            after.push((net.trunc(), value));
+        }
+        for address in witnesses(&after).into_iter().chain(witnesses(&entries)) {
+            prop_assert_eq!(map.lookup(address), naive(0, &after, address), "{}", address);
+        }
+    }
+
+    #[test]
     fn runs_are_all_addresses_with_their_values(
         entries in prop::collection::vec((net(), 1u32..4), 0..30),
     ) {

@@ -305,6 +305,38 @@ impl Trie {
         true
     }
 
+    /// Stores the value of every address of a prefix, cut to its length; `false`, and nothing is changed, where no line is left
+    /// or that is no value.
+    pub(super) fn set_prefix(&mut self, address: u32, length: u8, value: u32) -> bool {
+        if value > MAX_VALUE || length > 32 {
+            return false;
+        }
+        let at = (address >> 16) as usize;
+        if length <= 16 {
+            let all = self.root.get_mut(at..).and_then(|it| it.get_mut(..1 << (16 - length)));
+            return all.map(|all| all.iter_mut().for_each(|it| *it.get_mut() = value)).is_some();
+        }
+        let Some(root) = self.root.get(at).map(|cell| cell.load(Ordering::Relaxed)) else {
+            return false;
+        };
+        let page = if root & BLOCK == 0 { self.write_page(&[root; 256]) } else { Some(root) };
+        let Some(page) = page else { return false };
+        let middle = address >> 8 & 0xff;
+        let (range, value) = if length <= 24 {
+            (middle..middle + (1 << (24 - length)), value)
+        } else {
+            let mut third = self.cells(address);
+            third[(address & 0xff) as usize..][..1 << (32 - length)].fill(value);
+            let Some(block) = self.write(&third) else { return false };
+            (middle..middle + 1, block)
+        };
+        for middle in range {
+            let Some(cell) = self.page_cell(page, middle) else { return false };
+            cell.store(value, Ordering::Release);
+        }
+        self.root.get(at).inspect(|cell| cell.store(page, Ordering::Release)).is_some()
+    }
+
     /// The values of the /24 of an address.
     fn cells(&self, address: u32) -> [u32; 256] {
         let mut cells = [0; 256];

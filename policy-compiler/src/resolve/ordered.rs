@@ -137,7 +137,7 @@ impl Ordered {
     fn differences(&self, model: &Model) -> (Vec<PolicyName>, Vec<(PolicyName, Arc<Policy>)>) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         if let Some(names) = self.mark.as_ref().and_then(|mark| model.policies.since(mark)) {
-            for name in names {
+            for name in names.into_keys() {
                 let (was, is) = (self.known.get(name), model.policies.get(name));
                 if was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is)) {
                     continue;

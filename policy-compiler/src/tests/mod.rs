@@ -6,4 +6,5 @@ mod generate;
 mod laws;
 mod mutations;
 mod semantics;
+mod sets;
 mod updates;

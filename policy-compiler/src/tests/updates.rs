@@ -21,22 +21,22 @@ use crate::resolve::{List, LocalName};
 use crate::update::PodChange;
 
 /// A compiler with the image that it keeps up to date.
-struct Kept {
-    compiler: Compiler,
-    image: Image,
-    model: Model,
-    local: BTreeSet<LocalName>,
+pub(super) struct Kept {
+    pub(super) compiler: Compiler,
+    pub(super) image: Image,
+    pub(super) model: Model,
+    pub(super) local: BTreeSet<LocalName>,
 }
 
 impl Kept {
-    fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
+    pub(super) fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
         let mut compiler = Compiler::new();
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }
     }
 
     /// Puts a pod into the model, or takes it out; whether the image could follow in place.
-    fn pod(&mut self, name: &ObjectName, pod: Option<&Endpoint>) -> bool {
+    pub(super) fn pod(&mut self, name: &ObjectName, pod: Option<&Endpoint>) -> bool {
         let before = self.model.endpoints.get(name).cloned();
         match pod {
             Some(pod) => self.model.endpoints.insert(name.clone(), Arc::new(pod.clone())),
@@ -51,7 +51,7 @@ impl Kept {
     }
 
     /// Puts a policy into the model, or takes it out; whether what the image says of addresses was used again.
-    fn policy(&mut self, name: &PolicyName, policy: Option<Policy>) -> bool {
+    pub(super) fn policy(&mut self, name: &PolicyName, policy: Option<Policy>) -> bool {
         match policy {
             Some(policy) => self.model.policies.insert(name.clone(), Arc::new(policy)),
             None => self.model.policies.remove(name),
@@ -62,7 +62,7 @@ impl Kept {
     }
 
     #[track_caller]
-    fn is_as_from_nothing(&self) {
+    pub(super) fn is_as_from_nothing(&self) {
         let fresh = Compiler::new().compile(&self.model, &self.local);
         assert_eq!(self.image.canonical_hash(), fresh.canonical_hash(), "{:#?}", self.model);
         for name in &self.local {
@@ -175,7 +175,7 @@ impl Kept {
         self.lists().iter().any(|list| before.iter().any(|other| Arc::ptr_eq(list, other)))
     }
 
-    fn lists(&self) -> Vec<Arc<List>> {
+    pub(super) fn lists(&self) -> Vec<Arc<List>> {
         self.image.chains.iter().map(|chain| Arc::clone(&chain.list)).collect()
     }
 }
@@ -196,8 +196,7 @@ fn a_policy_that_asks_for_another_label_leaves_others_alone() {
     assert!(kept.pod(&name("shop/web2"), Some(&pod("app=web kind=set", "10.0.1.9"))));
     kept.is_as_from_nothing();
     for selector in ["kind == 'set' && has(app)", "!has(app)"] {
-        let expected = selector != "!has(app)";
-        assert_eq!(kept.asks(from(selector)), expected, "{selector}: a wider set matches");
+        assert!(kept.asks(from(selector)), "{selector}");
     }
 }
 
@@ -322,7 +321,7 @@ fn what_changed_behind_the_compilers_back_is_made_anew() {
 }
 
 /// A local pod that takes web's packets, and pods elsewhere.
-fn cluster() -> Kept {
+pub(super) fn cluster() -> Kept {
     let cluster = Cluster::new()
         .namespace("shop", "")
         .pod("shop/db", "app=db", "10.0.0.1")
@@ -341,13 +340,13 @@ fn cluster() -> Kept {
     Kept::of(cluster.model, BTreeSet::from([name("shop/db")]))
 }
 
-fn set(text: &str, nets: &str) -> NetworkSet {
+pub(super) fn set(text: &str, nets: &str) -> NetworkSet {
     let net = |net: &str| net.parse().unwrap_or_else(|_| IpNet::from(ip(net)));
     let nets = nets.split_whitespace().map(net).collect();
     NetworkSet { labels: labels(text), nets }
 }
 
-fn pod(text: &str, addresses: &str) -> Endpoint {
+pub(super) fn pod(text: &str, addresses: &str) -> Endpoint {
     let addresses = addresses.split_whitespace().map(ip).collect();
     Endpoint { labels: labels(text), addresses, ..Endpoint::default() }
 }

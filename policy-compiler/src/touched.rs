@@ -1,0 +1,252 @@
+//! The addresses of which something else is true than in the last image, and what is said of them now.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use crate::changes::Changes;
+use crate::classes::NewClass;
+use crate::compile::SPARE_IDENTITIES;
+use crate::identity::{Interner, Key};
+use crate::image::{Identity, NO_CLASS, Peers};
+use crate::members::Member;
+use crate::model::{Family, Model};
+use crate::predicates::{InUse, Predicates, Truth};
+use crate::prefix_map::PrefixMap;
+use crate::update::{ByLabel, Standing, truth};
+
+/// So many addresses and networks in a network that is touched are looked at one by one, and a sixteenth of all.
+const MOST: usize = 1024;
+
+/// See the module. IPv4 alone: what is said of IPv6 addresses is made anew with all the rest.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    pub(crate) hosts: BTreeSet<Ipv4Addr>,
+    /// Every address in these.
+    pub(crate) nets: BTreeSet<Ipv4Net>,
+    /// What is asked of addresses, where that is more than in the last image.
+    pub(crate) predicates: Option<Predicates>,
+}
+
+impl Touched {
+    fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.nets.is_empty() && self.predicates.is_none()
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        let IpAddr::V4(address) = address else { return false };
+        self.hosts.contains(&address) || self.nets.iter().any(|net| net.contains(&address))
+    }
+
+    /// The networks that no other holds.
+    fn outermost(&self) -> Vec<Ipv4Net> {
+        let mut outermost: Vec<Ipv4Net> = Vec::new();
+        // A network sorts before those in it.
+        for net in &self.nets {
+            if !outermost.last().is_some_and(|last| last.contains(net)) {
+                outermost.push(*net);
+            }
+        }
+        outermost
+    }
+}
+
+/// What the next image says of addresses, as it is being made.
+struct Draft {
+    before: Arc<Peers>,
+    prefixes: PrefixMap,
+    truths: Vec<Truth>,
+    /// By identity.
+    classes: Vec<u32>,
+    identities: usize,
+    new: Vec<NewClass>,
+}
+
+impl Draft {
+    fn of(before: &Arc<Peers>) -> Self {
+        let class = |class: &AtomicU32| class.load(Ordering::Relaxed);
+        Self {
+            before: Arc::clone(before),
+            prefixes: before.prefixes.clone(),
+            truths: before.class_truths.to_vec(),
+            classes: before.classes.iter().map(class).collect(),
+            identities: before.identities,
+            new: Vec::new(),
+        }
+    }
+
+    /// The class that an address has in the image before.
+    fn class_before(&self, address: Ipv4Addr) -> Option<u32> {
+        let identity = self.before.prefixes.lookup_v4(address.to_bits());
+        let at = identity.checked_sub(self.before.first_identity)? as usize;
+        let class = self.before.classes.get(at)?.load(Ordering::Relaxed);
+        ((class as usize) < self.before.class_truths.len()).then_some(class)
+    }
+
+    /// Adds a class, which an address is of that was of another.
+    fn add_class(&mut self, truth: &Truth, address: Ipv4Addr) -> u32 {
+        let from = self.class_before(address);
+        let other = from.and_then(|it| self.truths.get(it as usize)).map_or(&[][..], |it| it);
+        let only = |one: &[u32], other: &[u32]| -> Vec<u32> {
+            one.iter().copied().filter(|it| other.binary_search(it).is_err()).collect()
+        };
+        let differs = [only(truth, other), only(other, truth)].concat();
+        self.new.push(NewClass { from, differs });
+        self.truths.push(truth.clone());
+        self.truths.len() as u32 - 1
+    }
+
+    /// Stores that an identity is of a class; `None` where that cannot be.
+    fn classify(&mut self, identity: Identity, class: u32) -> Option<()> {
+        let at = identity.0.checked_sub(self.before.first_identity)? as usize;
+        if self.classes.len() <= at + SPARE_IDENTITIES / 2 {
+            self.classes.resize(at + SPARE_IDENTITIES + at / 8, NO_CLASS);
+        }
+        if std::mem::replace(&mut self.classes[at], class) == NO_CLASS {
+            self.identities += 1;
+        }
+        Some(())
+    }
+}
+
+impl Standing {
+    /// Says of touched addresses what is true now, and the local pods among them what is true of themselves; the classes
+    /// that this takes. `None` where all is to be made anew, and then this is not to be used any more.
+    pub(crate) fn settle(
+        &mut self,
+        interner: &mut Interner,
+        model: &Model,
+        mut touched: Touched,
+    ) -> Option<Vec<NewClass>> {
+        if touched.is_empty() {
+            return Some(Vec::new());
+        }
+        let mut draft = Draft::of(&self.peers);
+        let outermost = touched.outermost();
+        for net in &outermost {
+            for part in self.parts(*net)? {
+                let identity = self.identify(interner, &mut draft, part)?;
+                if !draft.prefixes.set_net_v4(part, identity.0) {
+                    return None;
+                }
+            }
+        }
+        for host in &touched.hosts {
+            if outermost.iter().any(|net| net.contains(host)) {
+                continue;
+            }
+            let identity = self.identify(interner, &mut draft, Ipv4Net::from(*host))?;
+            if !draft.prefixes.set_v4(host.to_bits(), identity.0) {
+                return None;
+            }
+        }
+        if draft.truths.len() > self.most_classes {
+            return None;
+        }
+        let Draft { before, prefixes, truths, classes, identities, new } = draft;
+        let predicates = touched.predicates.take().map(Arc::new);
+        self.peers = Arc::new(Peers {
+            prefixes,
+            changes: Changes::default(),
+            first_identity: before.first_identity,
+            classes: classes.into_iter().map(AtomicU32::new).collect(),
+            class_truths: truths.into(),
+            predicates: predicates.unwrap_or_else(|| Arc::clone(&before.predicates)),
+            identities,
+        });
+        self.follow_local(model, &touched)?;
+        Some(new)
+    }
+
+    /// A network and all prefixes in it at which something stands, outer before inner; `None`: too many.
+    fn parts(&self, net: Ipv4Net) -> Option<BTreeSet<Ipv4Net>> {
+        let most = MOST + self.addresses.len() / 16;
+        let mut parts = BTreeSet::from([net]);
+        for part in self.addresses.prefixes_in(net).take(most + 1) {
+            parts.insert(part);
+        }
+        let moved = self.moved.keys().filter(|host| net.contains(*host));
+        parts.extend(moved.map(|host| Ipv4Net::from(*host)));
+        (parts.len() <= most).then_some(parts)
+    }
+
+    /// The identity of a prefix, but for what stands in it.
+    fn identify(
+        &mut self,
+        interner: &mut Interner,
+        draft: &mut Draft,
+        net: Ipv4Net,
+    ) -> Option<Identity> {
+        let moved = self.moved.get(&net.addr()).filter(|_| net.prefix_len() == 32);
+        let holders = self.addresses.holders_of(net, moved.map(Vec::as_slice));
+        if holders.unknown {
+            return Some(Identity::UNKNOWN);
+        }
+        let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
+        let [truth, around] = self.kinds.truth(&holders.kinds, &atom);
+        let class = if let Some(class) = self.class_of.get(&truth) {
+            *class
+        } else {
+            let class = draft.add_class(&truth, net.addr());
+            self.class_of.insert(truth.clone(), class);
+            class
+        };
+        let identity = interner.identity(Key::of([&truth, &around], &self.said));
+        if identity == Identity::UNKNOWN {
+            return None;
+        }
+        draft.classify(identity, class)?;
+        Some(identity)
+    }
+
+    /// What is true of the local pods themselves.
+    fn follow_local(&mut self, model: &Model, touched: &Touched) -> Option<()> {
+        let names: Vec<_> = self.pod_truths.keys().cloned().collect();
+        for name in names {
+            let pod = model.endpoints.get(&name)?;
+            if !pod.addresses.iter().any(|address| touched.contains(*address)) {
+                continue;
+            }
+            let own = self.truth_of_near(&Member::pod(model, &name, pod))?;
+            let mut truths = Vec::with_capacity(pod.addresses.len());
+            for address in &pod.addresses {
+                let identity = Identity(self.peers.prefixes.lookup(*address));
+                if identity == Identity::UNKNOWN {
+                    continue;
+                }
+                let moved = match address {
+                    IpAddr::V4(v4) => self.moved.get(v4).map(Vec::as_slice),
+                    IpAddr::V6(_) => None,
+                };
+                let holders = self.addresses.holders(*address, moved);
+                let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
+                let truth = self.kinds.local_truth(&own, &holders.kinds, &atom);
+                truths.push((Family::of(*address), identity, truth));
+            }
+            self.pod_truths.insert(name, truths);
+        }
+        Some(())
+    }
+
+    /// What is true of a member of whom all is asked that is asked of anybody: a local endpoint, or one that is no endpoint.
+    pub(crate) fn truth_of_near(&mut self, member: &Member<'_>) -> Option<Truth> {
+        let index = self.of_near.get_or_insert_with(|| {
+            let (all, answers) = (&self.peers.predicates.all, &self.peers.predicates.answers);
+            let everything =
+                InUse { predicates: vec![true; all.len()], questions: vec![true; answers.len()] };
+            ByLabel::of(all, &self.resolved.vocabulary.questions, &everything)
+        });
+        truth(index, &self.peers.predicates, &self.resolved.vocabulary.questions, member)
+    }
+}
+
+/// A network as one of the model's members or rules has it, if it is IPv4.
+pub(crate) fn v4(net: IpNet) -> Option<Ipv4Net> {
+    match net {
+        IpNet::V4(net) => Some(net.trunc()),
+        IpNet::V6(_) => None,
+    }
+}
