@@ -1,6 +1,6 @@
 //! One object that comes, goes or changes, in a cluster that was imported before.
 //!
-//! A pod, a policy and a service's endpoints are imported by the functions that import all of them; what these read beside
+//! A pod, a policy, a network set and a service's endpoints are imported by the functions that import all of them; what these read beside
 //! the object (the namespaces, and what of the cluster is not valid) stays as it was, or the whole cluster is imported anew.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub enum Effect {
         /// What it is, if it is one.
         after: Option<Arc<Endpoint>>,
     },
-    /// A policy came, went or changed, or the endpoints of a service that one names.
+    /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
     Policy,
 }
 
@@ -58,6 +58,7 @@ impl Cluster {
             Kind::Pod => self.follow_pod(contents, key, state),
             Kind::Service => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.follow_slice(contents, key, [before, state])),
+            Kind::NetworkSet | Kind::GlobalNetworkSet => self.follow_set(contents, key, state),
             kind if kind.enforced_policy() || kind.staged() => {
                 self.follow_policy(contents, key, now)
             }
@@ -123,6 +124,40 @@ impl Cluster {
             None => self.model.endpoints.remove(&name),
         };
         Effect::Pod { name, before, after }
+    }
+
+    /// One that is in an invalid namespace makes policies doubtful.
+    fn follow_set(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        state: Option<&State>,
+    ) -> Option<Effect> {
+        if key.kind == Kind::NetworkSet {
+            let (kind, name) = (Kind::Namespace, key.namespace.clone());
+            let own = ObjectKey { kind, namespace: String::new(), name };
+            let own = contents.objects.get(&own).map(|stored| &stored.state);
+            if matches!(own, Some(State::Invalid(_))) {
+                return None;
+            }
+        }
+        let name = ObjectName::new(&key.namespace, &key.name);
+        let after = match state {
+            Some(State::Valid(object)) => match &**object {
+                Object::NetworkSet(set) => Some(Arc::new(member::network_set(set))),
+                _ => return None,
+            },
+            _ => None,
+        };
+        let sets = &mut self.model.network_sets;
+        if sets.get(&name) == after.as_ref() {
+            return Some(Effect::Nothing);
+        }
+        match after {
+            Some(set) => sets.insert(name, set),
+            None => sets.remove(&name),
+        };
+        Some(Effect::Policy)
     }
 
     fn follow_policy(

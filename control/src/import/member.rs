@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    Endpoint, Failsafe, HostEndpoint, Interface, Model, NamedPort, ObjectName, Protocol,
-    ServiceEndpoints,
+    Endpoint, Failsafe, HostEndpoint, Interface, Model, NamedPort, NetworkSet, ObjectName,
+    Protocol, ServiceEndpoints,
 };
 
 use crate::manifest::object::{self, ObjectKey, Phase, calico};
@@ -77,6 +77,11 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
         profiles: wire.profiles.clone(),
         broken: false,
     }
+}
+
+/// The network set.
+pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
+    NetworkSet { labels: wire.labels.clone(), nets: wire.nets.iter().copied().collect() }
 }
 
 /// Adds the endpoints that a slice has for its service.

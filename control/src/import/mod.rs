@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    DefaultAction, HostEndpoint, Labels, Model, NetworkSet, ObjectName, Order, Policy, PolicyKind,
-    PolicyName, Protocol, Tier,
+    DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyKind, PolicyName,
+    Protocol, Tier,
 };
 
 use self::calico::Context;
@@ -146,9 +146,7 @@ impl Cluster {
             }
             Object::EndpointSlice(slice) => member::add_slice(&mut self.model, key, slice),
             Object::NetworkSet(set) => {
-                let nets = set.nets.iter().copied().collect();
-                let set = NetworkSet { labels: set.labels.clone(), nets };
-                self.model.network_sets.insert(name, Arc::new(set));
+                self.model.network_sets.insert(name, Arc::new(member::network_set(set)));
             }
             Object::HostEndpoint(host) => {
                 let host = Arc::new(member::host_endpoint(host));

@@ -77,6 +77,22 @@ const OBJECTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "set",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [10.1.0.0/30, 192.0.2.0/24]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: other}}, spec: {nets: [192.0.2.0/24]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [10.0.0.0/8, 192.0.2.0/28]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [x]}}",
+        ],
+    ),
+    (
+        "global-set",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: s, labels: {kind: set}}, spec: {nets: [10.2.0.1/32]}}",
+            "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: s, labels: {kind: set}}, spec: {nets: [10.2.0.0/24, 'fd00::/64']}}",
+        ],
+    ),
+    (
         "namespace-a",
         &[
             "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: x}}}",
@@ -99,14 +115,6 @@ const OBJECTS: &[(&str, &[&str])] = &[
             "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 1}}",
             "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 2, defaultAction: Pass}}",
             "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: x}}",
-        ],
-    ),
-    (
-        "set",
-        &[
-            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [10.1.0.0/30, 192.0.2.0/24]}}",
-            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: other}}, spec: {nets: [192.0.2.0/24]}}",
-            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [x]}}",
         ],
     ),
     (
@@ -160,7 +168,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-const BY_THEMSELVES: usize = 8;
+const BY_THEMSELVES: usize = 10;
 
 /// Pods, the first of which is this node's.
 const PODS: [(&str, &str); 6] =
@@ -342,6 +350,9 @@ fn an_object_takes_as_much_as_rests_on_it() {
     assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), FollowUp::Nothing(0));
     assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), FollowUp::Tables);
     assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), FollowUp::Nothing(0));
+    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), FollowUp::Tables);
+    assert_eq!(left(&[("namespace-a", 2), ("global", 0)], ("set", 0)), FollowUp::Import);
+    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 3)), FollowUp::Import);
     // Its namespace begins with it.
     assert_eq!(left(&[], ("twice", 0)), FollowUp::Import);
 }
