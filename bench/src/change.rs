@@ -10,7 +10,7 @@ use manx::import::{Cluster, import_for};
 use manx::interfaces::Interfaces;
 use manx::manifest;
 use manx::manifest::object::{Kind, ObjectKey};
-use manx::store::{Changes, Contents, Store, Stored};
+use manx::store::{Changes, Contents, STANDS, Store, Stored};
 use manx::topology::{Topology, topology};
 use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
 use manx_policy_compiler::model::ObjectName;
@@ -259,6 +259,9 @@ fn measured(pods_changed: usize) -> Result<(Vec<Figure>, Vec<String>), Failure> 
     figures.extend(figure("a policy changes", "us", &followed));
     figures.extend(figure("the tables after it", "ms", &made));
 
+    // What was written a moment before it was read is read once more: by the next look at the directory, not by each change.
+    std::thread::sleep(STANDS);
+    store.refresh();
     let path = directory.path().join("ns-7.yaml");
     let temporary = directory.path().join(".ns-7.yaml");
     std::fs::write(&temporary, namespace(7).replace("app: app-3,", "app: app-4,"))?;

@@ -289,8 +289,11 @@ fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
     Ok((file, metadata))
 }
 
-/// The file's text; `None` if it still has the `known` stamp.
+/// The file's text; `None` if it still has the `known` stamp, which is seen without opening it.
 fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
+    if known.is_some() && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::of(&it))) {
+        return Ok(None);
+    }
     let (file, metadata) = open(path)?;
     let stamp = Stamp::of(&metadata);
     if known == Some(stamp) {
@@ -313,9 +316,12 @@ pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let manifest = is_manifest(Path::new(&name));
+        if !is_manifest(Path::new(&name)) || name.starts_with('.') {
+            continue;
+        }
         // A link to a file is a file; one to nowhere is reported when it is opened.
-        if manifest && !name.starts_with('.') && !entry.path().is_dir() {
+        let kind = entry.file_type();
+        if kind.is_ok_and(|kind| kind.is_file()) || !entry.path().is_dir() {
             names.insert(name);
         }
     }
