@@ -168,8 +168,31 @@ fn an_agent_that_cannot_start_says_what_was_found_and_what_to_do() {
         "{no_uplink}"
     );
     let no_core = node("n2", "DIR/good", "DIR/s", &["--uplink", "lo", "--pin", "1023"]);
-    let expected = "2 manx: the worker cannot be pinned to core 1023: this process may use ";
+    let expected = "2 manx: a worker cannot be pinned to core 1023: this process may use ";
     assert!(no_core.starts_with(expected), "{no_core}");
+    let workers =
+        |extra: &[&str]| node("n2", "DIR/good", "DIR/s", &[&["--uplink", "lo"], extra].concat());
+    let of_workers = [
+        (
+            workers(&["--workers", "1", "--pin", "0,1"]),
+            "2 manx: --pin names 2 cores for 1 workers: name at most one for each",
+        ),
+        (
+            workers(&["--pin", "0,0"]),
+            "2 manx: --pin names core 0 twice: expected a core of its own for each worker",
+        ),
+        (
+            workers(&["--workers", "256"]),
+            "2 error: invalid value '256' for '--workers <N>': expected 1 to 255",
+        ),
+        (
+            workers(&["--workers", "0"]),
+            "2 error: invalid value '0' for '--workers <N>': expected 1 to 255",
+        ),
+    ];
+    for (told, expected) in of_workers {
+        assert!(told.starts_with(expected), "{told}");
+    }
 }
 
 #[test]

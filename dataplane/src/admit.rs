@@ -55,14 +55,14 @@ pub(crate) fn handed_over(
     peer: Option<(Ipv4Addr, Encapsulation)>,
 ) -> Result<Entrance, DropReason> {
     match (entrance(tables, role)?, peer) {
-        (Some(entrance), _) => Ok(entrance),
+        (Some(entrance), None) => Ok(entrance),
         (None, Some((remote, encapsulation))) => tables
             .peers
             .tunnel(remote, encapsulation)
             .map(Entrance::Tunnel)
             .ok_or(DropReason::UnknownTunnelPeer),
         (None, None) if role == Role::Uplink => Ok(Entrance::Uplink),
-        (None, None) => Err(DropReason::UnknownTunnelPeer),
+        (Some(_), Some(_)) | (None, None) => Err(DropReason::UnknownTunnelPeer),
     }
 }
 

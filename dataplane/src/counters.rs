@@ -68,6 +68,8 @@ pub struct WorkerCounters {
     pub busy_cycles: Counter,
     /// Packets of other workers' flows that were handed over to them.
     pub handed_over: Counter,
+    /// Packets that were handed over to it of a port that it does not have, or not any more: dropped.
+    pub portless: Counter,
     /// Flows in the table now.
     pub flows: Counter,
     /// Live flows evicted to make room; expired ones are nobody's loss.

@@ -1,8 +1,8 @@
 //! Packets that one worker has read and another is to decide, because the flow is his.
 //!
 //! Each worker has a mailbox of fixed size. A packet takes its buffer along; whoever takes it out gives the sender an empty one for
-//! it, so that nobody runs dry. A mailbox that is full refuses: then its worker is behind, and the packet is dropped by the one
-//! who read it.
+//! it, so that buffers stay where they are needed. Where a mailbox is full, or the sender has few buffers left, its worker is behind,
+//! and the packet is dropped by the one who read it.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -18,11 +18,8 @@ use crate::packet::{Packet, Pool};
 use crate::parse::Parsed;
 use crate::tables::PortId;
 
-/// Packets that a mailbox holds.
-const CAPACITY: usize = 1024;
-
-/// A packet on the way to the worker that has its flow, and what is known of it. Nothing of that rests on tables: the two workers
-/// may judge by different ones.
+/// A packet on the way to the worker that has its flow, and what is known of it. Nothing of that is an index into tables: the two
+/// workers may judge by different ones.
 pub(crate) struct HandedOver {
     pub(crate) packet: Packet,
     pub(crate) parsed: Parsed,
@@ -53,12 +50,12 @@ pub(crate) struct Colleagues {
 }
 
 impl Colleagues {
-    /// Of each of `workers` workers, in the order of their numbers.
-    pub(crate) fn of(workers: usize) -> Vec<Self> {
+    /// Of each of `workers` workers, in the order of their numbers, each of which has `buffers` (at least one).
+    pub(crate) fn of(workers: usize, buffers: usize) -> Vec<Self> {
         let mailbox = |_| Mailbox {
-            packets: ArrayQueue::new(CAPACITY),
-            // All that may lie in the mailboxes of the others.
-            returned: ArrayQueue::new(CAPACITY * workers),
+            packets: ArrayQueue::new(buffers.max(1)),
+            // All that it can have given away.
+            returned: ArrayQueue::new(buffers.max(1)),
             sleeps: AtomicBool::new(false),
             waker: OnceLock::new(),
         };
@@ -136,6 +133,11 @@ impl Colleagues {
         Some(packet)
     }
 
+    /// How many packets wait for this worker.
+    pub(crate) fn waiting(&self) -> usize {
+        self.mailbox(self.own).map_or(0, |own| own.packets.len())
+    }
+
     /// Takes back buffers for those that went away.
     pub(crate) fn reclaim(&self, pool: &mut Pool) {
         let Some(own) = self.mailbox(self.own) else { return };
@@ -172,6 +174,8 @@ impl Colleagues {
 mod tests {
     use super::*;
 
+    const BUFFERS: usize = 8;
+
     fn handed_over(pool: &mut Pool, mark: u8) -> HandedOver {
         HandedOver {
             packet: pool.take_filled(&[mark]).unwrap(),
@@ -186,10 +190,10 @@ mod tests {
 
     #[test]
     fn packets_come_in_order_and_nobody_runs_dry() {
-        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2)).ok().unwrap();
+        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2, BUFFERS)).ok().unwrap();
         assert_eq!((one.next(), other.next()), ((WorkerId(1), 1), (WorkerId(0), 1)));
         let (mut ours, mut theirs) = (Pool::new(4), Pool::new(4));
-        for round in 0..CAPACITY {
+        for round in 0..100 {
             for mark in 0..4 {
                 let packet = handed_over(&mut ours, mark);
                 assert!(one.hand_over(WorkerId(1), packet).is_none());
@@ -208,9 +212,9 @@ mod tests {
 
     #[test]
     fn without_a_buffer_to_give_nothing_is_taken_and_a_full_mailbox_refuses() {
-        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2)).ok().unwrap();
-        let mut ours = Pool::new(CAPACITY + 1);
-        for _ in 0..CAPACITY {
+        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2, BUFFERS)).ok().unwrap();
+        let mut ours = Pool::new(BUFFERS + 1);
+        for _ in 0..BUFFERS {
             assert!(one.hand_over(WorkerId(1), handed_over(&mut ours, 7)).is_none());
         }
         let back = one.hand_over(WorkerId(1), handed_over(&mut ours, 8)).unwrap();
@@ -221,7 +225,7 @@ mod tests {
 
     #[test]
     fn who_has_something_to_do_does_not_sleep_and_who_sleeps_is_woken() {
-        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2)).ok().unwrap();
+        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2, BUFFERS)).ok().unwrap();
         let mut pool = Pool::new(4);
         let mut poll = mio::Poll::new().unwrap();
         let mut events = mio::Events::with_capacity(4);

@@ -20,7 +20,8 @@
 //! 9. `admit`, `handover`, [`pipeline`]: a batch through 5 to 8, the fates carried out and counted ([`counters`]), packets of
 //!    other workers' flows handed over.
 //! 10. [`worker`], [`poller`]: the turn loop over ready ports, and the commands and [`report`]s by which control speaks
-//!     with it. A worker shares nothing that it changes but its counters, and with other workers of its node whose flow is whose.
+//!     with it. A worker shares nothing that it changes but its counters, and with other workers of its node whose flow
+//!     is whose and mailboxes.
 //!
 //! Every packet is forwarded, or dropped for one [`DropReason`](fate::DropReason); what is unknown, unparsed or missing
 //! is dropped. Established flows cost no allocation, no lock and no system call but their ports' own.

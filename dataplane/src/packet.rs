@@ -235,6 +235,11 @@ impl Pool {
         }
     }
 
+    /// Whether less than a quarter of the buffers is here: then none is to be given away.
+    pub fn is_low(&self) -> bool {
+        self.available() <= self.limit / 4
+    }
+
     /// How many packets can still be taken.
     pub fn available(&self) -> usize {
         self.free.len() + (self.limit - self.made)

@@ -82,7 +82,7 @@ struct Item {
     /// How many packets a wire would carry for it; 0: nobody can read it.
     segments: u64,
     /// How many workers have had it before.
-    handed_over: u8,
+    times: u8,
     decision: Decision,
 }
 
@@ -93,7 +93,7 @@ impl Item {
         entrance: Entrance::Uplink,
         name: Name::NOTHING,
         segments: 1,
-        handed_over: 0,
+        times: 0,
         decision: Decision::NOTHING,
     };
 }
@@ -201,8 +201,7 @@ impl Pipeline {
         match admit::handed_over(context.tables, arrival.role, peer) {
             Ok(entrance) => {
                 self.memory.flows.prefetch(name.hash);
-                let handed_over = times;
-                let item = Item { parsed, entrance, name, segments, handed_over, ..Item::NOTHING };
+                let item = Item { parsed, entrance, name, segments, times, ..Item::NOTHING };
                 self.items.truncate(batch.len());
                 self.items.push(item);
                 batch.push(packet);
@@ -268,7 +267,7 @@ impl Pipeline {
         let places = batch.iter_mut().zip(&mut self.items).zip(&self.entrances);
         for ((packet, item), entrance) in places {
             item.entrance = *entrance;
-            item.handed_over = 0;
+            item.times = 0;
             item.segments = match admit::read(packet, &mut item.parsed) {
                 Ok(()) => packet.segments(item.parsed.header_len as usize),
                 Err(reason) => {
@@ -315,7 +314,7 @@ impl Pipeline {
     #[inline(never)]
     fn decide(&mut self, tables: &Tables, batch: &[Packet], now: u32) {
         for (item, packet) in self.items.iter_mut().zip(batch) {
-            let Item { parsed, entrance, name, segments, handed_over, .. } = item;
+            let Item { parsed, entrance, name, segments, times, .. } = item;
             let header_len = parsed.header_len as usize;
             let unit = packet
                 .offload
@@ -327,7 +326,7 @@ impl Pipeline {
                 entrance: *entrance,
                 unit,
                 segments: *segments,
-                handed_over: *handed_over,
+                times: *times,
             };
             item.decision = decide::decide(tables, &mut self.memory, &subject, name, now);
         }
@@ -370,8 +369,7 @@ impl Pipeline {
                     (answer, 0, back)
                 }
                 Fate::HandOver(to) => {
-                    handed_over += 1;
-                    hand_over(context, arrival, packet, item, to);
+                    handed_over += u64::from(hand_over(context, arrival, packet, item, to));
                     continue;
                 }
             };
@@ -442,7 +440,7 @@ impl Pipeline {
     }
 }
 
-/// Puts a packet into the mailbox of the worker whose it is.
+/// Puts a packet into the mailbox of the worker whose it is, or drops it. Whether it went.
 #[inline(never)]
 fn hand_over(
     context: &mut Context<'_>,
@@ -450,7 +448,7 @@ fn hand_over(
     packet: Packet,
     item: &Item,
     to: WorkerId,
-) {
+) -> bool {
     let peer = match item.entrance {
         Entrance::Tunnel(index) => context.tables.tunnel(index),
         Entrance::Endpoint(_) | Entrance::Host | Entrance::Node | Entrance::Uplink => None,
@@ -462,18 +460,18 @@ fn hand_over(
         segments: item.segments,
         port: arrival.port,
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
-        times: item.handed_over.saturating_add(1),
+        times: item.times.saturating_add(1),
     };
-    // Workers that had handed over all their buffers could not take anything any more.
-    let refused = if context.pool.available() > 0 {
-        context.colleagues.hand_over(to, handed_over)
-    } else {
+    // A worker that had handed over all its buffers could neither read nor take anything.
+    let refused = if context.pool.is_low() {
         Some(handed_over.packet)
+    } else {
+        context.colleagues.hand_over(to, handed_over)
     };
-    if let Some(refused) = refused {
-        arrival.counters.dropped(DropReason::HandOverFull).add(item.segments);
-        context.pool.put(refused);
-    }
+    let Some(refused) = refused else { return true };
+    arrival.counters.dropped(DropReason::HandOverFull).add(item.segments);
+    context.pool.put(refused);
+    false
 }
 
 /// Counts a packet that got no further than here.

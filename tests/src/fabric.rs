@@ -133,7 +133,8 @@ impl Node {
             let worker = Worker::new(settings, share, receiver, sender.clone(), counters).unwrap();
             ((worker, commands), shown)
         };
-        let (workers, counters) = Share::among(workers(), sizes).into_iter().map(of_each).unzip();
+        let (workers, counters) =
+            Share::among(workers(), sizes).unwrap().into_iter().map(of_each).unzip();
         let mut node = Self {
             wires: BTreeMap::new(),
             counters,

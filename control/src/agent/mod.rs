@@ -39,7 +39,7 @@ use crate::store::{self, Store, Watcher};
 use crate::topology::{self, TopologyError};
 use crate::{ipam, netns};
 
-/// How often the worker's reports are read and its life is checked.
+/// How often the workers' reports are read and their life is checked.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What an agent is told at its start.

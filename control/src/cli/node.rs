@@ -79,6 +79,12 @@ impl Node {
                 self.pin.len()
             )));
         }
+        let twice = self.pin.iter().enumerate().find(|(at, core)| self.pin[..*at].contains(core));
+        if let Some((_, core)) = twice {
+            return Err(Error::Invalid(format!(
+                "--pin names core {core} twice: expected a core of its own for each worker"
+            )));
+        }
         let pinned = self.pin.iter().copied().map(Some);
         Ok(pinned.chain(std::iter::repeat(None)).take(workers).collect())
     }

@@ -84,7 +84,7 @@ pub struct Subject<'a> {
     /// How many packets it stands for.
     pub segments: u64,
     /// How many workers have had it before.
-    pub handed_over: u8,
+    pub times: u8,
 }
 
 impl Subject<'_> {
@@ -274,14 +274,17 @@ fn settle_others(
         }
         // The first fragment's decision holds its source check: the key names the entrance too. It stands only while the
         // tables do: it names endpoints by an index that others may give to somebody else.
-        Fragment::Later { .. } => memory
-            .fragments
-            .find(subject.parsed, entrance, tables.version, now)
-            .unwrap_or_else(|| match memory.next {
+        Fragment::Later { .. } => {
+            match (
+                memory.fragments.find(subject.parsed, entrance, tables.version, now),
+                memory.next,
+            ) {
+                (Some(Some(settled)), _) => settled,
                 // The first one may have been another worker's.
-                (next, others) if subject.handed_over < others => Settled::handed_over(next),
-                _ => Settled::refused(DropReason::FragmentWithoutFirst),
-            }),
+                (None, (next, others)) if subject.times < others => Settled::handed_over(next),
+                (Some(None) | None, _) => Settled::refused(DropReason::FragmentWithoutFirst),
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Laws of the flow table.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -177,6 +178,35 @@ proptest! {
         prop_assert_eq!(there.destination(one), (destination, destination_port));
         let table = table(1);
         prop_assert_eq!(table.hash(&there), table.hash(&back));
+    }
+
+    /// A shard is this worker's exactly while a flow of it is here, whatever makes room, expires or is replaced.
+    #[test]
+    fn shards_are_owned_by_the_flows_that_are_there(
+        capacity in 1usize..40,
+        steps in prop::collection::vec((0u32..60, 0u8..4, 0u32..30), 1..200),
+    ) {
+        let shards = Arc::new(Shards::new(8).unwrap());
+        let own = WorkerId(3);
+        let mut table = FlowTable::shared(capacity, Arc::clone(&shards), own).unwrap();
+        let mut now = 0;
+        for (n, action, wait) in steps {
+            now += wait;
+            if action == 0 {
+                let _ = table.age(table.buckets(), now);
+            } else {
+                let entry = if action == 1 { open(n, TCP, TcpFlags::SYN, now) } else { established(n, now) };
+                let hash = table.hash(entry.key());
+                prop_assert_eq!(table.claim(hash), None);
+                let _ = table.insert(hash, entry, now);
+            }
+            for n in 0..60 {
+                let hash = table.hash(&key_of(n));
+                let here = table.iter().any(|it| std::ptr::eq(shards.shard(table.hash(it.key())), shards.shard(hash)));
+                prop_assert_eq!(shards.owner(hash), here.then_some(own));
+                prop_assert_eq!(table.elsewhere(hash), None);
+            }
+        }
     }
 
     /// Against a plain map: what the table says it evicted is the only difference, and len, iter and lookup agree.

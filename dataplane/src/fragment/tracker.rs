@@ -69,11 +69,19 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
     }
 
-    /// What was decided of a later fragment's first one; `None`: nothing that stands, or it is no later fragment.
-    pub fn find(&mut self, parsed: &Parsed, origin: u32, version: u64, now: u32) -> Option<T> {
+    /// What was decided of a later fragment's first one; of several that were decided differently: `Some(None)`. `None`: there is
+    /// none that stands, or it is no later fragment.
+    pub fn find(
+        &mut self,
+        parsed: &Parsed,
+        origin: u32,
+        version: u64,
+        now: u32,
+    ) -> Option<Option<T>> {
         let Fragment::Later { id, .. } = parsed.fragment else { return None };
         let key = Key::new(parsed, id, origin, version);
-        self.bucket(&key).iter().flatten().find(|entry| entry.stands(&key, now))?.decision
+        let known = self.bucket(&key).iter().flatten().find(|entry| entry.stands(&key, now))?;
+        Some(known.decision)
     }
 
     fn bucket(&mut self, key: &Key) -> &mut [Option<Entry<T>>; WAYS] {
@@ -136,13 +144,13 @@ mod tests {
         let mut tracker = FragmentTracker::new(16);
         assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 100), None, "none came");
         tracker.remember(&part(1, 7, 0), 0, 1, 'a', 100);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 100), Some('a'));
-        assert_eq!(tracker.find(&part(1, 7, 4), 0, 1, 129), Some('a'));
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 100), Some(Some('a')));
+        assert_eq!(tracker.find(&part(1, 7, 4), 0, 1, 129), Some(Some('a')));
         assert_eq!(tracker.find(&part(1, 7, 4), 0, 1, 130), None);
         tracker.remember(&part(1, 7, 0), 0, 1, 'b', 130);
         assert_eq!(
             tracker.find(&part(1, 7, 4), 0, 1, 131),
-            Some('b'),
+            Some(Some('b')),
             "what expired is no contradiction"
         );
     }
@@ -171,7 +179,7 @@ mod tests {
         let first = part6(60, 0);
         assert_eq!(first.protocol, 17, "behind destination options");
         tracker.remember(&first, 0, 1, 'a', 0);
-        assert_eq!(tracker.find(&part6(60, 4), 0, 1, 0), Some('a'));
+        assert_eq!(tracker.find(&part6(60, 4), 0, 1, 0), Some(Some('a')));
     }
 
     #[test]
@@ -179,13 +187,21 @@ mod tests {
         let mut tracker = FragmentTracker::new(16);
         tracker.remember(&part(1, 7, 0), 0, 1, 'a', 0);
         tracker.remember(&part(1, 7, 0), 0, 1, 'a', 1);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 2), Some('a'), "a duplicate changes nothing");
+        assert_eq!(
+            tracker.find(&part(1, 7, 2), 0, 1, 2),
+            Some(Some('a')),
+            "a duplicate changes nothing"
+        );
         tracker.remember(&part(1, 7, 0), 0, 1, 'b', 10);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 10), None);
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 10), Some(None));
         tracker.remember(&part(1, 7, 0), 0, 1, 'b', 20);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 49), None, "saying it again does not help");
+        assert_eq!(
+            tracker.find(&part(1, 7, 2), 0, 1, 49),
+            Some(None),
+            "saying it again does not help"
+        );
         tracker.remember(&part(1, 7, 0), 0, 1, 'b', 50);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 50), Some('b'));
+        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 50), Some(Some('b')));
     }
 
     proptest! {
@@ -198,8 +214,8 @@ mod tests {
                 let now = now as u32 / 8;
                 if first {
                     tracker.remember(&part(source, id, 0), 0, 1, (source, id), now);
-                    prop_assert_eq!(tracker.find(&part(source, id, 2), 0, 1, now), Some((source, id)), "the newest is kept");
-                } else if let Some(found) = tracker.find(&part(source, id, 2), 0, 1, now) {
+                    prop_assert_eq!(tracker.find(&part(source, id, 2), 0, 1, now), Some(Some((source, id))), "the newest is kept");
+                } else if let Some(Some(found)) = tracker.find(&part(source, id, 2), 0, 1, now) {
                     prop_assert_eq!(found, (source, id));
                 }
             }

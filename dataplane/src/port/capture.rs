@@ -49,7 +49,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// The copies, in order. Disconnected when the capture is gone.
+    /// The copies, in order as far as one copier made them. Disconnected when the capture is gone.
     pub fn copies(&self) -> &Receiver<Captured> {
         &self.copies
     }

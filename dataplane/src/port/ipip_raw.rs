@@ -30,6 +30,7 @@ const BUFFER: i32 = 8 << 20;
 #[derive(Debug)]
 pub struct IpipRaw {
     datagrams: Datagrams,
+    reception: Reception,
 }
 
 impl IpipRaw {
@@ -46,7 +47,7 @@ impl IpipRaw {
         // The tunnel's MTU is configured; what strangers say about the path is not to change it.
         socket::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         socket::enlarge_buffers(fd, BUFFER)?;
-        Ok(Self::new(owned))
+        Ok(Self::new(owned, reception))
     }
 
     /// Takes over a socket that an [`IpipRaw`] gave away.
@@ -61,11 +62,11 @@ impl IpipRaw {
                 "the descriptor is not a raw socket of protocol 4",
             ));
         }
-        Ok(Self::new(fd))
+        Ok(Self::new(fd, Reception::All))
     }
 
-    fn new(fd: OwnedFd) -> Self {
-        Self { datagrams: Datagrams::new(fd, HeadLen { receive: 0, transmit: 0 }) }
+    fn new(fd: OwnedFd, reception: Reception) -> Self {
+        Self { datagrams: Datagrams::new(fd, HeadLen { receive: 0, transmit: 0 }), reception }
     }
 }
 
@@ -83,6 +84,10 @@ impl PacketIo for IpipRaw {
         into: &mut Vec<Packet>,
         limit: usize,
     ) -> io::Result<Received> {
+        // Something may have come before its filter was in place.
+        if self.reception == Reception::Quiet {
+            return Ok(Received { drained: true, ..Received::default() });
+        }
         self.datagrams.receive(pool, into, limit, |_, packet, _| {
             match packet_len(ethertype::IPV4, packet.bytes()) {
                 Some(len) => {

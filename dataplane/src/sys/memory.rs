@@ -1,21 +1,25 @@
 //! Memory that costs nothing until touched, and prefetching.
 
 use std::io;
+use std::mem::needs_drop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU16;
 
 use crate::flow::{Bucket, FlowEntry, Link};
 
 /// A value that all-zero bytes make, and that needs no drop.
 ///
 /// # Safety
-/// Every field accepts zero: integers, `bool`, enums with a variant of discriminant 0, and structures of these.
-pub unsafe trait Zeroed: Copy + Send + 'static {}
+/// Every field accepts zero: integers, atomic ones too, `bool`, enums with a variant of discriminant 0, and structures of these.
+pub unsafe trait Zeroed: Send + 'static {}
 
 // SAFETY: integers only.
 unsafe impl Zeroed for Bucket {}
 // SAFETY: integers only.
 unsafe impl Zeroed for Link {}
+// SAFETY: an integer.
+unsafe impl Zeroed for AtomicU16 {}
 // SAFETY: integers, and the enums `FlowState`, `Verdict`, `Standing` and `Orientation`, each with a discriminant 0.
 unsafe impl Zeroed for FlowEntry {}
 
@@ -27,6 +31,8 @@ pub struct ZeroedPages<T: Zeroed> {
 
 // SAFETY: it owns its pages alone, and `T` is `Send`.
 unsafe impl<T: Zeroed> Send for ZeroedPages<T> {}
+// SAFETY: a shared reference to it gives shared references to its values, and nothing else.
+unsafe impl<T: Zeroed + Sync> Sync for ZeroedPages<T> {}
 
 impl<T: Zeroed> ZeroedPages<T> {
     /// `len` zeroed values. Errors: no address space, or a length whose bytes overflow (`OutOfMemory`).
@@ -34,7 +40,7 @@ impl<T: Zeroed> ZeroedPages<T> {
     /// Huge pages are declined: entries lie scattered, and a table in huge pages would take all its memory for a few
     /// flows.
     pub fn new(len: usize) -> io::Result<Self> {
-        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
         if len == 0 {
             return Ok(Self { first: NonNull::dangling(), len });
         }

@@ -1,5 +1,5 @@
 //! A worker: one core, its queue of every port, its flows. It shares nothing that it changes but its counters, and with the other
-//! workers of its node whose flow is whose ([`Shards`]).
+//! workers of its node whose flow is whose ([`Shards`]) and the mailboxes by which they hand packets over.
 //!
 //! A turn takes a batch from each hot port, decides every packet and sends what was queued; the tables are looked at once
 //! a batch, so a batch boundary is where new tables take effect. A worker that finds nothing for a while sleeps in epoll.
@@ -70,14 +70,15 @@ pub struct Share {
 
 impl Share {
     /// Of each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in their order. `sizes` are what each may remember.
-    pub fn among(workers: usize, sizes: Sizes) -> Vec<Self> {
+    /// Errors: no address space.
+    pub fn among(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
         let workers = workers.clamp(1, MAX_WORKERS);
         if workers == 1 {
-            return vec![Self::nothing()];
+            return Ok(vec![Self::nothing()]);
         }
-        let shards = Arc::new(Shards::new(sizes.flows * workers));
+        let shards = Arc::new(Shards::new(sizes.flows * workers)?);
         let share = |colleagues| Self { colleagues, shards: Some(Arc::clone(&shards)) };
-        Colleagues::of(workers).into_iter().map(share).collect()
+        Ok(Colleagues::of(workers, sizes.buffers).into_iter().map(share).collect())
     }
 
     /// Of a worker that is alone: nothing.
@@ -207,10 +208,10 @@ impl Worker {
     pub fn turn(&mut self, now: Duration) -> usize {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(ASK_EVERY) && !self.hot.is_empty() {
+        if self.turns.is_multiple_of(ASK_EVERY) {
             self.ask(Duration::ZERO);
         }
-        let mut found = self.take_over(now);
+        let mut found = self.take_over(now, TAKEN_OVER);
         let mut at = 0;
         while at < self.hot.len() {
             let (packets, stays_hot) = self.serve(self.hot[at], now);
@@ -233,17 +234,18 @@ impl Worker {
         found
     }
 
-    /// Decides what other workers have handed over, or some of it if it is much. Returns how many packets it was.
-    fn take_over(&mut self, now: Duration) -> usize {
+    /// Decides up to `limit` packets that other workers have handed over. Returns how many they were.
+    fn take_over(&mut self, now: Duration, limit: usize) -> usize {
         self.colleagues.reclaim(&mut self.pool);
         let mut found = 0;
         let mut next = self.colleagues.take(&mut self.pool);
         while let Some(first) = next.take() {
             let id = first.port;
-            // The port has gone: so have its packets.
             let Some(slot) = self.ports.slot(id) else {
+                self.counters.portless.add(first.segments);
                 self.pool.put(first.packet);
-                next = self.colleagues.take(&mut self.pool);
+                found += 1;
+                next = if found < limit { self.colleagues.take(&mut self.pool) } else { None };
                 continue;
             };
             let counters = Arc::clone(&slot.counters);
@@ -261,7 +263,7 @@ impl Worker {
             while let Some(packet) = taken.take() {
                 self.pipeline.take_over(&mut context, &mut self.batch, &arrival, packet);
                 found += 1;
-                next = if found < TAKEN_OVER { self.colleagues.take(context.pool) } else { None };
+                next = if found < limit { self.colleagues.take(context.pool) } else { None };
                 if self.batch.len() < BATCH && next.as_ref().is_some_and(|it| it.port == id) {
                     taken = next.take();
                 }
@@ -336,7 +338,7 @@ impl Worker {
             return;
         }
         // The number may have been another port's, and packets of that one may have been handed over.
-        while self.take_over(self.now) > 0 {}
+        self.take_over(self.now, self.colleagues.waiting());
         self.ports.attach(id, io, counters);
         self.hot.push(id);
     }
@@ -344,6 +346,7 @@ impl Worker {
     /// Lets go of a port. False: there is none.
     fn detach(&mut self, id: PortId) -> bool {
         self.hot.retain(|hot| *hot != id);
+        self.lost.retain(|(lost, _)| *lost != id);
         let Some(slot) = self.ports.detach(id, &mut self.pool) else { return false };
         if let Some(descriptor) = slot.io.descriptor()
             && let Err(error) = self.poller.forget(descriptor)

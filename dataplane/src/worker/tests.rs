@@ -1,11 +1,17 @@
 //! What a worker makes of what its ports say beside their packets.
 
 use std::cell::Cell;
+use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crossbeam::channel::unbounded;
 
 use super::*;
+use crate::decide::Name;
+use crate::flow::WorkerId;
+use crate::handover::HandedOver;
+use crate::parse::Parsed;
 use crate::port::{Capabilities, Received, Transmitted};
 
 /// A port of a device that brings only what is dropped, and whose descriptor epoll does not know when it is let go of.
@@ -43,16 +49,16 @@ fn noise() -> Box<dyn PacketIo> {
 }
 
 fn worker() -> (Worker, Sender<Command>, Receiver<Report>) {
+    worker_with(Share::nothing())
+}
+
+fn worker_with(share: Share) -> (Worker, Sender<Command>, Receiver<Report>) {
     let (commands, receiver) = unbounded();
     let (sender, reports) = unbounded();
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Busy, core: None };
     let counters = Arc::new(WorkerCounters::default());
-    (
-        Worker::new(settings, Share::nothing(), receiver, sender, counters).unwrap(),
-        commands,
-        reports,
-    )
+    (Worker::new(settings, share, receiver, sender, counters).unwrap(), commands, reports)
 }
 
 #[test]
@@ -81,4 +87,68 @@ fn trouble_with_epoll_is_reported_once_a_second() {
         reports.try_iter().filter(|report| matches!(report, Report::PollFailed(_))).count()
     };
     assert_eq!([troubled(1), troubled(1), troubled(2)], [1, 0, 1]);
+}
+
+/// A device that is asked only when its descriptor says so.
+struct Bell {
+    reader: io::PipeReader,
+    asked: Arc<AtomicU32>,
+}
+
+impl PacketIo for Bell {
+    fn receive(&mut self, _: &mut Pool, _: &mut Vec<Packet>, _: usize) -> io::Result<Received> {
+        self.asked.fetch_add(1, Relaxed);
+        Ok(Received { drained: true, ..Received::default() })
+    }
+
+    fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        Ok(Transmitted::default())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.reader.as_raw_fd())
+    }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
+}
+
+#[test]
+fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
+    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let mut shares = Share::among(2, sizes).unwrap();
+    let colleague = shares.pop().unwrap().colleagues;
+    let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
+    let (reader, mut writer) = io::pipe().unwrap();
+    let asked = Arc::new(AtomicU32::new(0));
+    let bell = Box::new(Bell { reader, asked: Arc::clone(&asked) });
+    commands.send(Command::Attach(PortId(0), bell, Arc::default())).unwrap();
+    assert!(worker.obey());
+    let mut pool = Pool::new(4);
+    let mut turn = |worker: &mut Worker| {
+        let packet = HandedOver {
+            packet: pool.take().unwrap(),
+            parsed: Parsed::NOTHING,
+            name: Name::NOTHING,
+            segments: 1,
+            port: PortId(9),
+            peer: None,
+            times: 1,
+        };
+        assert!(colleague.hand_over(WorkerId(0), packet).is_none());
+        assert_eq!(worker.turn(Duration::from_secs(1)), 1);
+        colleague.reclaim(&mut pool);
+    };
+    (0..100).for_each(|_| turn(&mut worker));
+    let before = asked.load(Relaxed);
+    writer.write_all(b"!").unwrap();
+    (0..=ASK_EVERY).for_each(|_| turn(&mut worker));
+    assert!(asked.load(Relaxed) > before, "nobody asked");
+    let portless = worker.counters.portless.read();
+    assert_eq!(portless, u64::from(100 + ASK_EVERY + 1), "of a port that is not there");
 }

@@ -22,7 +22,7 @@ impl Workers {
         cores: &[Option<usize>],
         reports: &Sender<Report>,
     ) -> io::Result<Self> {
-        let shares = Share::among(cores.len(), settings.sizes);
+        let shares = Share::among(cores.len(), settings.sizes)?;
         let workers = shares.into_iter().zip(cores).enumerate().map(|(number, (share, core))| {
             let settings = Settings { core: *core, ..settings };
             spawn(&format!("worker-{number}"), settings, share, reports.clone())
@@ -56,16 +56,14 @@ impl Workers {
         self.tell(|| Command::Publish(Arc::clone(tables)))
     }
 
-    /// Gives each its queue of a port, and returns what each counts of it. `None`: there are not as many queues as workers, or a
-    /// worker is gone.
+    /// Gives each its queue of a port, of which there are as many as workers, and returns what each counts of it. `None`: a worker
+    /// is gone.
     pub fn attach(
         &self,
         id: PortId,
         queues: Vec<Box<dyn PacketIo>>,
     ) -> Option<Vec<Arc<PortCounters>>> {
-        if queues.len() != self.len() {
-            return None;
-        }
+        debug_assert_eq!(queues.len(), self.len());
         let attach = |(worker, queue): (&Handle, _)| {
             let counters = Arc::new(PortCounters::default());
             let command = Command::Attach(id, queue, Arc::clone(&counters));

@@ -2,6 +2,9 @@
 
 use std::process::Command;
 
+use manx_tests::fabric::{Fabric, pod, workers};
+use manx_tests::packet::{Tuple, UDP};
+
 /// This very suite, on nodes with three workers, each packet read by any of them: a flow's two ways, and its ICMP errors, mostly by
 /// different ones.
 #[test]
@@ -15,4 +18,21 @@ fn it_all_holds_with_three_workers() {
     assert!(suite.status.success(), "{printed}\n{}", String::from_utf8_lossy(&suite.stderr));
     let passed = printed.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
     assert!(passed.is_some_and(|passed| passed.parse::<u32>().unwrap() >= 80), "{printed}");
+}
+
+/// Or the suite above shows nothing.
+#[test]
+fn packets_are_handed_over_where_there_are_several_workers_and_only_there() {
+    let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{}", &["10.1.0.2"]);
+    let mut fabric = Fabric::new(&pods);
+    for port in 0..64 {
+        let tuple = Tuple::new("10.1.0.1", "10.1.0.2", UDP, 53).from_port(5000 + port);
+        assert_eq!(fabric.send("shop/a", &tuple.opening()).len(), 1);
+        assert_eq!(fabric.send("shop/b", &tuple.reversed().data(b"answer")).len(), 1);
+    }
+    let handed_over =
+        |it: &std::sync::Arc<manx_dataplane::counters::WorkerCounters>| it.handed_over.read();
+    let handed_over: u64 = fabric.nodes[0].counters.iter().map(handed_over).sum();
+    assert_eq!(handed_over > 32, workers() > 1, "{handed_over} of 128");
+    assert_eq!(fabric.nodes[0].flows().len(), 64, "each flow is one worker's");
 }
