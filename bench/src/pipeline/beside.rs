@@ -17,24 +17,28 @@ use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{Direction, Endpoint, Model, ObjectName};
 use manx_policy_compiler::update::PodChange;
 
-use super::Failure;
 use super::node::{CLIENT_PORT, HOST, Node, Peers, Rules, Shape};
 use super::rows::WHOLE;
 use super::stream::{Stream, Way};
+use super::{Failure, PER_PACKET, workers};
 
 /// Something that happens while packets pass.
 pub(crate) struct Beside {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// Of the ratio of a packet's cost with it to that without.
+    /// Of the ratio of the figure with it to that without.
     pub(crate) goal: Option<Goal>,
+    /// What is compared with what.
+    pub(crate) head: &'static str,
+    /// What the pairs are counted in.
+    pub(crate) unit: &'static str,
     /// Measures it in so many rounds.
     pub(crate) measure: fn(usize) -> Result<Found, Failure>,
 }
 
 /// What was found.
 pub(crate) struct Found {
-    /// Ticks per packet, quiet and not; none where what counts is that nothing was lost.
+    /// Without it and with it; none where what counts is that nothing was lost.
     pub(crate) pairs: Vec<Pair>,
     pub(crate) words: String,
 }
@@ -45,21 +49,42 @@ pub(crate) const ALL: &[Beside] = &[
         name: "swap",
         what: "policy exchanged whole every millisecond, 1,000 flows",
         goal: None,
+        head: HEAD,
+        unit: PER_PACKET,
         measure: swap,
     },
     Beside {
         name: "syn-flood",
         what: "as many SYNs of new flows as packets of 1,000 established ones",
         goal: None,
+        head: HEAD,
+        unit: PER_PACKET,
         measure: flood,
     },
     Beside {
         name: "churn",
         what: "1,000 of 100,000 pods come and go a second, 100,000 flows",
         goal: Some(Goal::AtMost(1.1)),
+        head: HEAD,
+        unit: PER_PACKET,
         measure: churn,
     },
+    workers("workers-near", "two workers, policy of both ends, 100,000 flows", workers::near),
+    workers("workers-encap", "two workers, IPIP put on, 100,000 flows", workers::encap),
+    workers("workers-decap", "two workers, IPIP taken off, 1,000 flows", workers::decap),
 ];
+
+const HEAD: &str = "The pipeline while something happens beside it";
+
+/// Two workers beside one.
+const fn workers(
+    name: &'static str,
+    what: &'static str,
+    measure: fn(usize) -> Result<Found, Failure>,
+) -> Beside {
+    let head = "Two workers beside one";
+    Beside { name, what, goal: Some(Goal::AtLeast(1.9)), head, unit: "Mpps", measure }
+}
 
 /// How long one round of each lasts.
 const ROUND: Duration = Duration::from_millis(500);

@@ -10,6 +10,7 @@ mod node;
 mod rows;
 mod station;
 mod stream;
+mod workers;
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,6 @@ type Failure = Box<dyn std::error::Error>;
 /// What a row is counted in.
 const PER_PACKET: &str = if UNIT.len() == 2 { "ns per packet" } else { "cycles per packet" };
 const HEAD: &str = "The pipeline in memory";
-const HEAD_BESIDE: &str = "The pipeline while something happens beside it";
 
 /// Its rows.
 pub fn rows(settings: &Settings) -> Vec<Listed> {
@@ -116,9 +116,9 @@ fn figure(beside: &Beside, pairs: &[Pair]) -> Option<Figure> {
         |value: fn(&Pair) -> f64| Summary::of(&pairs.iter().map(value).collect::<Vec<_>>());
     Some(Figure {
         row: beside.name,
-        head: HEAD_BESIDE.to_owned(),
+        head: beside.head.to_owned(),
         what: beside.what.to_owned(),
-        unit: PER_PACKET,
+        unit: beside.unit,
         beside: Some(column(|pair| pair.beside)?),
         manx: column(|pair| pair.manx)?,
         ratio: Some(column(Pair::ratio)?),

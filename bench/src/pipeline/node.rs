@@ -112,7 +112,7 @@ pub(crate) struct Shape {
     pub(crate) rules: Rules,
     /// Other nodes.
     pub(crate) nodes: u32,
-    /// Flows that the table holds.
+    /// Flows that a worker's table holds.
     pub(crate) flows: usize,
 }
 
@@ -141,6 +141,11 @@ pub(crate) struct Node {
 impl Node {
     /// A node with tables, its worker's ports attached, and no flows.
     pub(crate) fn new(shape: Shape) -> Result<Self, Failure> {
+        Self::shared(shape, Share::nothing())
+    }
+
+    /// The same, as one of several workers sees it.
+    pub(crate) fn shared(shape: Shape, share: Share) -> Result<Self, Failure> {
         let mut cluster = import(&Contents::of_texts([("cluster.yaml", &*manifests(shape))]));
         let mut problems = cluster.problems.iter();
         if let Some(problem) = problems.find(|problem| problem.severity == Severity::Error) {
@@ -163,8 +168,7 @@ impl Node {
         let counters = Arc::new(WorkerCounters::default());
         let sizes = Sizes { flows: shape.flows, ..Sizes::default() };
         let settings = Settings { sizes, polling: Polling::Busy, core: None };
-        let worker =
-            Worker::new(settings, Share::nothing(), receiver, sender, Arc::clone(&counters))?;
+        let worker = Worker::new(settings, share, receiver, sender, Arc::clone(&counters))?;
         let mut node = Self {
             cluster,
             locals,

@@ -1,10 +1,13 @@
 //! The rows of the table: what is set up, what passes, and how many cycles a packet may cost.
 
+use std::ops::Range;
+
 use crate::statistics::Summary;
 use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::tables::PortId;
+use manx_dataplane::worker::Share;
 
 use super::Failure;
 use super::node::{CLIENT_PORT, HOST, Node, Peers, RAW, Rules, SERVER_PORT, Shape};
@@ -136,7 +139,7 @@ pub(crate) struct Setup {
 }
 
 impl Row {
-    fn flows(&self) -> u32 {
+    pub(crate) fn flows(&self) -> u32 {
         match self.traffic {
             Traffic::Plain(flows)
             | Traffic::Near(flows)
@@ -147,16 +150,26 @@ impl Row {
         }
     }
 
+    /// Flows that a worker's table holds.
+    pub(crate) fn table(&self) -> usize {
+        match self.traffic {
+            Traffic::New => Shape::default().flows,
+            _ => Shape::default().flows.max((self.flows() as usize).next_power_of_two()),
+        }
+    }
+
     /// The node with its flows, after one round of its packets, each of which a receiver has taken.
     pub(crate) fn set_up(&self) -> Result<Setup, Failure> {
-        let flows = self.flows();
-        let table = match self.traffic {
-            Traffic::New => Shape::default().flows,
-            _ => Shape::default().flows.max((flows as usize).next_power_of_two()),
-        };
+        self.set_up_part(Share::nothing(), 0..self.flows())
+    }
+
+    /// One of several workers with its part of the flows.
+    pub(crate) fn set_up_part(&self, share: Share, part: Range<u32>) -> Result<Setup, Failure> {
+        let flows = part.len() as u32;
+        let table = self.table();
         let shape = Shape { rules: self.rules, nodes: self.nodes, flows: table };
-        let mut setup =
-            Setup { node: Node::new(shape)?, entrance: CLIENT_PORT, vector: self.vector };
+        let node = Node::shared(shape, share)?;
+        let mut setup = Setup { node, entrance: CLIENT_PORT, vector: self.vector };
         let peers = match self.traffic {
             Traffic::Near(_) => Peers::near(),
             Traffic::Encapsulated(_) | Traffic::Decapsulated(_) => Peers::far(self.nodes, true),
@@ -165,8 +178,8 @@ impl Row {
             }
         };
         setup.node.check(true);
-        let forth = Stream::udp(&peers, Way::Forth, 0, flows);
-        let back = |way| Stream::udp(&peers, way, 0, flows);
+        let forth = Stream::udp(&peers, Way::Forth, part.start, flows);
+        let back = |way| Stream::udp(&peers, way, part.start, flows);
         let steady = match self.traffic {
             Traffic::New => {
                 let warm = table as u64 * 3 / 2;
@@ -196,7 +209,8 @@ impl Row {
             setup.pass(entrance, Some(stream), u64::from(flows))?;
             let expected = if matches!(self.traffic, Traffic::Untracked(_)) { 0 } else { flows };
             let held = setup.node.flows()?.len();
-            if held != expected as usize {
+            // Of several workers each may have some of the others' flows.
+            if held.abs_diff(expected as usize) as u64 > setup.node.counters.handed_over.read() {
                 return Err(
                     format!("{}: {held} flows are known, expected {expected}", self.name).into()
                 );
@@ -224,11 +238,14 @@ impl Setup {
     ) -> Result<(), Failure> {
         let stream = stream.or_else(|| self.node.station(entrance).unload());
         let Some(stream) = stream else { return Err("nothing to send".into()) };
-        let before = self.node.left().0;
+        let handed_over = || self.node.counters.handed_over.read();
+        let before = self.node.left().0 + handed_over();
         self.node.station(entrance).load(stream, count, self.vector);
         self.node.run();
         let (after, broken) = self.node.left();
-        if after - before != count || broken > 0 {
+        let after = after + self.node.counters.handed_over.read();
+        // Another worker may have handed some over.
+        if after - before < count || broken > 0 {
             return Err(format!(
                 "{} of {count} packets came out, {broken} of them broken; dropped: {:?}",
                 after - before,
