@@ -11,8 +11,9 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, TcpFlags};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Action, Direction, Endpoint, Entity, Hook, KUBERNETES, Model, NAMESPACE, ORCHESTRATOR,
-    ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule, Transport,
+    Action, Direction, Endpoint, Entity, Hook, KUBERNETES, LabelSets, Model, NAMESPACE,
+    ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
+    Transport,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -80,12 +81,13 @@ fn model(pods: usize) -> Model {
             model.policies.insert(name, Arc::new(policy));
         }
     }
+    let mut label_sets = LabelSets::default();
     for index in 0..pods {
         let endpoint = Endpoint {
-            labels: BTreeMap::from([(
+            labels: label_sets.shared(&BTreeMap::from([(
                 "app".to_owned(),
                 format!("app-{}", index / NAMESPACES % APPS),
-            )]),
+            )])),
             addresses: BTreeSet::from([IpAddr::V4(pod_address(index))]),
             ..Endpoint::default()
         };

@@ -4,7 +4,6 @@
 //! each label that it names the members of the domain are sorted by their values, once, and the selector becomes the same
 //! expression over sets of members. So a member's labels are looked up once for each key and not for each selector.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ahash::AHashMap;
@@ -48,13 +47,22 @@ impl Places {
 /// The members of a domain by the value of a label.
 #[derive(Default)]
 struct Values<'m> {
-    by_value: AHashMap<&'m str, Places>,
+    by_value: AHashMap<&'m str, usize>,
+    /// By number of a value.
+    places: Vec<Places>,
 }
 
 impl<'m> Values<'m> {
-    fn add(&mut self, value: &'m str, places: Range<usize>) {
-        let known = self.by_value.entry(value).or_insert(Places::Runs(Vec::new()));
-        let Places::Runs(runs) = known else { return };
+    /// The number of a value.
+    fn number(&mut self, value: &'m str) -> usize {
+        *self.by_value.entry(value).or_insert_with(|| {
+            self.places.push(Places::Runs(Vec::new()));
+            self.places.len() - 1
+        })
+    }
+
+    fn add(&mut self, number: usize, places: Range<usize>) {
+        let Some(Places::Runs(runs)) = self.places.get_mut(number) else { return };
         match runs.last_mut() {
             Some(last) if last.end == places.start => last.end = places.end,
             _ => runs.push(places),
@@ -64,7 +72,7 @@ impl<'m> Values<'m> {
     /// Makes many runs one set.
     fn settle(mut self, len: usize) -> Self {
         let words = len.div_ceil(64);
-        for places in self.by_value.values_mut() {
+        for places in &mut self.places {
             if matches!(places, Places::Runs(runs) if runs.len() * 2 > words) {
                 let mut bits = vec![0; words];
                 places.add_to(&mut bits);
@@ -154,8 +162,8 @@ impl<'m> Domain<'m> {
     fn equal(&mut self, members: &'m Members<'_>, key: &str, value: &str) -> Bits {
         let mut bits = self.nobody();
         let values = self.values(members, key);
-        if let Some(places) = values.by_value.get(value) {
-            places.add_to(&mut bits);
+        if let Some(number) = values.by_value.get(value) {
+            values.places[*number].add_to(&mut bits);
         }
         bits
     }
@@ -167,9 +175,10 @@ impl<'m> Domain<'m> {
         wanted: impl Fn(&str) -> bool,
     ) -> Bits {
         let mut bits = self.nobody();
-        for (value, places) in &self.values(members, key).by_value {
+        let values = self.values(members, key);
+        for (value, number) in &values.by_value {
             if wanted(value) {
-                places.add_to(&mut bits);
+                values.places[*number].add_to(&mut bits);
             }
         }
         bits
@@ -189,19 +198,22 @@ fn values<'m>(runs: &[(usize, Run)], members: &'m Members<'_>, key: &str) -> Val
     let of_run = matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX);
     let own = !of_run && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX);
     let mut values = Values::default();
+    let mut seen = AHashMap::new();
     for (place, run) in runs {
         let in_run = members.all.get(run.clone()).unwrap_or_default();
         let value = |member: &'m Member<'_>| member.view().and_then(|view| view.value(key));
         if of_run {
             if let Some(value) = in_run.first().and_then(value) {
-                values.add(value, *place..place + in_run.len());
+                let number = values.number(value);
+                values.add(number, *place..place + in_run.len());
             }
         } else if own && in_run.iter().all(|member| member.labels().is_some()) {
-            own_values(&mut values, in_run, *place, key);
+            own_values(&mut values, &mut seen, in_run, *place, key);
         } else {
             for (member, place) in in_run.iter().zip(*place..) {
                 if let Some(value) = value(member) {
-                    values.add(value, place..place + 1);
+                    let number = values.number(value);
+                    values.add(number, place..place + 1);
                 }
             }
         }
@@ -209,22 +221,28 @@ fn values<'m>(runs: &[(usize, Run)], members: &'m Members<'_>, key: &str) -> Val
     values
 }
 
-/// Adds the values of a label that is members' own. They are anywhere in memory, and none of them is in the cache: each pass
-/// looks one step further at many, so that they are fetched side by side.
-fn own_values<'m>(values: &mut Values<'m>, members: &'m [Member<'_>], place: usize, key: &str) {
+/// Adds the values of a label that is members' own. Members that share their labels are anywhere in memory, and none of them
+/// is in the cache: of many at once it is looked where their labels are, so that they are fetched side by side, and these are
+/// looked at once. `seen` are, by where they are, the numbers of their values.
+fn own_values<'m>(
+    values: &mut Values<'m>,
+    seen: &mut AHashMap<usize, Option<usize>>,
+    members: &'m [Member<'_>],
+    place: usize,
+    key: &str,
+) {
     const SIDE_BY_SIDE: usize = 64;
     for (members, place) in members.chunks(SIDE_BY_SIDE).zip((place..).step_by(SIDE_BY_SIDE)) {
-        let labels: Vec<_> =
-            members.iter().map(|member| member.labels().map(BTreeMap::iter)).collect();
-        let mut same_length = Vec::with_capacity(members.len());
-        for (labels, place) in labels.into_iter().zip(place..) {
-            let labels = labels.into_iter().flatten();
-            let of_length = labels.filter(|(other, _)| other.len() == key.len());
-            same_length.extend(of_length.map(|(other, value)| (place, other, value)));
+        let mut all = [None; SIDE_BY_SIDE];
+        for (labels, member) in all.iter_mut().zip(members) {
+            *labels = member.labels();
         }
-        for (place, other, value) in same_length {
-            if other == key {
-                values.add(value, place..place + 1);
+        for (labels, place) in all.into_iter().flatten().zip(place..) {
+            let number = seen
+                .entry(std::ptr::from_ref(labels).addr())
+                .or_insert_with(|| labels.get(key).map(|value| values.number(value)));
+            if let Some(number) = number {
+                values.add(*number, place..place + 1);
             }
         }
     }

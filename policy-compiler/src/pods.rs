@@ -40,7 +40,7 @@ impl Pods {
     fn add(&mut self, name: &ObjectName, pod: &Endpoint) {
         let place = self.names.len() as u32;
         self.names.push(name.clone());
-        for (key, value) in &pod.labels {
+        for (key, value) in pod.labels.iter() {
             if !self.of.contains_key(key) {
                 self.of.insert(key.clone(), AHashMap::new());
             }

@@ -118,9 +118,8 @@ impl Atoms {
         let mut number = |kind: u8, seen| number_of(&mut contents, (kind, seen), &mut next);
         for (name, pod) in &model.endpoints {
             let Endpoint { labels, service_account, addresses, named_ports } = pod.as_ref();
-            let seen =
-                (name.namespace.as_str(), service_account.as_deref(), labels, Some(named_ports));
-            let id = number(0, seen);
+            let account = service_account.as_deref();
+            let id = number(0, (name.namespace.as_str(), account, &**labels, Some(named_ports)));
             for address in addresses {
                 atoms.member(IpNet::from(*address), id);
             }

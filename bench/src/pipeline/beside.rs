@@ -242,7 +242,7 @@ fn churn(rounds: usize) -> Result<Found, Failure> {
         let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 140, 0, 0)) + at);
         let role = if at % 2 == 0 { "server" } else { "other" };
         let pod = Endpoint {
-            labels: [("role".to_owned(), role.to_owned())].into(),
+            labels: Arc::new([("role".to_owned(), role.to_owned())].into()),
             addresses: BTreeSet::from([IpAddr::V4(address)]),
             ..Endpoint::default()
         };

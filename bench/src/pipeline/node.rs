@@ -312,7 +312,7 @@ fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
     }
     let mut pod = |name: String, role: &str, addresses: BTreeSet<IpAddr>| {
         let labels = BTreeMap::from([("role".to_owned(), role.to_owned())]);
-        let endpoint = Endpoint { labels, addresses, ..Endpoint::default() };
+        let endpoint = Endpoint { labels: labels.into(), addresses, ..Endpoint::default() };
         cluster.model.endpoints.insert(ObjectName::new("shop", name), Arc::new(endpoint));
     };
     pod("client".to_owned(), "client", BTreeSet::from([CLIENT.into()]));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_policy_compiler::model::{
-    Action, Endpoint, Entity, Hook, KUBERNETES, Model, NAMESPACE, NamedPort, NetworkSet,
+    Action, Endpoint, Entity, Hook, KUBERNETES, LabelSets, Model, NAMESPACE, NamedPort, NetworkSet,
     ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
 };
 use manx_policy_compiler::selector::Selector;
@@ -52,6 +52,7 @@ pub(super) fn cluster() -> Shape {
     const NAMESPACES: usize = 1_000;
     const PODS: usize = 100;
     let mut model = Model::default();
+    let mut label_sets = LabelSets::default();
     for namespace in 0..NAMESPACES {
         let name = format!("ns-{namespace}");
         model.namespaces.insert(name.clone(), labels(&[("team", format!("{}", namespace % 40))]));
@@ -59,11 +60,11 @@ pub(super) fn cluster() -> Shape {
             let address = 0x0a00_0000 + (namespace * PODS + pod) as u32;
             let http = NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 8080 };
             let endpoint = Endpoint {
-                labels: labels(&[
+                labels: label_sets.shared(&labels(&[
                     ("app", format!("app-{}", pod % 20)),
                     ("pod-template-hash", format!("h{}", pod % 25)),
                     ("tier", format!("t{}", pod % 3)),
-                ]),
+                ])),
                 service_account: Some("default".to_owned()),
                 addresses: BTreeSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]),
                 named_ports: BTreeSet::from([http]),
@@ -203,7 +204,7 @@ pub(super) fn explosion() -> Shape {
         let address = 0x0a10_0000 + index;
         shape.peers.push(address);
         let addresses = BTreeSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]);
-        let endpoint = Endpoint { labels, addresses, ..Endpoint::default() };
+        let endpoint = Endpoint { labels: Arc::new(labels), addresses, ..Endpoint::default() };
         shape.model.endpoints.insert(ObjectName::new("a", format!("p{index}")), Arc::new(endpoint));
     }
     let rules = (0..2_000u32).map(|index| {

@@ -115,7 +115,7 @@ impl Cluster {
             None => self.pods_by_node.remove(&name),
         };
         let before = self.model.endpoints.get(&name).cloned();
-        let after = pod.and_then(member::endpoint).map(Arc::new);
+        let after = pod.and_then(|pod| member::endpoint(pod, &mut self.label_sets)).map(Arc::new);
         if before == after {
             return Effect::Nothing;
         }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use ahash::AHashSet;
 use ipnet::IpNet;
 
 use super::Protocol;
@@ -10,6 +12,43 @@ use crate::selector::LabelSource;
 
 /// Label keys and values of one object.
 pub type Labels = BTreeMap<String, String>;
+
+/// Sets of labels, each in one place: of many pods few differ in them, and who looks at one pod's has looked at those of all
+/// that share them.
+#[derive(Debug, Clone, Default)]
+pub struct LabelSets {
+    known: AHashSet<Arc<Labels>>,
+    /// With more it is looked which are in use.
+    most: usize,
+}
+
+/// Sets without use are kept up to as many as those in use, and this many.
+const SPARE: usize = 1024;
+
+impl LabelSets {
+    /// The set that is equal to this one.
+    pub fn shared(&mut self, labels: &Labels) -> Arc<Labels> {
+        if let Some(known) = self.known.get(labels) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= self.most {
+            self.known.retain(|labels| Arc::strong_count(labels) > 1);
+            self.most = self.known.len() * 2 + SPARE;
+        }
+        let shared = Arc::new(labels.clone());
+        self.known.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+impl PartialEq for LabelSets {
+    /// What is shared is no part of any value.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for LabelSets {}
 
 /// The label that names a member's namespace.
 pub const NAMESPACE: &str = "projectcalico.org/namespace";
@@ -40,8 +79,8 @@ pub struct NamedPort {
 /// A pod that has addresses of its own (not on the host's network) and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Endpoint {
-    /// The pod's labels.
-    pub labels: Labels,
+    /// The pod's labels; pods that have the same best share them (see [`LabelSets`]).
+    pub labels: Arc<Labels>,
     /// Its service account, of its own namespace.
     pub service_account: Option<String>,
     /// Its addresses, either family.
@@ -158,5 +197,22 @@ impl<'m> View<'m> {
 impl LabelSource for View<'_> {
     fn label(&self, key: &str) -> Option<&str> {
         self.value(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_label_sets_are_one_and_those_without_use_are_forgotten() {
+        let labels = |index: usize| Labels::from([("app".to_owned(), index.to_string())]);
+        let mut sets = LabelSets::default();
+        let first = sets.shared(&labels(0));
+        for index in 1..SPARE * 3 {
+            assert_eq!(*sets.shared(&labels(index)), labels(index));
+        }
+        assert!(sets.known.len() <= SPARE * 2, "{}", sets.known.len());
+        assert!(Arc::ptr_eq(&first, &sets.shared(&labels(0))));
     }
 }

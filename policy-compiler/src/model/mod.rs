@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 pub use journal::Journal;
 pub use member::{
-    Endpoint, HostEndpoint, Interface, KUBERNETES, Labels, NAMESPACE, NAMESPACE_PREFIX, NamedPort,
-    NetworkSet, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX, ServiceEndpoints, View,
+    Endpoint, HostEndpoint, Interface, KUBERNETES, LabelSets, Labels, NAMESPACE, NAMESPACE_PREFIX,
+    NamedPort, NetworkSet, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX, ServiceEndpoints,
+    View,
 };
 pub use policy::{
     Action, DefaultAction, End, Entity, Hook, IcmpMatch, Order, Policy, PortMatch, Profile, Rule,

@@ -283,7 +283,7 @@ impl Cluster {
     /// A pod with named ports.
     pub(super) fn pod_with(mut self, pod: &str, text: &str, addresses: &str, ports: &str) -> Self {
         let endpoint = Endpoint {
-            labels: labels(text),
+            labels: labels(text).into(),
             service_account: None,
             addresses: words(addresses),
             named_ports: named_ports(ports),

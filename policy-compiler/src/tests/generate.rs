@@ -232,11 +232,23 @@ pub(super) fn endpoint() -> impl Strategy<Value = Endpoint> {
         named_ports(),
     )
         .prop_map(|(labels, service_account, addresses, named_ports)| Endpoint {
-            labels,
+            labels: labels.into(),
             service_account,
             addresses,
             named_ports,
         })
+}
+
+/// Pods, of which those with the same labels share them.
+fn endpoints() -> impl Strategy<Value = BTreeMap<ObjectName, Arc<Endpoint>>> {
+    btree_map(object(&NAMESPACES, &["a", "b", "c"]), endpoint(), 2..6).prop_map(|pods| {
+        let mut label_sets = LabelSets::default();
+        let shared = pods.into_iter().map(|(name, mut pod)| {
+            pod.labels = label_sets.shared(&pod.labels);
+            (name, Arc::new(pod))
+        });
+        shared.collect()
+    })
 }
 
 fn host_endpoint() -> impl Strategy<Value = HostEndpoint> {
@@ -304,7 +316,7 @@ pub(super) fn model() -> impl Strategy<Value = Model> {
         btree_map(object(&NAMESPACES, &["robot", "default"]), some_labels(), 0..3),
     );
     let members = (
-        btree_map(object(&NAMESPACES, &["a", "b", "c"]), endpoint().prop_map(Arc::new), 2..6),
+        endpoints(),
         btree_map(text(&["h1", "h2"]), host_endpoint().prop_map(Arc::new), 0..3),
         btree_map(
             object(&["", "blue", "red"], &["n", "m"]),

@@ -348,7 +348,7 @@ pub(super) fn set(text: &str, nets: &str) -> NetworkSet {
 
 pub(super) fn pod(text: &str, addresses: &str) -> Endpoint {
     let addresses = addresses.split_whitespace().map(ip).collect();
-    Endpoint { labels: labels(text), addresses, ..Endpoint::default() }
+    Endpoint { labels: labels(text).into(), addresses, ..Endpoint::default() }
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn a_live_flow_follows_a_pod_that_changes_without_new_tables() {
     for (app, passes) in [("c", 0), ("a", 1), ("c", 0), ("a", 1)] {
         let before = Arc::clone(&model.endpoints[&far]);
         let mut after = Endpoint::clone(&before);
-        after.labels.insert("app".to_owned(), app.to_owned());
+        Arc::make_mut(&mut after.labels).insert("app".to_owned(), app.to_owned());
         model.endpoints.insert(far.clone(), Arc::new(after.clone()));
         let change = PodChange { name: &far, before: Some(&before), after: Some(&after) };
         assert!(compiler.update(&image, &model, change), "both labels have a class in the image");
