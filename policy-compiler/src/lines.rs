@@ -1,8 +1,7 @@
 //! Rows as lookups read them: places that lead from one line of the cache to the next until a path stands there.
 //!
 //! A row says for each table of [`claim`](crate::claim) where it leads: to a path, or to a line that tells keys apart, or
-//! source ports. A line divides them into up to ten intervals, and a tree of lines into any number. The topmost line of TCP,
-//! of which most packets are, has the row's own number: a lookup finds it without a look at the row.
+//! source ports. A line divides them into up to ten intervals, and a tree of lines into any number.
 //!
 //! A packet that shows no key has one of its own, [`NO_KEY`], behind all others.
 
@@ -10,7 +9,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::claim::{OTHERS, icmp_key, table_of};
 use crate::image::PathId;
-use crate::model::{Protocol, Shown, Transport};
+use crate::model::{Shown, Transport};
 
 /// Where the next step of a lookup is: a path, or a line to be asked by key or by source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -66,11 +65,8 @@ impl Hash for Interval {
     }
 }
 
-/// For each table where it leads; what is behind them is never asked, nor is TCP's, which has a [head](Lines::heads).
+/// For each table where it leads; what is behind them is never asked.
 pub(crate) type Row = [Place; 8];
-
-/// The table that has heads.
-const HEADED: usize = table_of(Protocol::Tcp.number());
 
 /// Intervals that a line tells apart.
 const WIDTH: usize = 10;
@@ -173,8 +169,6 @@ pub(crate) const STEPS: usize = 10;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
     pub(crate) rows: Vec<Row>,
-    /// By row what tells TCP's keys apart.
-    pub(crate) heads: Vec<Line>,
     pub(crate) all: Vec<Line>,
 }
 
@@ -182,9 +176,6 @@ impl Lines {
     /// Where a row leads first.
     #[inline]
     pub(crate) fn first(&self, row: u32, packet: &Packet) -> Option<Place> {
-        if usize::from(packet.table) == HEADED {
-            return Some(self.heads.get(row as usize)?.lead(packet.key));
-        }
         Some(self.rows.get(row as usize)?[usize::from(packet.table & 7)])
     }
 
@@ -208,55 +199,8 @@ impl Lines {
         place.as_path()
     }
 
-    /// Adds a row; `lay` adds what a table's intervals lead to.
-    pub(crate) fn add(
-        &mut self,
-        tables: [&[Interval]; OTHERS + 1],
-        mut lay: impl FnMut(&mut Self, &[Interval]) -> Vec<Interval>,
-    ) -> u32 {
-        let mut row = Row::default();
-        let mut head = Line::of(&[]);
-        for (table, (place, intervals)) in row.iter_mut().zip(tables).enumerate() {
-            let laid;
-            let mut intervals = intervals;
-            if intervals.iter().any(|interval| interval.to.as_by_source().is_some()) {
-                laid = lay(self, intervals);
-                intervals = &laid;
-            }
-            if table == HEADED {
-                head = self.head(intervals);
-            } else {
-                *place = self.tree(intervals, Place::by_key);
-            }
-        }
-        self.rows.push(row);
-        self.heads.push(head);
-        self.rows.len() as u32 - 1
-    }
-
     /// Adds what tells ascending intervals apart; `by` makes places of its lines.
     pub(crate) fn tree(&mut self, intervals: &[Interval], by: impl Fn(u32) -> Place) -> Place {
-        match intervals {
-            [] => Place::default(),
-            [alone] => alone.to,
-            _ => {
-                let top = self.top(intervals, &by);
-                self.all.push(top);
-                by(self.all.len() as u32 - 1)
-            }
-        }
-    }
-
-    /// Adds what tells ascending intervals of keys apart, but for the topmost line.
-    fn head(&mut self, intervals: &[Interval]) -> Line {
-        self.top(intervals, &Place::by_key)
-    }
-
-    /// The topmost line over ascending intervals; those below are added.
-    fn top(&mut self, intervals: &[Interval], by: &impl Fn(u32) -> Place) -> Line {
-        if intervals.len() <= WIDTH {
-            return Line::of(intervals);
-        }
         let mut add = |some: &[Interval]| match some {
             [] => Interval { start: 0, to: Place::default() },
             [alone] => *alone,
@@ -265,11 +209,14 @@ impl Lines {
                 Interval { start: first.start, to: by(self.all.len() as u32 - 1) }
             }
         };
+        if intervals.len() <= WIDTH {
+            return add(intervals).to;
+        }
         let mut level: Vec<Interval> = intervals.chunks(WIDTH).map(&mut add).collect();
-        while level.len() > WIDTH {
+        while level.len() > 1 {
             level = level.chunks(WIDTH).map(&mut add).collect();
         }
-        Line::of(&level)
+        level.first().map_or(Place::default(), |top| top.to)
     }
 
     /// Adds the bounds that a table of a row draws, of keys and of source ports, 0 among them; in no order.
@@ -277,29 +224,21 @@ impl Lines {
         for bounds in bounds.iter_mut() {
             bounds.push(0);
         }
-        let mut open: Vec<(Place, usize)> = Vec::new();
-        let mut look = |line: &Line, by_source: bool, depth: usize, open: &mut Vec<_>| {
-            let starts = line.starts().filter(|start| *start < NEVER);
-            bounds[usize::from(by_source)].extend(starts);
-            let mut last = None;
-            let leads = line.to.iter().filter(|to| last.replace(**to) != Some(**to));
-            open.extend(leads.map(|to| (*to, depth + 1)));
-        };
-        if table == HEADED {
-            self.heads.get(row as usize).inspect(|head| look(head, false, 0, &mut open));
-        } else {
-            let first = self.rows.get(row as usize).and_then(|row| row.get(table));
-            open.extend(first.map(|place| (*place, 0)));
-        }
+        let first = self.rows.get(row as usize).and_then(|row| row.get(table));
+        let mut open: Vec<(Place, usize)> = first.map(|place| (*place, 0)).into_iter().collect();
         while let Some((place, depth)) = open.pop() {
             let line = self.all.get((place.0 & NUMBER) as usize);
             let Some(line) = line.filter(|_| place.is_line() && depth < STEPS) else { continue };
-            look(line, place.0 & SOURCE != 0, depth, &mut open);
+            let starts = line.starts().filter(|start| *start < NEVER);
+            bounds[usize::from(place.0 & SOURCE != 0)].extend(starts);
+            let mut last = None;
+            let leads = line.to.iter().filter(|to| last.replace(**to) != Some(**to));
+            open.extend(leads.map(|to| (*to, depth + 1)));
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.rows) + size_of_val(&*self.heads) + size_of_val(&*self.all)
+        size_of_val(&*self.rows) + size_of_val(&*self.all)
     }
 }
 
@@ -322,27 +261,20 @@ mod tests {
             let mut lines = Lines::default();
             let by = if by_source { Place::by_source } else { Place::by_key };
             let place = lines.tree(&intervals, by);
-            let head = if by_source { Line::of(&[Interval { start: 0, to: place }]) } else { lines.head(&intervals) };
-            for _ in 0..2 {
-                lines.rows.push([place; 8]);
-                lines.heads.push(head);
-            }
+            lines.rows.push(Row::default());
+            lines.rows.push([place; 8]);
             let starts = || intervals.iter().map(|interval| interval.start);
             for asked in starts().flat_map(|it| [it.saturating_sub(1), it, (it + 1).min(NO_KEY)]) {
                 let (key, source) = if by_source { (3, asked) } else { (asked, 3) };
+                let packet = Packet { table: 1, key, source };
                 let at = intervals.partition_point(|interval| interval.start <= asked) - 1;
-                for table in 0..2 {
-                    let packet = Packet { table, key, source };
-                    prop_assert_eq!(lines.path(1, &packet), intervals[at].to.as_path());
-                }
+                prop_assert_eq!(lines.path(1, &packet), intervals[at].to.as_path());
             }
-            for table in 0..2 {
-                let mut bounds = [Vec::new(), Vec::new()];
-                lines.bounds(1, table, &mut bounds);
-                let mut drawn = std::mem::take(&mut bounds[usize::from(by_source)]);
-                drawn.sort_unstable();
-                prop_assert_eq!(drawn, starts().collect::<Vec<_>>());
-            }
+            let mut bounds = [Vec::new(), Vec::new()];
+            lines.bounds(1, 1, &mut bounds);
+            let mut drawn = std::mem::take(&mut bounds[usize::from(by_source)]);
+            drawn.sort_unstable();
+            prop_assert_eq!(drawn, starts().collect::<Vec<_>>());
         }
     }
 
@@ -352,11 +284,7 @@ mod tests {
         let circle = [0, 5].map(|start| Interval { start, to: Place::by_key(0) });
         let place = lines.tree(&circle, Place::by_key);
         lines.rows.push([place; 8]);
-        lines.heads.push(Line::of(&circle));
-        for table in 0..2 {
-            let packet = Packet { table, ..Packet::default() };
-            assert_eq!(lines.path(0, &packet), None);
-            lines.bounds(0, table.into(), &mut Default::default());
-        }
+        assert_eq!(lines.path(0, &Packet::default()), None);
+        lines.bounds(0, 0, &mut Default::default());
     }
 }

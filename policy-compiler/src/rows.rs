@@ -11,7 +11,7 @@ use crate::classes::{NewClass, columns};
 use crate::grouped::Grouped;
 use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Path, PathId, Peers};
 use crate::linear::Linear;
-use crate::lines::{Interval, Lines, Place};
+use crate::lines::{Interval, Lines, Place, Row};
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::predicates::{Known, Predicates, Truth, family};
 use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList, ResolvedRule, Step};
@@ -248,10 +248,33 @@ impl Tables {
         if let Some(row) = self.rows.get(content) {
             return *row;
         }
-        let number =
-            self.lines.add(content.tables(), |lines, table| by_source(content, lines, table));
-        self.rows.insert(content.clone(), number);
-        number
+        let mut row = Row::default();
+        for (place, table) in row.iter_mut().zip(content.tables()) {
+            *place = self.table(content, table);
+        }
+        self.lines.rows.push(row);
+        self.rows.insert(content.clone(), self.lines.rows.len() as u32 - 1);
+        self.lines.rows.len() as u32 - 1
+    }
+
+    fn table(&mut self, content: &RowContent, table: &[Interval]) -> Place {
+        if table.iter().all(|interval| interval.to.as_by_source().is_none()) {
+            return self.lines.tree(table, Place::by_key);
+        }
+        let mut last = None;
+        let mut table = table.to_vec();
+        for interval in &mut table {
+            if let Some(run) = interval.to.as_by_source() {
+                let known = last.filter(|(known, _)| *known == run);
+                let (_, to) = known.unwrap_or_else(|| {
+                    let run_of = content.runs().nth(run as usize).unwrap_or_default();
+                    (run, self.lines.tree(run_of, Place::by_source))
+                });
+                last = Some((run, to));
+                interval.to = to;
+            }
+        }
+        self.lines.tree(&table, Place::by_key)
     }
 
     fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
@@ -274,24 +297,6 @@ impl Tables {
             own: each.iter().cloned().collect(),
         }
     }
-}
-
-/// The intervals of a table of a row, with the lines in place of its runs by source port.
-fn by_source(content: &RowContent, lines: &mut Lines, table: &[Interval]) -> Vec<Interval> {
-    let mut last = None;
-    let mut table = table.to_vec();
-    for interval in &mut table {
-        if let Some(run) = interval.to.as_by_source() {
-            let known = last.filter(|(known, _)| *known == run);
-            let (_, to) = known.unwrap_or_else(|| {
-                let run_of = content.runs().nth(run as usize).unwrap_or_default();
-                (run, lines.tree(run_of, Place::by_source))
-            });
-            last = Some((run, to));
-            interval.to = to;
-        }
-    }
-    table
 }
 
 /// Whether a list asks any of some predicates of the peer.

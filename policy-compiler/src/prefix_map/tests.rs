@@ -74,15 +74,19 @@ proptest! {
     }
 }
 
-/// Blocks of a few hosts and of many, with values that are near each other and with values that are not.
+/// Blocks of a few hosts and of many, with values that are near each other and with values that are not; alone and beside
+/// very many.
 #[test]
 fn a_host_has_its_value_however_many_there_are_beside_it() {
-    for step in [1, 70_000] {
+    let host = |address: u32| IpAddr::V4(Ipv4Addr::from(address));
+    for (step, blocks) in [(1, 41), (70_000, 41), (1, 10_000), (70_000, 10_000)] {
+        let at = |block: u32, low: u32| host(0x0a00_0000 | block << 8 | low);
+        let entry = |block, low: u32| (IpNet::from(at(block, low * 5)), 9 + low * step);
+        let around = [("10.0.0.0/15".parse().unwrap(), 8)];
+        let all = (1..blocks).flat_map(|block| (0..block.min(40)).map(move |low| entry(block, low)));
+        let map = PrefixMap::build(0, all.chain(around));
         for hosts in 1..=40u32 {
-            let host = |low: u32| IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | hosts << 8 | low));
-            let entry = |low: u32| (IpNet::from(host(low * 5)), 9 + low * step);
-            let around = [("10.0.0.0/15".parse().unwrap(), 8)];
-            let map = PrefixMap::build(0, (0..hosts).map(entry).chain(around));
+            let host = |low: u32| at(hosts, low);
             for low in 0..=255 {
                 let is_host = low % 5 == 0 && low / 5 < hosts;
                 let expected = if is_host { 9 + low / 5 * step } else { 8 };
@@ -99,7 +103,7 @@ fn a_value_that_does_not_fit_is_stored_as_the_default() {
 }
 
 #[test]
-fn memory_is_the_root_and_half_a_line_for_few_hosts_of_a_block() {
+fn memory_is_the_root_and_a_line_or_half_of_one_for_few_hosts_of_a_block() {
     let empty = PrefixMap::new(0).bytes();
     let hosts = |blocks: u32, hosts: u32| {
         let all =
@@ -110,8 +114,10 @@ fn memory_is_the_root_and_half_a_line_for_few_hosts_of_a_block() {
     };
     assert!((256 * 1024..340 * 1024).contains(&empty), "{empty}");
     // With a page for the /16, and an eighth to spare.
-    assert!((8 * 1024..12 * 1024).contains(&hosts(256, 10)), "{}", hosts(256, 10));
     assert!((16 * 1024..22 * 1024).contains(&hosts(256, 12)), "{}", hosts(256, 12));
+    // With 40 such pages.
+    let many = hosts(40 * 256, 10);
+    assert!((360 * 1024..480 * 1024).contains(&many), "{many}");
     assert!((256 * 1024..300 * 1024).contains(&hosts(256, 60)), "{}", hosts(256, 60));
 }
 

@@ -1,9 +1,12 @@
 //! The IPv4 half: a trie with strides of 16, 8 and 8 bits.
 //!
 //! A *cell* is a value or names the block that refines it. Blocks are made of cache lines of 16 words: a page holds 256
-//! cells; a short block, for a /24 in which few hosts differ from all others, holds these, up to ten in half a line and up to
-//! twelve in one; another, for one in which few values follow each other, holds where runs of one value start and their values,
-//! in one line up to 12 runs, in two up to 24. So a /24 with few hosts costs a lookup one line.
+//! cells; a short block, for a /24 in which few values follow each other, holds where runs of one value start and their values,
+//! in one line up to 12 runs, in two up to 24; another, for one in which few hosts differ from all others, holds these, up to
+//! twelve in a line and up to ten in half of one. So a /24 with few hosts costs a lookup one line.
+//!
+//! Runs take the fewest instructions and hosts the least memory: where there are so many blocks that a lookup waits for memory,
+//! they are of hosts.
 //!
 //! **Writing while others read.** A cell is stored whole. A block that others may read is never changed but in cells of a
 //! page; instead a new one is written into a spare line and its name stored into the cell above (release, and readers
@@ -41,6 +44,9 @@ const MOST_HOSTS: usize = 4 * KEYS;
 /// The same of half a block, whose values are [`Trie::base`] lower and take two bytes each; 0 is the default.
 const FEW_HOSTS: usize = 10;
 const HALF_WORDS: usize = WORDS / 2;
+
+/// With more /24 that hold longer prefixes than these, lookups wait for memory: as lines they are 512 KiB.
+const MANY_BLOCKS: usize = 8192;
 
 /// Words of starts, then words of values, of a block of runs.
 const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
@@ -123,14 +129,16 @@ impl Trie {
             let page = second(&mut root[at], &mut pages);
             page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
         }
+        let in_24 = |entry: &(u32, u8, u32)| entry.0 >> 8;
+        let many = entries.chunk_by(|a, b| in_24(a) == in_24(b)).nth(MANY_BLOCKS).is_some();
         let mut blocks = Blocks { default, base, ..Blocks::default() };
-        for block in entries.chunk_by(|a, b| a.0 >> 8 == b.0 >> 8) {
+        for block in entries.chunk_by(|a, b| in_24(a) == in_24(b)) {
             // The short prefixes that begin here come first.
             let block = &block[block.iter().take_while(is_short).count()..];
             let Some((address, ..)) = block.first() else { continue };
             let page = second(&mut root[(address >> 16) as usize], &mut pages);
             let cell = &mut page[(address >> 8 & 0xff) as usize];
-            if let Some(hosts) = Hosts::of(*cell, block) {
+            if let Some(hosts) = Hosts::of(*cell, block).filter(|_| many) {
                 *cell = blocks.add_hosts(&hosts);
                 continue;
             }
@@ -206,11 +214,16 @@ impl Trie {
     fn in_block(&self, block: u32, address: u32) -> u32 {
         match block & KIND {
             PAGE => self.in_page(block, address),
-            HOSTS => self.in_hosts(block, address as u8),
-            half if half >= HALVES[0] => self.in_half(block, address as u8),
             ONE => self.in_one(block, address as u8),
-            _ => self.in_two(block, address as u8),
+            TWO => self.in_two(block, address as u8),
+            _ => self.of_hosts(block, address as u8),
         }
+    }
+
+    /// Not inlined: the other ways through would be longer.
+    #[inline(never)]
+    fn of_hosts(&self, block: u32, key: u8) -> u32 {
+        if block & KIND == HOSTS { self.in_hosts(block, key) } else { self.in_half(block, key) }
     }
 
     #[inline]
@@ -625,10 +638,12 @@ impl Hosts {
 
 /// The short block of these cells, if there is one.
 fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
-    if let Some(hosts) = Hosts::of_cells(cells) {
-        return Some((HOSTS, [hosts.line(), [0; WORDS]]));
+    let of_runs = runs(cells).and_then(|runs| of_runs(&runs));
+    if let Some((ONE, _)) = of_runs {
+        return of_runs;
     }
-    of_runs(&runs(cells)?)
+    let hosts = Hosts::of_cells(cells);
+    hosts.map(|hosts| (HOSTS, [hosts.line(), [0; WORDS]])).or(of_runs)
 }
 
 fn runs(cells: &[u32; 256]) -> Option<Runs> {

@@ -67,6 +67,22 @@ struct KeptList {
     policies: Vec<Arc<Policy>>,
 }
 
+/// Hashes as [`DefaultHasher`] does, all at once: rules are many small values, each of which would cost it what many bytes do.
+#[derive(Default)]
+struct AtOnce(Vec<u8>);
+
+impl Hasher for AtOnce {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&self.0);
+        hasher.finish()
+    }
+}
+
 impl Kept {
     /// Begins a resolution.
     pub(super) fn begin(&mut self, model: &Model) {
@@ -142,7 +158,7 @@ impl Kept {
         (name, policy): Speaking<'_>,
         steps: Vec<Step>,
     ) -> PolicyRules {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = AtOnce::default();
         policy.rules(direction).hash(&mut hasher);
         let rules = PolicyRules {
             name: name.clone(),

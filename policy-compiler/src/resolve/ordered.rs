@@ -119,9 +119,13 @@ impl Ordered {
                 changes.gone.push((name, policy));
             }
         }
-        for (name, policy) in come {
-            changes.come.extend(self.put_in(model, &name, &policy, is_first));
-            self.known.insert(name, policy);
+        for (name, policy) in &come {
+            changes.come.extend(self.put_in(model, name, policy, is_first));
+        }
+        if is_first {
+            self.known = come.into_iter().collect();
+        } else {
+            self.known.extend(come);
         }
         self.mark = Some(model.policies.mark());
         if is_first {

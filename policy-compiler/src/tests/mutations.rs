@@ -12,7 +12,7 @@ use super::build::*;
 use crate::claim::OTHERS;
 use crate::compile::Compiler;
 use crate::image::{ChainId, Identity, Image, LINEAR, NO_CLASS, PathId, Peers};
-use crate::lines::{Line, Lines, NO_KEY, Packet, Place, STEPS};
+use crate::lines::{NO_KEY, Packet, Place, STEPS};
 use crate::model::*;
 use crate::prefix_map::PrefixMap;
 use crate::prove::prove;
@@ -168,20 +168,9 @@ fn a_changed_verdict_reason_or_note_is_found() {
     bench.finish(87, 0);
 }
 
-/// How many lines there are, those that are rows' heads behind the others.
-fn lines(image: &Image) -> usize {
-    image.lines.all.len() + image.lines.heads.len()
-}
-
-fn line(image: &mut Image, at: usize) -> &mut Line {
-    let Lines { all, heads, .. } = &mut image.lines;
-    let heads_at = at.wrapping_sub(all.len());
-    all.get_mut(at).unwrap_or_else(|| &mut heads[heads_at])
-}
-
 /// How many intervals a line tells apart.
-fn intervals(line: &Line) -> usize {
-    1 + line.starts().filter(|start| *start <= NO_KEY).count()
+fn intervals(image: &Image, line: usize) -> usize {
+    1 + image.lines.all[line].starts().filter(|start| *start <= NO_KEY).count()
 }
 
 /// Where a place leads packets from a source port.
@@ -208,22 +197,20 @@ fn led_to_by(image: &Image, line: usize) -> [bool; 2] {
     let leads = |tables: std::ops::Range<usize>| {
         image.lines.rows.iter().any(|row| row[tables.clone()].iter().any(|to| all.contains(to)))
     };
-    let is_head = line >= image.lines.all.len();
-    let heads = image.lines.heads.iter().flat_map(|head| head.to);
-    [is_head || leads(1..3) || heads.into_iter().any(|to| all.contains(&to)), leads(3..6)]
+    [leads(0..3), leads(3..6)]
 }
 
 #[test]
 fn a_moved_bound_is_found() {
     let mut bench = Bench::with_rows();
-    for at_line in 0..lines(&bench.image) {
-        let old = *line(&mut bench.image, at_line);
-        for at in 0..intervals(&old) - 1 {
+    for line in 0..bench.image.lines.all.len() {
+        for at in 0..intervals(&bench.image, line) - 1 {
+            let old = bench.image.lines.all[line];
             let start = old.starts().nth(at).unwrap();
             for moved in [start - 1, start + 1] {
                 let mut new = old;
                 new.set_start(at, moved);
-                bench.change(|image| line(image, at_line), new, never);
+                bench.change(|image| &mut image.lines.all[line], new, never);
             }
         }
     }
@@ -233,12 +220,12 @@ fn a_moved_bound_is_found() {
 #[test]
 fn a_changed_path_of_an_interval_is_found() {
     let mut bench = Bench::with_rows();
-    let paths = bench.image.paths.len() as u32;
+    let (paths, lines) = (bench.image.paths.len() as u32, bench.image.lines.all.len() as u32);
     let by_source = |image: &Image| -> Vec<Place> {
-        (0..image.lines.all.len() as u32)
+        (0..lines)
             .map(Place::by_source)
             .filter(|to| {
-                let led = image.lines.all.iter().chain(&image.lines.heads).flat_map(|it| it.to);
+                let led = image.lines.all.iter().flat_map(|line| line.to);
                 led.chain(image.lines.rows.iter().flatten().copied()).any(|other| other == *to)
             })
             .collect()
@@ -250,13 +237,13 @@ fn a_changed_path_of_an_interval_is_found() {
         let of_path = of_path.map(|path| Place::path(PathId(path)));
         of_path.chain(runs.iter().copied()).filter(|to| *to != was).collect()
     };
-    for at_line in 0..lines(&bench.image) {
+    for line in 0..lines as usize {
         // What shows no ports is looked up as from port 0.
-        let shows_no_ports = !led_to_by(&bench.image, at_line)[0];
-        let asks_source = runs.contains(&Place::by_source(at_line as u32));
-        let old = *line(&mut bench.image, at_line);
+        let shows_no_ports = !led_to_by(&bench.image, line)[0];
+        let asks_source = runs.contains(&Place::by_source(line as u32));
+        let old = bench.image.lines.all[line];
         let starts: Vec<u32> = std::iter::once(0).chain(old.starts()).collect();
-        for at in 0..intervals(&old) {
+        for at in 0..intervals(&bench.image, line) {
             let sources = match starts[at..] {
                 [NO_KEY, ..] => 0..1,
                 [start, next, ..] if asks_source => start..next.min(NO_KEY),
@@ -268,11 +255,11 @@ fn a_changed_path_of_an_interval_is_found() {
                 let mut new = old;
                 new.to[at] = place;
                 bench.change(
-                    |image| line(image, at_line),
+                    |image| &mut image.lines.all[line],
                     new,
                     |image, old, new| {
                         // One that leads to itself leads nowhere.
-                        new.to[at] != Place::by_source(at_line as u32)
+                        new.to[at] != Place::by_source(line as u32)
                             && sources.clone().all(|source| {
                                 leads(image, old.to[at], source) == leads(image, new.to[at], source)
                             })
@@ -282,8 +269,7 @@ fn a_changed_path_of_an_interval_is_found() {
         }
     }
     for row in 0..bench.image.lines.rows.len() {
-        // TCP's has a head.
-        for table in 1..=OTHERS {
+        for table in 0..=OTHERS {
             for place in other_places(bench.image.lines.rows[row][table]) {
                 bench.change(
                     |image| &mut image.lines.rows[row][table],
@@ -293,7 +279,7 @@ fn a_changed_path_of_an_interval_is_found() {
             }
         }
     }
-    bench.finish(790, 8);
+    bench.finish(838, 8);
 }
 
 #[test]
