@@ -64,9 +64,57 @@ impl Grouped {
     }
 }
 
+/// The groups that have any numbers, ascending, each with these: of many groups few may.
+#[derive(Debug, Default)]
+pub(crate) struct Occupied {
+    groups: Vec<u32>,
+    /// Where each group ends.
+    ends: Vec<usize>,
+    all: Vec<u32>,
+}
+
+impl Occupied {
+    /// As [`Grouped::of`]; the second of each pair ascending.
+    pub(crate) fn of(groups: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
+        let mut occupied = Self::default();
+        let mut few: Vec<(u32, u32)> = pairs.clone().take(groups / 4 + 1).collect();
+        if few.len() <= groups / 4 {
+            few.sort_unstable();
+            for of_group in few.chunk_by(|a, b| a.0 == b.0) {
+                occupied.push(of_group[0].0, of_group.iter().map(|(_, one)| *one));
+            }
+            return occupied;
+        }
+        for (group, all) in (0..).zip(Grouped::of(groups, pairs).groups()) {
+            if !all.is_empty() {
+                occupied.push(group, all.iter().copied());
+            }
+        }
+        occupied
+    }
+
+    fn push(&mut self, group: u32, all: impl Iterator<Item = u32>) {
+        self.groups.push(group);
+        self.all.extend(all);
+        self.ends.push(self.all.len());
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Each group with its numbers.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (usize, &[u32])> {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        let runs = starts.zip(&self.ends).map(|(start, end)| &self.all[start..*end]);
+        self.groups.iter().map(|group| *group as usize).zip(runs)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn pairs_are_grouped_in_their_order() {
@@ -77,5 +125,22 @@ mod tests {
         assert_eq!(grouped.group(2), [5, 7, 9]);
         assert_eq!(grouped.group(5), [0; 0]);
         assert_eq!(grouped.all(), [3, 5, 7, 9, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_groups_that_have_any_are_those_of_all(
+            groups in 1usize..60,
+            pairs in prop::collection::btree_set((0u32..20, 0u32..60), 0..40),
+        ) {
+            let pairs = pairs.iter().map(|(one, group)| (group % groups as u32, *one));
+            let all = Grouped::of(groups, pairs.clone());
+            let expected = all.groups().enumerate().filter(|(_, all)| !all.is_empty());
+            let expected: Vec<_> = expected.map(|(at, all)| (at, all.to_vec())).collect();
+            let occupied = Occupied::of(groups, pairs);
+            prop_assert_eq!(occupied.len(), expected.len());
+            let found: Vec<_> = occupied.each().map(|(at, all)| (at, all.to_vec())).collect();
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -8,7 +8,7 @@ use ahash::AHashMap;
 use crate::chains::Chains;
 use crate::claim::{Claimed, Distinct, Way, ways};
 use crate::classes::{NewClass, columns};
-use crate::grouped::Grouped;
+use crate::grouped::{Grouped, Occupied};
 use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Path, PathId, Peers};
 use crate::linear::Linear;
 use crate::lines::{Interval, Lines, Place, Row};
@@ -469,26 +469,21 @@ impl<'a> ChainRows<'a> {
             let column = classes.columns.group(*predicate as usize);
             column.iter().map(|class| (*class, *predicate))
         });
-        let touched = Grouped::of(classes.families.len(), touched);
-        if touched.groups().filter(|here| !here.is_empty()).nth(FEW).is_some() {
+        let touched = Occupied::of(classes.families.len(), touched);
+        if touched.len() > FEW {
             self.list.index();
         }
         let mut cells = vec![LINEAR; classes.families.len()];
         tables.cell_bytes += size_of_val(&*cells);
         let mut memo: [AHashMap<&[PredicateId], u32>; 2] = Default::default();
-        for ((cell, family), relevant) in
-            cells.iter_mut().zip(&classes.families).zip(touched.groups())
-        {
-            if relevant.is_empty() {
-                continue;
-            }
+        for (class, relevant) in touched.each() {
             if tables.bytes() > budget {
                 return None;
             }
             // The two families partition the addresses, so every class has one.
-            let family = (*family)?;
+            let family = (*classes.families.get(class)?)?;
             let known = memo[family as usize].entry(relevant);
-            *cell = *known.or_insert_with(|| self.row(tables, family, relevant));
+            *cells.get_mut(class)? = *known.or_insert_with(|| self.row(tables, family, relevant));
         }
         let mut untouched = [None; 2];
         for (cell, family) in cells.iter_mut().zip(&classes.families) {
