@@ -16,6 +16,9 @@ use crate::statistics::Pair;
 use crate::switch::Switch;
 use crate::traffic;
 
+/// How long what was halted may take to carry packets again.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
 /// What is sent, and what is measured of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
@@ -144,9 +147,11 @@ impl Comparison {
     pub fn pair(&self, paths: &Paths, length: Duration) -> Result<Pair, Error> {
         paths.manx.let_run(false)?;
         paths.beside.let_run(true)?;
+        traffic::wait_until_carried(&paths.beside, CATCH_UP)?;
         let beside = self.measure(&paths.beside, length, paths.cores)?;
         paths.beside.let_run(false)?;
         paths.manx.let_run(true)?;
+        traffic::wait_until_carried(&paths.manx, CATCH_UP)?;
         let manx = self.measure(&paths.manx, length, paths.cores)?;
         Ok(Pair { beside, manx })
     }
