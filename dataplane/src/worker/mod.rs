@@ -5,6 +5,7 @@
 //! a batch, so a batch boundary is where new tables take effect. A worker that finds nothing for a while sleeps in epoll.
 
 mod control;
+mod idle;
 mod workers;
 
 use std::io;
@@ -27,6 +28,8 @@ use crate::report::Report;
 use crate::sys;
 use crate::tables::{PortId, Tables};
 
+use idle::Idle;
+
 pub use control::{Command, Commands, Handle, Wrap, spawn};
 pub use workers::Workers;
 
@@ -34,8 +37,6 @@ pub use workers::Workers;
 const BATCH: usize = 32;
 /// Packets of other workers in a turn: its own ports are not to wait longer.
 const TAKEN_OVER: usize = 4 * BATCH;
-/// How long an adaptive worker polls without finding anything before it sleeps.
-const PATIENCE: Duration = Duration::from_micros(50);
 /// Longest sleep: flows age meanwhile.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Turns between two questions to epoll while packets flow.
@@ -151,7 +152,7 @@ impl Worker {
     /// Turns until it is told to stop.
     pub fn run(&mut self) {
         let start = Instant::now();
-        let mut last_found = start;
+        let mut idle = Idle::new(start);
         loop {
             let cycles = sys::clock::ticks();
             let now = Instant::now();
@@ -161,19 +162,21 @@ impl Worker {
             }
             self.pipeline.age(since_start);
             if self.turn(since_start) > 0 {
-                last_found = now;
+                idle.found(now);
                 self.counters.busy_turns.add(1);
                 self.counters.busy_cycles.add(sys::clock::ticks().wrapping_sub(cycles));
                 continue;
             }
             let sleep = self.polling == Polling::Adaptive
-                && now - last_found >= PATIENCE
+                && idle.sleeps(now)
                 && self.colleagues.may_sleep();
             if sleep {
                 self.counters.parks.add(1);
             } else if self.polling == Polling::Adaptive {
                 // Whoever is to send the next packet may be waiting for this core.
+                let offered = Instant::now();
                 std::thread::yield_now();
+                idle.yielded(offered, Instant::now());
             }
             self.ask(if sleep { SLEEP } else { Duration::ZERO });
             if sleep {

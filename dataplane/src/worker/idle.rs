@@ -1,0 +1,75 @@
+//! When a worker that finds nothing polls on, and when it sleeps.
+
+use std::time::{Duration, Instant};
+
+/// How long an adaptive worker polls without finding anything before it sleeps.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// A yield that takes so long has given the core away for a whole slice of the scheduler's.
+const SLICE: Duration = Duration::from_millis(1);
+/// For so long afterwards it sleeps at once: who is woken gets the core back soon, who has yielded waits for the others'
+/// slices, several milliseconds for each packet.
+const CROWDED: Duration = Duration::from_millis(100);
+
+/// What an adaptive worker remembers of its idle turns.
+#[derive(Debug)]
+pub(super) struct Idle {
+    last_found: Instant,
+    crowded_until: Instant,
+}
+
+impl Idle {
+    /// Of a worker that begins now.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { last_found: now, crowded_until: now }
+    }
+
+    /// A turn found packets.
+    pub(super) fn found(&mut self, now: Instant) {
+        self.last_found = now;
+    }
+
+    /// The core was offered to others, who kept it that long.
+    pub(super) fn yielded(&mut self, from: Instant, to: Instant) {
+        if to - from >= SLICE {
+            self.crowded_until = to + CROWDED;
+        }
+    }
+
+    /// Whether a turn that found nothing is to be followed by sleep.
+    pub(super) fn sleeps(&self, now: Instant) -> bool {
+        now - self.last_found >= PATIENCE || now < self.crowded_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_micros(10);
+
+    #[test]
+    fn it_polls_on_for_a_while_after_packets() {
+        let start = Instant::now();
+        let mut idle = Idle::new(start);
+        let found = start + Duration::from_secs(1);
+        assert!(idle.sleeps(found), "nothing came for long");
+        idle.found(found);
+        assert!(!idle.sleeps(found) && !idle.sleeps(found + SHORT));
+        assert!(idle.sleeps(found + PATIENCE));
+    }
+
+    #[test]
+    fn where_others_keep_the_core_it_sleeps_at_once_until_it_tries_again() {
+        let start = Instant::now();
+        let mut idle = Idle::new(start);
+        idle.yielded(start, start + SHORT);
+        assert!(!idle.sleeps(start + SHORT), "a short yield is what it is for");
+        let back = start + SLICE;
+        idle.yielded(start, back);
+        idle.found(back);
+        assert!(idle.sleeps(back) && idle.sleeps(back + SHORT));
+        let later = back + CROWDED;
+        idle.found(later);
+        assert!(!idle.sleeps(later));
+    }
+}
