@@ -8,9 +8,12 @@ use std::process::{Child, ChildStdout, Command, ExitStatus};
 
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getppid};
 
 use crate::error::{Error, errno, io as io_error};
+
+/// The variable by which a process is told who started it.
+const PARENT: &str = "MANX_BENCH_PARENT";
 
 /// A process that ends when this is dropped.
 #[derive(Debug)]
@@ -20,6 +23,7 @@ impl Process {
     /// Starts it. It should [end with its parent](end_with_parent).
     pub fn start(command: &mut Command) -> Result<Self, Error> {
         let what = format!("{} cannot be started", command.get_program().display());
+        command.env(PARENT, std::process::id().to_string());
         command.spawn().map(Self).map_err(io_error(what))
     }
 
@@ -59,10 +63,19 @@ impl Drop for Process {
     }
 }
 
-/// Has the kernel kill the calling process when the thread that started it ends: a run that is interrupted leaves nothing
-/// behind.
+/// Has the kernel kill the calling process, which [`Process::start`] has started, when the thread that did so ends: a run that
+/// is interrupted leaves nothing behind.
+///
+/// # Errors
+/// That thread's process has ended before.
 pub fn end_with_parent() -> Result<(), Error> {
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(errno("the parent's end would not be noticed"))
+    prctl::set_pdeathsig(Signal::SIGKILL)
+        .map_err(errno("the parent's end would not be noticed"))?;
+    let parent = std::env::var(PARENT).ok().and_then(|parent| parent.parse().ok());
+    if parent == Some(getppid().as_raw()) {
+        return Ok(());
+    }
+    Err(Error::Failed("whoever started this has ended before it began".to_owned()))
 }
 
 /// Becomes another program, found by its name, with these arguments. Comes back only with an error.
