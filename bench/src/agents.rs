@@ -177,6 +177,12 @@ impl Agent {
         if let Some(core) = shape.cores.of_worker(holds_receiver) {
             command.args(["--pin", &core.to_string()]);
         }
+        // What the user has set for agents of his own is not for these.
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"MANX_") {
+                command.env_remove(name);
+            }
+        }
         let process = Process::start(command.stdin(Stdio::null()).stdout(out).stderr(error))?;
         let mut agent = Self { process, socket, log };
         agent.wait_until("its datastore is read", |status| status.in_sync)?;

@@ -15,7 +15,7 @@ use manx::netns;
 use manx_dataplane::packet::Pool;
 use manx_dataplane::poller::Poller;
 use manx_dataplane::tables::PortId;
-use manx_dataplane::worker::Polling;
+use manx_dataplane::worker::{Idle, Polling};
 
 use crate::cores;
 use crate::error::Error;
@@ -28,8 +28,6 @@ use crate::world;
 pub const BARE: &str = "bare";
 /// Packets taken at once, as by a worker.
 const BATCH: usize = 32;
-/// How long it polls without finding anything before it sleeps, as a worker.
-const PATIENCE: Duration = Duration::from_micros(50);
 /// Longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
 /// What it says when its devices are there.
@@ -121,11 +119,12 @@ fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
     };
     let mut pool = Pool::new(2 * BATCH);
     let mut batch = Vec::with_capacity(BATCH);
-    let mut last_found = Instant::now();
+    let mut idle = Idle::new(Instant::now());
     let mut output = io::stdout();
     output.write_all(READY)?;
     output.flush()?;
     loop {
+        let now = Instant::now();
         let mut found = 0;
         for _ in 0..2 {
             let _ = left.receive(&mut pool, &mut batch, BATCH)?;
@@ -136,12 +135,11 @@ fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
             std::mem::swap(left, right);
         }
         if found > 0 || polling == Polling::Busy {
-            last_found = Instant::now();
-        } else if last_found.elapsed() < PATIENCE {
-            // Whoever is to send the next packet may be waiting for this core.
-            std::thread::yield_now();
-        } else {
+            idle.found(now);
+        } else if idle.sleeps(now) {
             poller.wait(SLEEP, |_| {})?;
+        } else {
+            idle.give_way();
         }
     }
 }

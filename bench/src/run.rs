@@ -150,6 +150,8 @@ impl Run {
                     let measured = scope.spawn(|| (section.measure)(self)).join();
                     measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })?;
+                // What it remarked after its last figure too.
+                self.write()?;
             }
         }
         Ok(())

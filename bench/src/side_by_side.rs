@@ -57,8 +57,19 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
                 Err(error) => run.lacks(comparison.name, error.to_string(), true)?,
             }
         }
-        paths.manx.let_run(true)?;
-        run.report.remarks.extend(paths.accounts()?);
+        match paths.manx.let_run(true).and_then(|()| paths.accounts()) {
+            Ok(remarks) => run.report.remarks.extend(remarks),
+            // What was measured of it is not to be believed either.
+            Err(error) => {
+                for comparison in together {
+                    run.lacks(
+                        comparison.name,
+                        format!("its agents give no account: {error}"),
+                        true,
+                    )?;
+                }
+            }
+        }
     }
     Ok(())
 }

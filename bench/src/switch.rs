@@ -142,7 +142,9 @@ impl Place<'_> {
         let mut command = Command::new("/proc/self/exe");
         command.arg(WITHIN).arg(self.file("switch")).arg(format!("--cores={}", cores.join(",")));
         command.arg("--").args(program);
-        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "XDG_RUNTIME_DIR"] {
+        for variable in
+            ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"]
+        {
             command.env(variable, self.folder);
         }
         Process::start(command.stdin(Stdio::null()).stdout(log).stderr(error))

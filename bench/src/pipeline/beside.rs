@@ -154,6 +154,7 @@ fn swap(rounds: usize) -> Result<Found, Failure> {
         node.reports.try_iter().for_each(drop);
     }
     let lost = packets - (node.left().0 - before);
+    nothing_lost(&node, lost)?;
     let words = format!(
         "{published} policies published while {packets} packets of {FLOWS} flows passed: {lost} lost; \
          p99.9 of a batch {:.0} ticks quiet, {:.0} swapping (goal: at most twice)",
@@ -161,6 +162,14 @@ fn swap(rounds: usize) -> Result<Found, Failure> {
         p999(&mut swapping),
     );
     Ok(Found { pairs, words })
+}
+
+/// Packets that did not come out are no figure.
+fn nothing_lost(node: &Node, lost: u64) -> Result<(), Failure> {
+    if lost == 0 {
+        return Ok(());
+    }
+    Err(format!("{lost} packets did not come out; dropped: {:?}", node.drops()).into())
 }
 
 /// Publishes one world and the other in turn; how often.
@@ -209,8 +218,12 @@ fn flood(_: usize) -> Result<Found, Failure> {
     let spent = ticks().wrapping_sub(start);
     let more = resident()?.saturating_sub(before_flood);
     let lost = packets - (node.left().0 - before);
+    nothing_lost(&node, lost)?;
     let flows = node.flows()?;
     let kept = flows.iter().filter(|flow| flow.key().protocol() == protocol::UDP).count();
+    if kept < FLOWS as usize {
+        return Err(format!("{kept} of {FLOWS} established flows were kept").into());
+    }
     let words = format!(
         "{SYNS} SYNs of new flows beside as many packets of {FLOWS} established ones, a table of {TABLE}: {lost} of \
          all packets lost, {kept} of the established flows kept; {:.0} ticks per packet; {} KiB more resident than before",

@@ -141,11 +141,12 @@ pub(crate) struct Node {
 impl Node {
     /// A node with tables, its worker's ports attached, and no flows.
     pub(crate) fn new(shape: Shape) -> Result<Self, Failure> {
-        Self::shared(shape, Share::nothing())
+        let sizes = Sizes { flows: shape.flows, ..Sizes::default() };
+        Self::shared(shape, sizes, Share::nothing())
     }
 
-    /// The same, as one of several workers sees it.
-    pub(crate) fn shared(shape: Shape, share: Share) -> Result<Self, Failure> {
+    /// The same, as one of several workers sees it, each of which has these sizes.
+    pub(crate) fn shared(shape: Shape, sizes: Sizes, share: Share) -> Result<Self, Failure> {
         let mut cluster = import(&Contents::of_texts([("cluster.yaml", &*manifests(shape))]));
         let mut problems = cluster.problems.iter();
         if let Some(problem) = problems.find(|problem| problem.severity == Severity::Error) {
@@ -166,7 +167,6 @@ impl Node {
         let (commands, receiver) = unbounded();
         let (sender, reports) = unbounded();
         let counters = Arc::new(WorkerCounters::default());
-        let sizes = Sizes { flows: shape.flows, ..Sizes::default() };
         let settings = Settings { sizes, polling: Polling::Busy, core: None };
         let worker = Worker::new(settings, share, receiver, sender, Arc::clone(&counters))?;
         let mut node = Self {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::statistics::Summary;
 use manx_dataplane::packet::{Packet, Pool};
+use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::tables::PortId;
@@ -160,15 +161,21 @@ impl Row {
 
     /// The node with its flows, after one round of its packets, each of which a receiver has taken.
     pub(crate) fn set_up(&self) -> Result<Setup, Failure> {
-        self.set_up_part(Share::nothing(), 0..self.flows())
+        let sizes = Sizes { flows: self.table(), ..Sizes::default() };
+        self.set_up_part(sizes, Share::nothing(), 0..self.flows())
     }
 
     /// One of several workers with its part of the flows.
-    pub(crate) fn set_up_part(&self, share: Share, part: Range<u32>) -> Result<Setup, Failure> {
+    pub(crate) fn set_up_part(
+        &self,
+        sizes: Sizes,
+        share: Share,
+        part: Range<u32>,
+    ) -> Result<Setup, Failure> {
         let flows = part.len() as u32;
         let table = self.table();
         let shape = Shape { rules: self.rules, nodes: self.nodes, flows: table };
-        let node = Node::shared(shape, share)?;
+        let node = Node::shared(shape, sizes, share)?;
         let mut setup = Setup { node, entrance: CLIENT_PORT, vector: self.vector };
         let peers = match self.traffic {
             Traffic::Near(_) => Peers::near(),
