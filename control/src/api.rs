@@ -340,6 +340,8 @@ pub struct WorkerStatus {
     pub busy_cycles: u64,
     /// Packets that it read and handed over to the worker that has their flow.
     pub handed_over: u64,
+    /// Packets that others handed over to it, of a port that it does not have any more: dropped.
+    pub portless: u64,
     /// Flows in its table.
     pub flows: u64,
     /// Flows evicted to make room.

@@ -235,7 +235,7 @@ impl Pool {
         }
     }
 
-    /// Whether less than a quarter of the buffers is here: then none is to be given away.
+    /// Whether no more than a quarter of the buffers is here: then none is to be given away.
     pub fn is_low(&self) -> bool {
         self.available() <= self.limit / 4
     }

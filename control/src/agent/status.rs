@@ -150,6 +150,7 @@ fn worker(worker: &Handle) -> WorkerStatus {
         packets: counters.packets.read(),
         busy_cycles: counters.busy_cycles.read(),
         handed_over: counters.handed_over.read(),
+        portless: counters.portless.read(),
         flows: counters.flows.read(),
         evictions: counters.evictions.read(),
     }

@@ -311,6 +311,7 @@ mod tests {
                 packets: 2100,
                 busy_cycles: 1_050_000,
                 handed_over: 30,
+                portless: 0,
                 flows: 17,
                 evictions: 0,
             }],

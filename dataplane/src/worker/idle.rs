@@ -12,31 +12,38 @@ const CROWDED: Duration = Duration::from_millis(100);
 
 /// What an adaptive worker remembers of its idle turns.
 #[derive(Debug)]
-pub(super) struct Idle {
+pub struct Idle {
     last_found: Instant,
     crowded_until: Instant,
 }
 
 impl Idle {
     /// Of a worker that begins now.
-    pub(super) fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self { last_found: now, crowded_until: now }
     }
 
     /// A turn found packets.
-    pub(super) fn found(&mut self, now: Instant) {
+    pub fn found(&mut self, now: Instant) {
         self.last_found = now;
     }
 
+    /// Offers the core to others: whoever is to send the next packet may be waiting for it.
+    pub fn give_way(&mut self) {
+        let offered = Instant::now();
+        std::thread::yield_now();
+        self.yielded(offered, Instant::now());
+    }
+
     /// The core was offered to others, who kept it that long.
-    pub(super) fn yielded(&mut self, from: Instant, to: Instant) {
+    fn yielded(&mut self, from: Instant, to: Instant) {
         if to - from >= SLICE {
             self.crowded_until = to + CROWDED;
         }
     }
 
     /// Whether a turn that found nothing is to be followed by sleep.
-    pub(super) fn sleeps(&self, now: Instant) -> bool {
+    pub fn sleeps(&self, now: Instant) -> bool {
         now - self.last_found >= PATIENCE || now < self.crowded_until
     }
 }

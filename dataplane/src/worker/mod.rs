@@ -28,9 +28,8 @@ use crate::report::Report;
 use crate::sys;
 use crate::tables::{PortId, Tables};
 
-use idle::Idle;
-
 pub use control::{Command, Commands, Handle, Wrap, spawn};
+pub use idle::Idle;
 pub use workers::Workers;
 
 /// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
@@ -167,16 +166,13 @@ impl Worker {
                 self.counters.busy_cycles.add(sys::clock::ticks().wrapping_sub(cycles));
                 continue;
             }
-            let sleep = self.polling == Polling::Adaptive
-                && idle.sleeps(now)
-                && self.colleagues.may_sleep();
+            // A port may have brought only what was dropped, and still have packets.
+            let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
+            let sleep = rests && idle.sleeps(now) && self.colleagues.may_sleep();
             if sleep {
                 self.counters.parks.add(1);
-            } else if self.polling == Polling::Adaptive {
-                // Whoever is to send the next packet may be waiting for this core.
-                let offered = Instant::now();
-                std::thread::yield_now();
-                idle.yielded(offered, Instant::now());
+            } else if rests {
+                idle.give_way();
             }
             self.ask(if sleep { SLEEP } else { Duration::ZERO });
             if sleep {

@@ -152,3 +152,51 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let portless = worker.counters.portless.read();
     assert_eq!(portless, u64::from(100 + ASK_EVERY + 1), "of a port that is not there");
 }
+
+/// A device with much that is dropped, which says so once.
+struct Rubbish {
+    watched: OwnedFd,
+    left: u32,
+    done: Sender<()>,
+}
+
+impl PacketIo for Rubbish {
+    fn receive(&mut self, _: &mut Pool, _: &mut Vec<Packet>, _: usize) -> io::Result<Received> {
+        let Some(left) = self.left.checked_sub(1) else {
+            let _ = self.done.send(());
+            return Ok(Received { drained: true, ..Received::default() });
+        };
+        self.left = left;
+        Ok(Received { malformed: 1, ..Received::default() })
+    }
+
+    fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        Ok(Transmitted::default())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.watched.as_raw_fd())
+    }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
+}
+
+/// Each sleep is of a second, and between two there are 50 us: such a worker would not be through in a minute.
+#[test]
+fn nobody_sleeps_while_a_port_has_more() {
+    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
+    let (sender, _reports) = unbounded();
+    let worker = spawn("rubbish", settings, Share::nothing(), sender).unwrap();
+    let (reader, _writer) = io::pipe().unwrap();
+    let (done, is_done) = unbounded();
+    let port = Box::new(Rubbish { watched: reader.into(), left: 100_000, done });
+    assert!(worker.commands().tell(Command::Attach(PortId(0), port, Arc::default())));
+    is_done.recv_timeout(Duration::from_secs(60)).unwrap();
+}
