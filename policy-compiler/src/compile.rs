@@ -10,7 +10,7 @@
 //! **Memory.** A chain whose rows do not fit the budget any more is judged rule by rule, slower and no less right;
 //! [`Counts::linear`](crate::image::Counts) says how many there are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -97,6 +97,11 @@ impl Compiler {
             self.standing = None;
         }
         done.is_some()
+    }
+
+    /// A pod has changed that no [`Compiler::update`] was told of: the next image is made from nothing.
+    pub fn missed(&mut self) {
+        self.standing = None;
     }
 
     /// The tables by which the `local` endpoints are judged: pods, and, without a namespace, host endpoints. Names that the
@@ -221,7 +226,7 @@ impl Compiler {
             asked,
             local: local.clone(),
             pod_truths,
-            moved: AHashMap::new(),
+            moved: BTreeMap::new(),
             by_label: None,
             of_near: None,
             most_classes,

@@ -18,7 +18,8 @@ use crate::predicates::{InUse, Predicates, Truth};
 use crate::prefix_map::PrefixMap;
 use crate::update::{ByLabel, Standing, truth};
 
-/// So many addresses and networks in a network that is touched are looked at one by one, and a sixteenth of all.
+/// So many addresses and networks that are touched are looked at one by one, and as many as a sixteenth of the prefixes at which
+/// anything stands: beyond that to make all anew is cheaper, and a change costs no more than that whatever it holds.
 const MOST: usize = 1024;
 
 /// See the module. IPv4 alone: what is said of IPv6 addresses is made anew with all the rest.
@@ -36,11 +37,6 @@ impl Touched {
         self.hosts.is_empty() && self.nets.is_empty() && self.predicates.is_none()
     }
 
-    fn contains(&self, address: IpAddr) -> bool {
-        let IpAddr::V4(address) = address else { return false };
-        self.hosts.contains(&address) || self.nets.iter().any(|net| net.contains(&address))
-    }
-
     /// The networks that no other holds.
     fn outermost(&self) -> Vec<Ipv4Net> {
         let mut outermost: Vec<Ipv4Net> = Vec::new();
@@ -52,6 +48,12 @@ impl Touched {
         }
         outermost
     }
+}
+
+/// Whether an address lies in one of these networks, which follow each other and do not overlap.
+fn lies_in(nets: &[Ipv4Net], address: Ipv4Addr) -> bool {
+    let behind = nets.partition_point(|net| net.network() <= address);
+    behind.checked_sub(1).is_some_and(|at| nets[at].contains(&address))
 }
 
 /// What the next image says of addresses, as it is being made.
@@ -126,8 +128,11 @@ impl Standing {
         }
         let mut draft = Draft::of(&self.peers);
         let outermost = touched.outermost();
+        let mut left = MOST + self.addresses.len() / 16;
         for net in &outermost {
-            for part in self.parts(*net)? {
+            let parts = self.parts(*net, left)?;
+            left -= parts.len();
+            for part in parts {
                 let identity = self.identify(interner, &mut draft, part)?;
                 if !draft.prefixes.set_net_v4(part, identity.0) {
                     return None;
@@ -135,9 +140,10 @@ impl Standing {
             }
         }
         for host in &touched.hosts {
-            if outermost.iter().any(|net| net.contains(host)) {
+            if lies_in(&outermost, *host) {
                 continue;
             }
+            left = left.checked_sub(1)?;
             let identity = self.identify(interner, &mut draft, Ipv4Net::from(*host))?;
             if !draft.prefixes.set_v4(host.to_bits(), identity.0) {
                 return None;
@@ -157,19 +163,20 @@ impl Standing {
             predicates: predicates.unwrap_or_else(|| Arc::clone(&before.predicates)),
             identities,
         });
-        self.follow_local(model, &touched)?;
+        let is_touched = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => touched.hosts.contains(v4) || lies_in(&outermost, *v4),
+            IpAddr::V6(_) => false,
+        };
+        self.follow_local(model, is_touched)?;
         Some(new)
     }
 
-    /// A network and all prefixes in it at which something stands, outer before inner; `None`: too many.
-    fn parts(&self, net: Ipv4Net) -> Option<BTreeSet<Ipv4Net>> {
-        let most = MOST + self.addresses.len() / 16;
+    /// A network and all prefixes in it at which something stands, outer before inner; `None`: more than `most`.
+    fn parts(&self, net: Ipv4Net, most: usize) -> Option<BTreeSet<Ipv4Net>> {
         let mut parts = BTreeSet::from([net]);
-        for part in self.addresses.prefixes_in(net).take(most + 1) {
-            parts.insert(part);
-        }
-        let moved = self.moved.keys().filter(|host| net.contains(*host));
-        parts.extend(moved.map(|host| Ipv4Net::from(*host)));
+        parts.extend(self.addresses.prefixes_in(net).take(most + 1));
+        let moved = self.moved.range(net.network()..=net.broadcast());
+        parts.extend(moved.map(|(host, _)| Ipv4Net::from(*host)).take(most + 1));
         (parts.len() <= most).then_some(parts)
     }
 
@@ -203,11 +210,11 @@ impl Standing {
     }
 
     /// What is true of the local pods themselves.
-    fn follow_local(&mut self, model: &Model, touched: &Touched) -> Option<()> {
+    fn follow_local(&mut self, model: &Model, is_touched: impl Fn(&IpAddr) -> bool) -> Option<()> {
         let names: Vec<_> = self.pod_truths.keys().cloned().collect();
         for name in names {
             let pod = model.endpoints.get(&name)?;
-            if !pod.addresses.iter().any(|address| touched.contains(*address)) {
+            if !pod.addresses.iter().any(&is_touched) {
                 continue;
             }
             let own = self.truth_of_near(&Member::pod(model, &name, pod))?;

@@ -5,7 +5,7 @@
 //! is true of a class that the image has. Workers see each store at their next lookup; flows remember identities, and are
 //! judged again when they find another one. Everything else takes a new image.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) struct Standing {
     pub(crate) marks: [Mark; 8],
     pub(crate) peers: Arc<Peers>,
     pub(crate) kinds: Kinds,
-    /// By predicate of how many members it is true.
+    /// By predicate of how many pods and hosts it is true; of port names it is read.
     pub(crate) counts: Vec<u32>,
     pub(crate) atoms: AtomTruths,
     pub(crate) addresses: Addresses,
@@ -59,7 +59,7 @@ pub(crate) struct Standing {
     /// The local pods' addresses: what is true there of the local end is part of its chains.
     pub(crate) own: BTreeSet<IpAddr>,
     /// The kinds at addresses that have changed since, in the place of those in `addresses`.
-    pub(crate) moved: AHashMap<Ipv4Addr, Vec<KindId>>,
+    pub(crate) moved: BTreeMap<Ipv4Addr, Vec<KindId>>,
     /// What is asked of peers; made when first needed, as the next.
     pub(crate) by_label: Option<ByLabel>,
     /// All that is asked of anybody.

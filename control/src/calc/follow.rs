@@ -1,5 +1,5 @@
-//! What the datastore's changes take: a pod of another node mostly a few stores into the image in use, a policy other
-//! tables, everything else the whole way from the objects on.
+//! What the datastore's changes take: a pod of another node mostly a few stores into the image in use; a policy, a network set or
+//! the endpoints of a service that is named other tables; everything else the whole way from the objects on.
 
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::Model;
@@ -40,6 +40,10 @@ impl Calculation {
                 Effect::Nothing => {}
                 change if !tables && self.change_in_place(image, &cluster.model, &change) => {
                     pods += 1;
+                }
+                Effect::Pod { .. } => {
+                    self.compiler.missed();
+                    tables = true;
                 }
                 _ => tables = true,
             }

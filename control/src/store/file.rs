@@ -289,7 +289,8 @@ fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
     Ok((file, metadata))
 }
 
-/// The file's text; `None` if it still has the `known` stamp, which is seen without opening it.
+/// The file's text; `None` if it still has the `known` stamp, which is seen without opening it. (A network file system may tell an
+/// old stamp for as long as it keeps attributes, where opening would have asked: NFS for up to a minute by default, `acregmax`.)
 fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
     if known.is_some() && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::of(&it))) {
         return Ok(None);
