@@ -89,7 +89,9 @@ impl Wire {
 fn spread(bytes: &[u8]) -> usize {
     let at = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
     let named = match bytes.first().map(|first| first >> 4) {
-        Some(4) if at(9..10) == [protocol::IPIP] => return spread(&bytes[20..]),
+        Some(4) if at(9..10) == [protocol::IPIP] => {
+            return spread(bytes.get(20..).unwrap_or_default());
+        }
         Some(4) if at(6..8).iter().zip([0x3f, 0xff]).any(|(byte, mask)| byte & mask != 0) => {
             at(12..20)
         }
