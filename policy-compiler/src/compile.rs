@@ -14,8 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use ahash::AHashMap;
-
 use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
 use crate::changes::Changes;

@@ -45,7 +45,7 @@ impl Calculation {
                     self.compiler.missed();
                     tables = true;
                 }
-                _ => tables = true,
+                Effect::Policy => tables = true,
             }
         }
         if tables { FollowUp::Tables } else { FollowUp::Nothing(pods) }
