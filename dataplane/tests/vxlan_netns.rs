@@ -4,7 +4,7 @@
     reason = "these are tests; their helpers stand outside test functions"
 )]
 
-#[allow(dead_code, reason = "shared with the other ports' tests")]
+#[expect(dead_code, reason = "shared with the other ports' tests")]
 mod netns;
 
 use std::net::{Ipv4Addr, SocketAddr};

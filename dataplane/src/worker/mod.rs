@@ -237,14 +237,16 @@ impl Worker {
     fn take_over(&mut self, now: Duration, limit: usize) -> usize {
         self.colleagues.reclaim(&mut self.pool);
         let mut found = 0;
-        let mut next = self.colleagues.take(&mut self.pool);
-        while let Some(first) = next.take() {
+        // The first one of the next batch, where the one before ended at another port's.
+        let mut next = None;
+        while found < limit
+            && let Some(first) = next.take().or_else(|| self.colleagues.take(&mut self.pool))
+        {
             let id = first.port;
             let Some(slot) = self.ports.slot(id) else {
                 self.counters.portless.add(first.segments);
                 self.pool.put(first.packet);
                 found += 1;
-                next = if found < limit { self.colleagues.take(&mut self.pool) } else { None };
                 continue;
             };
             let counters = Arc::clone(&slot.counters);

@@ -90,15 +90,14 @@ fn trouble_with_epoll_is_reported_once_a_second() {
 }
 
 /// A device that is asked only when its descriptor says so.
-struct Bell {
-    reader: io::PipeReader,
-    asked: Arc<AtomicU32>,
+struct Watched<F> {
+    descriptor: OwnedFd,
+    received: F,
 }
 
-impl PacketIo for Bell {
+impl<F: FnMut() -> Received + Send + 'static> PacketIo for Watched<F> {
     fn receive(&mut self, _: &mut Pool, _: &mut Vec<Packet>, _: usize) -> io::Result<Received> {
-        self.asked.fetch_add(1, Relaxed);
-        Ok(Received { drained: true, ..Received::default() })
+        Ok((self.received)())
     }
 
     fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
@@ -110,7 +109,7 @@ impl PacketIo for Bell {
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        Some(self.reader.as_raw_fd())
+        Some(self.descriptor.as_raw_fd())
     }
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
@@ -126,7 +125,12 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
     let (reader, mut writer) = io::pipe().unwrap();
     let asked = Arc::new(AtomicU32::new(0));
-    let bell = Box::new(Bell { reader, asked: Arc::clone(&asked) });
+    let counted = Arc::clone(&asked);
+    let received = move || {
+        counted.fetch_add(1, Relaxed);
+        Received { drained: true, ..Received::default() }
+    };
+    let bell = Box::new(Watched { descriptor: reader.into(), received });
     commands.send(Command::Attach(PortId(0), bell, Arc::default())).unwrap();
     assert!(worker.obey());
     let mut pool = Pool::new(4);
@@ -153,40 +157,6 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     assert_eq!(portless, u64::from(100 + ASK_EVERY + 1), "of a port that is not there");
 }
 
-/// A device with much that is dropped, which says so once.
-struct Rubbish {
-    watched: OwnedFd,
-    left: u32,
-    done: Sender<()>,
-}
-
-impl PacketIo for Rubbish {
-    fn receive(&mut self, _: &mut Pool, _: &mut Vec<Packet>, _: usize) -> io::Result<Received> {
-        let Some(left) = self.left.checked_sub(1) else {
-            let _ = self.done.send(());
-            return Ok(Received { drained: true, ..Received::default() });
-        };
-        self.left = left;
-        Ok(Received { malformed: 1, ..Received::default() })
-    }
-
-    fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
-        Ok(Transmitted::default())
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
-    }
-
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.watched.as_raw_fd())
-    }
-
-    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
-        self
-    }
-}
-
 /// Each sleep is of a second, and between two there are 50 us: such a worker would not be through in a minute.
 #[test]
 fn nobody_sleeps_while_a_port_has_more() {
@@ -196,7 +166,16 @@ fn nobody_sleeps_while_a_port_has_more() {
     let worker = spawn("rubbish", settings, Share::nothing(), sender).unwrap();
     let (reader, _writer) = io::pipe().unwrap();
     let (done, is_done) = unbounded();
-    let port = Box::new(Rubbish { watched: reader.into(), left: 100_000, done });
+    let mut left = 100_000;
+    let received = move || {
+        if left == 0 {
+            let _ = done.send(());
+            return Received { drained: true, ..Received::default() };
+        }
+        left -= 1;
+        Received { malformed: 1, ..Received::default() }
+    };
+    let port = Box::new(Watched { descriptor: reader.into(), received });
     assert!(worker.commands().tell(Command::Attach(PortId(0), port, Arc::default())));
     is_done.recv_timeout(Duration::from_secs(60)).unwrap();
 }
