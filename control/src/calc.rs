@@ -230,8 +230,8 @@ impl Calculation {
         for path in image.paths() {
             let bases = &mut self.bases;
             let counted = self.counted.entry(path.slot).or_insert_with(|| Counted {
-                reason: path.reason.clone(),
-                noted: path.noted.clone(),
+                reason: path.decision.reason.clone(),
+                noted: path.decision.noted.clone(),
                 last: 0,
                 base: bases.remove(&path.slot).unwrap_or_default(),
             });

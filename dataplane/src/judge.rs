@@ -201,7 +201,7 @@ impl<'a> Asked<'a> {
     /// does with failsafe ports.
     fn decides(&mut self, chain: ChainId, direction: Direction) -> Option<Verdict> {
         let path = self.path(chain, direction);
-        if matches!(path.reason, Reason::NoHostPolicy(_) | Reason::Failsafe(_)) {
+        if matches!(path.decision.reason, Reason::NoHostPolicy(_) | Reason::Failsafe(_)) {
             return None;
         }
         self.keep(path.slot, direction);

@@ -43,7 +43,11 @@ impl<'a> Meanings<'a> {
                     hash_of((&chain.list, local.map(|local| local.each_ref().map(|it| truth(it)))))
                 })
                 .collect(),
-            paths: image.paths.iter().map(|path| hash_of((&path.reason, &path.noted))).collect(),
+            paths: image
+                .paths
+                .iter()
+                .map(|path| hash_of((&path.decision.reason, &path.decision.noted)))
+                .collect(),
         }
     }
 

@@ -152,10 +152,10 @@ impl Compiler {
                 .collect(),
             cells: cells.into(),
             linear,
-            lines: self.tables.lines.clone(),
-            paths: self.tables.published_paths(),
+            lines: self.tables.rows.lines.clone(),
+            paths: self.tables.paths.published(),
             no_path: Path::unknown(Direction::Ingress),
-            slots: self.tables.slots.end(),
+            slots: self.tables.paths.slots(),
             serial: self.serial,
         }
     }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::changes::Changes;
 use crate::linear::Linear;
 use crate::lines::{Lines, Packet};
-use crate::model::{Decision, Direction, Noted, ObjectName, Reason, Transport, Verdict};
+use crate::model::{Decision, Direction, ObjectName, Reason, Transport, Verdict};
 use crate::predicates::{Predicates, Truth};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{List, LocalName, PredicateId, Stage};
@@ -48,26 +48,23 @@ pub struct PathId(pub u32);
 /// How a packet was decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// What decided.
-    pub reason: Reason,
+    /// What decided, and the rules that were met on the way there.
+    pub decision: Arc<Decision>,
     /// What follows from it.
     pub verdict: Verdict,
-    /// The rules that were met on the way there.
-    pub noted: Vec<Noted>,
     /// Its counter, below [`Image::slots`]: the same for the same decision in every image of one compiler, until the slot is
     /// released.
     pub slot: u32,
 }
 
 impl Path {
-    pub(crate) fn new(decision: Decision, slot: u32) -> Self {
-        let Decision { reason, noted } = decision;
-        Self { verdict: reason.verdict(), reason, noted, slot }
+    pub(crate) fn new(decision: Arc<Decision>, slot: u32) -> Self {
+        Self { verdict: decision.reason.verdict(), decision, slot }
     }
 
     /// What stands where nothing is known. Its slot is the first of its direction's.
     pub(crate) fn unknown(direction: Direction) -> Self {
-        Self::new(Reason::Unknown(direction).into(), direction as u32)
+        Self::new(Arc::new(Reason::Unknown(direction).into()), direction as u32)
     }
 }
 

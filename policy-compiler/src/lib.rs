@@ -11,7 +11,7 @@
 //! 5. `addresses`: who has each address, by all that matters of them.
 //! 6. `classes`, `identity`: truths → identities, numbers whose meaning never changes, and classes of them in one image.
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
-//!    know who the ends are.
+//!    know who the ends are. `laid` holds each row and line once, by `numbers`; `paths` holds where they lead.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
 //!    [`update`] changes one in place where a pod comes or goes and nothing else; in what stands `answer` says what policies
 //!    ask anew, and `sets` what network sets bring or take; `touched` says it of the addresses.
@@ -47,10 +47,13 @@ mod grouped;
 mod identity;
 pub mod image;
 mod index;
+mod laid;
 mod linear;
 mod lines;
 mod members;
 pub mod model;
+mod numbers;
+mod paths;
 mod pods;
 mod predicates;
 pub mod prefix_map;

@@ -43,9 +43,19 @@ impl Place {
         if self.is_line() { None } else { Some(PathId(self.0)) }
     }
 
-    /// The number of the line that is asked by source port.
-    pub(crate) const fn as_by_source(self) -> Option<u32> {
-        if self.0 & (LINE | SOURCE) == LINE | SOURCE { Some(self.0 & NUMBER) } else { None }
+    /// As a number; equal places have one.
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The number of its line.
+    pub(crate) const fn as_line(self) -> Option<u32> {
+        if self.is_line() { Some(self.0 & NUMBER) } else { None }
+    }
+
+    /// Another line that is asked for the same.
+    pub(crate) const fn to_line(self, line: u32) -> Self {
+        Self(self.0 & !NUMBER | line & NUMBER)
     }
 }
 
@@ -59,17 +69,11 @@ pub(crate) struct Interval {
     pub(crate) to: Place,
 }
 
-impl Hash for Interval {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(u64::from(self.start) << 32 | u64::from(self.to.0));
-    }
-}
-
 /// For each table where it leads; what is behind them is never asked.
 pub(crate) type Row = [Place; 8];
 
 /// Intervals that a line tells apart.
-const WIDTH: usize = 10;
+pub(crate) const WIDTH: usize = 10;
 /// Bits of a lane; the highest is free for borrowing.
 const LANE: u32 = 21;
 /// One in each lane of a word.
@@ -86,12 +90,20 @@ pub(crate) struct Line {
     pub(crate) to: [Place; WIDTH],
 }
 
+impl Hash for Line {
+    /// Numbers side by side are hashed at once.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.starts.hash(state);
+        self.to.map(Place::bits).hash(state);
+    }
+}
+
 /// Above every key.
 const NEVER: u32 = NO_KEY + 1;
 
 impl Line {
     /// At most ten intervals, ascending.
-    fn of(intervals: &[Interval]) -> Self {
+    pub(crate) fn of(intervals: &[Interval]) -> Self {
         let last = intervals.last().map(|last| last.to).unwrap_or_default();
         let mut line = Self { starts: [EACH * u64::from(NEVER); 3], to: [last; WIDTH] };
         for (at, interval) in intervals.iter().enumerate().take(WIDTH) {
@@ -199,26 +211,6 @@ impl Lines {
         place.as_path()
     }
 
-    /// Adds what tells ascending intervals apart; `by` makes places of its lines.
-    pub(crate) fn tree(&mut self, intervals: &[Interval], by: impl Fn(u32) -> Place) -> Place {
-        let mut add = |some: &[Interval]| match some {
-            [] => Interval { start: 0, to: Place::default() },
-            [alone] => *alone,
-            [first, ..] => {
-                self.all.push(Line::of(some));
-                Interval { start: first.start, to: by(self.all.len() as u32 - 1) }
-            }
-        };
-        if intervals.len() <= WIDTH {
-            return add(intervals).to;
-        }
-        let mut level: Vec<Interval> = intervals.chunks(WIDTH).map(&mut add).collect();
-        while level.len() > 1 {
-            level = level.chunks(WIDTH).map(&mut add).collect();
-        }
-        level.first().map_or(Place::default(), |top| top.to)
-    }
-
     /// Adds the bounds that a table of a row draws, of keys and of source ports, 0 among them; in no order.
     pub(crate) fn bounds(&self, row: u32, table: usize, bounds: &mut [Vec<u32>; 2]) {
         for bounds in bounds.iter_mut() {
@@ -239,52 +231,5 @@ impl Lines {
 
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.rows) + size_of_val(&*self.all)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_tree_leads_each_key_where_its_interval_does(
-            starts in prop::collection::btree_set(
-                prop_oneof![1u32..200, 65_500u32..=65_536, 1u32..65_536], 0..200),
-            by_source: bool,
-        ) {
-            let starts = std::iter::once(0).chain(starts);
-            let intervals: Vec<Interval> = starts.zip(7..).map(|(start, path)| {
-                Interval { start, to: Place::path(PathId(path)) }
-            }).collect();
-            let mut lines = Lines::default();
-            let by = if by_source { Place::by_source } else { Place::by_key };
-            let place = lines.tree(&intervals, by);
-            lines.rows.push(Row::default());
-            lines.rows.push([place; 8]);
-            let starts = || intervals.iter().map(|interval| interval.start);
-            for asked in starts().flat_map(|it| [it.saturating_sub(1), it, (it + 1).min(NO_KEY)]) {
-                let (key, source) = if by_source { (3, asked) } else { (asked, 3) };
-                let packet = Packet { table: 1, key, source };
-                let at = intervals.partition_point(|interval| interval.start <= asked) - 1;
-                prop_assert_eq!(lines.path(1, &packet), intervals[at].to.as_path());
-            }
-            let mut bounds = [Vec::new(), Vec::new()];
-            lines.bounds(1, 1, &mut bounds);
-            let mut drawn = std::mem::take(&mut bounds[usize::from(by_source)]);
-            drawn.sort_unstable();
-            prop_assert_eq!(drawn, starts().collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn lines_that_lead_in_a_circle_lead_nowhere() {
-        let mut lines = Lines::default();
-        let circle = [0, 5].map(|start| Interval { start, to: Place::by_key(0) });
-        let place = lines.tree(&circle, Place::by_key);
-        lines.rows.push([place; 8]);
-        assert_eq!(lines.path(0, &Packet::default()), None);
-        lines.bounds(0, 0, &mut Default::default());
     }
 }

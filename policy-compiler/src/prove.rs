@@ -97,16 +97,19 @@ impl Expected {
         match self {
             Self::Decision(decision) => {
                 path.verdict == decision.reason.verdict()
-                    && path.reason == decision.reason
-                    && (linear || path.noted == decision.noted)
+                    && path.decision.reason == decision.reason
+                    && (linear || path.decision.noted == decision.noted)
             }
             Self::Among { reasons, through, staged } => {
                 let noted = |is_staged: bool| {
-                    path.noted.iter().filter(move |it| it.rule.policy.kind.staged() == is_staged)
+                    path.decision
+                        .noted
+                        .iter()
+                        .filter(move |it| it.rule.policy.kind.staged() == is_staged)
                 };
                 let met = noted(false).map(|noted| &noted.rule).eq(through);
-                path.verdict == path.reason.verdict()
-                    && reasons.contains(&path.reason)
+                path.verdict == path.decision.reason.verdict()
+                    && reasons.contains(&path.decision.reason)
                     && (linear || (met && noted(true).eq(staged)))
             }
         }
@@ -340,8 +343,8 @@ impl<J: Judge> Walk<'_, J> {
                     transport: *transport,
                     expected,
                     found: Expected::Decision(Decision {
-                        reason: path.reason.clone(),
-                        noted: path.noted.clone(),
+                        reason: path.decision.reason.clone(),
+                        noted: path.decision.noted.clone(),
                     }),
                     verdict: path.verdict,
                 }));

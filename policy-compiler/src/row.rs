@@ -2,157 +2,8 @@
 
 use crate::claim::{Claimed, Distinct, Keys, OTHERS};
 use crate::image::PathId;
-use crate::lines::{Interval, NO_KEY, Place};
-
-/// A row: for every packet the path that decides it. Equal rows are equal values.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct RowContent {
-    /// The intervals of all tables, one table's behind the other's: of each ascending from key 0, neighbours differ. Packets
-    /// that do not show the key that their protocol has are behind all keys.
-    pub(crate) intervals: Vec<Interval>,
-    /// Where each table's end.
-    pub(crate) ends: [u32; OTHERS + 1],
-    /// Intervals by source port, ascending from 0, one run behind the other; a place by source counts the runs of the row.
-    pub(crate) sources: Vec<Interval>,
-    /// Where each run ends.
-    pub(crate) source_ends: Vec<u32>,
-}
-
-impl RowContent {
-    /// The row of rules in order, ascending, each with one of its claims; `decide` says where the rules lead that match one
-    /// packet, and whether they lead there whatever matches besides behind the first. What `known` knows it is not asked.
-    pub(crate) fn build<'r>(
-        room: &'r mut Room,
-        claims: &[(u32, Claimed)],
-        distinct: &Distinct,
-        known: &mut ByFirst,
-        decide: impl FnMut(InForce<'_>) -> (PathId, bool),
-    ) -> &'r Self {
-        let mut paths = Paths { known, decide };
-        let Room { sweep, rules, bare, row } = room;
-        row.intervals.clear();
-        row.sources.clear();
-        row.source_ends.clear();
-        let tables = claims.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
-        for table in 0..=OTHERS {
-            let first = row.intervals.len();
-            if tables >> table & 1 == 0 {
-                let to = paths.of(&[], &[]);
-                row.intervals.push(Interval { start: 0, to });
-            } else {
-                sweep.clear();
-                rules.clear();
-                bare.clear();
-                let mut sourced: Vec<(u32, &Keys)> = Vec::new();
-                for (rule, claimed) in claims {
-                    let index = rules.len() as u32;
-                    match *claimed {
-                        Claimed::Ports { table: of, first, last } if usize::from(of) == table => {
-                            sweep.add(index, [(first, last)]);
-                        }
-                        Claimed::Ports { .. } => continue,
-                        Claimed::Known(number) => {
-                            let Some(keys) = distinct.keys(number, table) else { continue };
-                            sweep.add(index, keys.set.iter());
-                            if keys.bare {
-                                put(bare, index);
-                            }
-                            if !keys.sources.is_all() {
-                                sourced.push((index, keys));
-                            }
-                        }
-                    }
-                    rules.push(*rule);
-                }
-                row.table(sweep, rules, &sourced, &mut paths);
-                if table != OTHERS {
-                    let to = paths.of(bare, rules);
-                    push(&mut row.intervals, first, Interval { start: NO_KEY, to });
-                }
-            }
-            row.ends[table] = row.intervals.len() as u32;
-        }
-        row
-    }
-
-    /// Sweeps over the keys with the claims that are in force at each; `sourced` are those that ask for source ports.
-    fn table(
-        &mut self,
-        sweep: &mut Sweep,
-        rules: &[u32],
-        sourced: &[(u32, &Keys)],
-        paths: &mut Paths<'_, impl FnMut(InForce<'_>) -> (PathId, bool)>,
-    ) {
-        let first = self.intervals.len();
-        sweep.over(|start, in_force| {
-            let to = if sourced.iter().any(|(index, _)| has(in_force, *index)) {
-                let last = self.intervals[first..].last().map(|last| last.to);
-                self.by_source(in_force, rules, sourced, last, paths)
-            } else {
-                paths.of(in_force, rules)
-            };
-            push(&mut self.intervals, first, Interval { start, to });
-        });
-    }
-
-    /// A path, or a run by source port: `last`, that of the interval before, if it is the same.
-    fn by_source(
-        &mut self,
-        in_force: &[u64],
-        rules: &[u32],
-        sourced: &[(u32, &Keys)],
-        last: Option<Place>,
-        paths: &mut Paths<'_, impl FnMut(InForce<'_>) -> (PathId, bool)>,
-    ) -> Place {
-        let first = self.sources.len();
-        let mut sweep = Sweep { in_force: in_force.to_vec(), ..Sweep::default() };
-        for (index, keys) in sourced.iter().filter(|(index, _)| has(in_force, *index)) {
-            sweep.in_force[*index as usize / BITS] &= !(1 << (*index as usize % BITS));
-            sweep.add(*index, keys.sources.iter());
-        }
-        sweep.over(|start, in_force| {
-            let to = paths.of(in_force, rules);
-            push(&mut self.sources, first, Interval { start, to });
-        });
-        if let [one] = self.sources[first..] {
-            self.sources.truncate(first);
-            return one.to;
-        }
-        let runs = self.source_ends.len();
-        if let Some(last) = last.filter(|last| last.as_by_source().is_some()) {
-            let before = self.source_ends[..runs - 1].last().map_or(0, |end| *end as usize);
-            if self.sources[before..first] == self.sources[first..] {
-                self.sources.truncate(first);
-                return last;
-            }
-        }
-        self.source_ends.push(self.sources.len() as u32);
-        Place::by_source(runs as u32)
-    }
-
-    /// The intervals of each table.
-    pub(crate) fn tables(&self) -> [&[Interval]; OTHERS + 1] {
-        std::array::from_fn(|table| run(&self.intervals, &self.ends, table))
-    }
-
-    /// The runs by source port.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = &[Interval]> {
-        (0..self.source_ends.len()).map(|at| run(&self.sources, &self.source_ends, at))
-    }
-}
-
-/// One of the runs that end at these places.
-fn run<'a>(intervals: &'a [Interval], ends: &[u32], at: usize) -> &'a [Interval] {
-    let first = at.checked_sub(1).map_or(0, |before| ends[before] as usize);
-    &intervals[first..ends[at] as usize]
-}
-
-/// Adds an interval to those from `first` on, if it leads elsewhere than the one before.
-fn push(intervals: &mut Vec<Interval>, first: usize, next: Interval) {
-    if intervals[first..].last().is_none_or(|last| last.to != next.to) {
-        intervals.push(next);
-    }
-}
+use crate::laid::Laid;
+use crate::lines::{Interval, NO_KEY, Place, Row};
 
 /// What making a row needs, to be used again.
 #[derive(Debug, Default)]
@@ -162,7 +13,126 @@ pub(crate) struct Room {
     rules: Vec<u32>,
     /// The claims of packets that do not show a key.
     bare: Vec<u64>,
-    row: RowContent,
+    /// Of one table: ascending from key 0, neighbours lead to different places. Packets that do not show the key that their
+    /// protocol has are behind all keys.
+    intervals: Vec<Interval>,
+    by_source: BySource,
+}
+
+impl Room {
+    /// The row of rules in order, ascending, each with one of its claims; `decide` says where the rules lead that match one
+    /// packet, and whether they lead there whatever matches besides behind the first. What `known` knows it is not asked.
+    pub(crate) fn row(
+        &mut self,
+        claims: &[(u32, Claimed)],
+        distinct: &Distinct,
+        known: &mut ByFirst,
+        laid: &mut Laid,
+        decide: impl FnMut(InForce<'_>) -> (PathId, bool),
+    ) -> Row {
+        let mut paths = Paths { known, decide };
+        let mut row = Row::default();
+        let tables = claims.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
+        for (table, place) in row.iter_mut().enumerate().take(OTHERS + 1) {
+            *place = if tables >> table & 1 == 0 {
+                paths.of(&[], &[])
+            } else {
+                self.table(table, claims, distinct, &mut paths, laid)
+            };
+        }
+        row
+    }
+
+    /// Where a table leads that claims look at: sweeps over the keys with the claims that are in force at each.
+    fn table<'d>(
+        &mut self,
+        table: usize,
+        claims: &[(u32, Claimed)],
+        distinct: &'d Distinct,
+        paths: &mut Paths<'_, impl FnMut(InForce<'_>) -> (PathId, bool)>,
+        laid: &mut Laid,
+    ) -> Place {
+        let Self { sweep, rules, bare, intervals, by_source } = self;
+        sweep.clear();
+        rules.clear();
+        bare.clear();
+        intervals.clear();
+        // Those that ask for source ports.
+        let mut sourced: Vec<(u32, &'d Keys)> = Vec::new();
+        for (rule, claimed) in claims {
+            let index = rules.len() as u32;
+            match *claimed {
+                Claimed::Ports { table: of, first, last } if usize::from(of) == table => {
+                    sweep.add(index, [(first, last)]);
+                }
+                Claimed::Ports { .. } => continue,
+                Claimed::Known(number) => {
+                    let Some(keys) = distinct.keys(number, table) else { continue };
+                    sweep.add(index, keys.set.iter());
+                    if keys.bare {
+                        put(bare, index);
+                    }
+                    if !keys.sources.is_all() {
+                        sourced.push((index, keys));
+                    }
+                }
+            }
+            rules.push(*rule);
+        }
+        sweep.over(|start, in_force| {
+            let to = if sourced.iter().any(|(index, _)| has(in_force, *index)) {
+                by_source.place(in_force, rules, &sourced, paths, laid)
+            } else {
+                paths.of(in_force, rules)
+            };
+            push(intervals, Interval { start, to });
+        });
+        if table != OTHERS {
+            let to = paths.of(bare, rules);
+            push(intervals, Interval { start: NO_KEY, to });
+        }
+        laid.tree(intervals, Place::by_key)
+    }
+}
+
+/// The source ports at one key.
+#[derive(Debug, Default)]
+struct BySource {
+    sweep: Sweep,
+    intervals: Vec<Interval>,
+}
+
+impl BySource {
+    /// Where they lead.
+    fn place(
+        &mut self,
+        in_force: &[u64],
+        rules: &[u32],
+        sourced: &[(u32, &Keys)],
+        paths: &mut Paths<'_, impl FnMut(InForce<'_>) -> (PathId, bool)>,
+        laid: &mut Laid,
+    ) -> Place {
+        let Self { sweep, intervals } = self;
+        sweep.clear();
+        intervals.clear();
+        sweep.in_force.extend_from_slice(in_force);
+        for (index, keys) in sourced.iter().filter(|(index, _)| has(in_force, *index)) {
+            sweep.in_force[*index as usize / BITS] &= !(1 << (*index as usize % BITS));
+            sweep.add(*index, keys.sources.iter());
+        }
+        sweep.over(|start, in_force| {
+            let to = paths.of(in_force, rules);
+            push(intervals, Interval { start, to });
+        });
+        laid.tree(intervals, Place::by_source)
+    }
+}
+
+/// Adds an interval, if it leads elsewhere than the one before.
+fn push(intervals: &mut Vec<Interval>, next: Interval) {
+    if intervals.last().is_none_or(|last| last.to != next.to) {
+        intervals.push(next);
+    }
 }
 
 const BITS: usize = u64::BITS as usize;
@@ -320,6 +290,7 @@ impl Sweep {
 mod tests {
     use super::*;
     use crate::claim::Claim;
+    use crate::lines::Packet;
     use crate::ranges::Ranges;
     use proptest::prelude::*;
 
@@ -355,17 +326,19 @@ mod tests {
                 (rule, distinct.claimed(claim).unwrap())
             }).collect();
             let mut paths: Vec<Vec<u32>> = Vec::new();
-            let mut room = Room::default();
             let mut known = ByFirst::of(all.len());
-            let row = RowContent::build(&mut room, &claims, &distinct, &mut known, |rules| {
+            let mut laid = Laid::default();
+            let row = Room::default().row(&claims, &distinct, &mut known, &mut laid, |rules| {
                 let rules: Vec<u32> = rules.collect();
                 let at = paths.iter().position(|known| *known == rules);
                 let at = at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 });
                 (PathId(at as u32), false)
             });
             let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
-            let at = |intervals: &[Interval], key: u32| {
-                intervals[intervals.partition_point(|i| i.start <= key) - 1].to
+            let row = laid.row(row);
+            let rules_at = |key, source| {
+                let packet = Packet { table: 0, key, source };
+                paths[laid.lines.path(row, &packet).unwrap().0 as usize].clone()
             };
             for key in (0..=21).chain(65_518..=65_535) {
                 for source in [0, 5, 19, 20, 65_535] {
@@ -374,18 +347,13 @@ mod tests {
                         has(&keys.set, key) && has(&keys.sources, source)
                     }).map(|((rule, _), _)| *rule).collect();
                     expected.dedup();
-                    let mut found = at(row.tables()[0], u32::from(key));
-                    if let Some(run) = found.as_by_source() {
-                        found = at(row.runs().nth(run as usize).unwrap(), source.into());
-                    }
-                    prop_assert_eq!(&paths[found.as_path().unwrap().0 as usize], &expected);
+                    prop_assert_eq!(rules_at(key.into(), source.into()), expected);
                 }
             }
             let mut bare: Vec<u32> = claims.iter().zip(&all)
                 .filter(|(_, (_, keys))| keys.bare).map(|((rule, _), _)| *rule).collect();
             bare.dedup();
-            let found = at(row.tables()[0], NO_KEY).as_path().unwrap();
-            prop_assert_eq!(&paths[found.0 as usize], &bare);
+            prop_assert_eq!(rules_at(NO_KEY, 0), bare);
         }
     }
 }

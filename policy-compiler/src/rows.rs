@@ -9,26 +9,20 @@ use crate::chains::Chains;
 use crate::claim::{Claimed, Distinct, Way, ways};
 use crate::classes::{NewClass, columns};
 use crate::grouped::{Grouped, Occupied};
-use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Path, PathId, Peers};
+use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Peers};
+use crate::laid::Laid;
 use crate::linear::Linear;
-use crate::lines::{Interval, Lines, Place, Row};
 use crate::model::{Decision, Direction, Family, Noted, Reason};
+use crate::paths::Paths;
 use crate::predicates::{Known, Predicates, Truth, family};
 use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList, ResolvedRule, Step};
-use crate::row::{ByFirst, Room, RowContent};
-use crate::slots::Slots;
+use crate::row::{ByFirst, Room};
 
 /// The rows, paths and cells that were made, to be used again: a chain that stays costs a copy of its cells.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// Those of all paths, for the life of a compiler.
-    pub(crate) slots: Slots,
-    by_slot: AHashMap<u32, PathId>,
-    paths: Vec<Path>,
-    /// The same, as images share them.
-    published: Arc<[Path]>,
-    rows: AHashMap<RowContent, u32>,
-    pub(crate) lines: Lines,
+    pub(crate) paths: Paths,
+    pub(crate) rows: Laid,
     chains: AHashMap<ChainKey, ChainCells>,
     /// Of the cells of the chains so far.
     cell_bytes: usize,
@@ -68,7 +62,9 @@ pub(crate) struct Cells {
 impl Tables {
     /// Forgets all but the slots: for other classes, or other numbers of predicates.
     pub(crate) fn forget(&mut self) {
-        *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
+        let mut paths = std::mem::take(&mut self.paths);
+        paths.forget();
+        *self = Self { paths, ..Self::default() };
     }
 
     /// There are more classes. Each has the row of the one that it comes from where the chain asks nothing in which they
@@ -88,17 +84,8 @@ impl Tables {
 
     /// Gives slots to others, but for those of what is unknown; paths have others then.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
-        self.slots.release(slots);
+        self.paths.release(slots);
         self.forget();
-    }
-
-    /// All paths.
-    pub(crate) fn published_paths(&mut self) -> Arc<[Path]> {
-        // They are only added to.
-        if self.published.len() != self.paths.len() {
-            self.published = self.paths.as_slice().into();
-        }
-        Arc::clone(&self.published)
     }
 
     /// The cells of all chains. What is used again rests on the same classes and predicates.
@@ -112,7 +99,7 @@ impl Tables {
         if self.paths.len() > self.most_paths {
             self.forget();
         }
-        let is_fresh = self.rows.is_empty();
+        let is_fresh = self.rows.lines.rows.is_empty();
         let mut cells = self.cells(budget, resolved, peers, chains);
         // What does not fit is what does not fit from nothing.
         if self.bytes() > budget && !is_fresh {
@@ -123,37 +110,30 @@ impl Tables {
             self.most_paths = self.paths.len() * 3 + SPARE;
         }
         self.chains.retain(|_, chain| chain.turn == self.turn);
-        if self.lines.rows.len() > self.most_rows {
+        if self.rows.lines.rows.len() > self.most_rows {
             self.leave_out_unused(&mut cells.all);
-            self.most_rows = self.lines.rows.len() * 3 + SPARE;
+            self.most_rows = self.rows.lines.rows.len() * 3 + SPARE;
         }
         cells
     }
 
     /// Bytes of rows and cells.
     fn bytes(&self) -> usize {
-        self.lines.bytes() + self.cell_bytes
+        self.rows.lines.bytes() + self.cell_bytes
     }
 
-    /// Lays the rows anew that are in use. The numbers of `cells` change with theirs.
+    /// Leaves out the rows that are not in use. The numbers of `cells` change with theirs.
     fn leave_out_unused(&mut self, cells: &mut [u32]) {
-        let mut numbers: Vec<Option<u32>> = vec![None; self.lines.rows.len()];
+        let mut in_use = vec![false; self.rows.lines.rows.len()];
         for row in &*cells {
-            if let Some(number) = numbers.get_mut(*row as usize) {
-                *number = Some(0);
+            if let Some(in_use) = in_use.get_mut(*row as usize) {
+                *in_use = true;
             }
         }
-        if numbers.iter().all(Option::is_some) {
+        if in_use.iter().all(|it| *it) {
             return;
         }
-        let all = std::mem::take(&mut self.rows);
-        let mut used: Vec<(u32, RowContent)> = all.into_iter().map(|(it, row)| (row, it)).collect();
-        used.retain(|(row, _)| numbers[*row as usize].is_some());
-        used.sort_unstable_by_key(|(row, _)| *row);
-        self.lines = Lines::default();
-        for (row, content) in used {
-            numbers[row as usize] = Some(self.row(&content));
-        }
+        let numbers = self.rows.leave_out(&in_use);
         let kept = self.chains.values_mut().flat_map(|chain| &mut chain.rows);
         for row in cells.iter_mut().chain(kept) {
             if let Some(Some(number)) = numbers.get(*row as usize) {
@@ -171,7 +151,7 @@ impl Tables {
     ) -> Cells {
         let Peers { predicates, class_truths: classes, .. } = peers;
         for direction in Direction::ALL {
-            self.path(Reason::Unknown(direction).into());
+            self.paths.of(Reason::Unknown(direction).into());
         }
         self.turn += 1;
         let mut by_truth = None;
@@ -236,49 +216,8 @@ impl Tables {
         Some((known.rows.clone(), unmade))
     }
 
-    fn path(&mut self, decision: Decision) -> PathId {
-        let slot = self.slots.of(&decision);
-        *self.by_slot.entry(slot).or_insert_with(|| {
-            self.paths.push(Path::new(decision, slot));
-            PathId(self.paths.len() as u32 - 1)
-        })
-    }
-
-    fn row(&mut self, content: &RowContent) -> u32 {
-        if let Some(row) = self.rows.get(content) {
-            return *row;
-        }
-        let mut row = Row::default();
-        for (place, table) in row.iter_mut().zip(content.tables()) {
-            *place = self.table(content, table);
-        }
-        self.lines.rows.push(row);
-        self.rows.insert(content.clone(), self.lines.rows.len() as u32 - 1);
-        self.lines.rows.len() as u32 - 1
-    }
-
-    fn table(&mut self, content: &RowContent, table: &[Interval]) -> Place {
-        if table.iter().all(|interval| interval.to.as_by_source().is_none()) {
-            return self.lines.tree(table, Place::by_key);
-        }
-        let mut last = None;
-        let mut table = table.to_vec();
-        for interval in &mut table {
-            if let Some(run) = interval.to.as_by_source() {
-                let known = last.filter(|(known, _)| *known == run);
-                let (_, to) = known.unwrap_or_else(|| {
-                    let run_of = content.runs().nth(run as usize).unwrap_or_default();
-                    (run, self.lines.tree(run_of, Place::by_source))
-                });
-                last = Some((run, to));
-                interval.to = to;
-            }
-        }
-        self.lines.tree(&table, Place::by_key)
-    }
-
     fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
-        let mut path = |reason: &Reason| self.path(reason.clone().into());
+        let mut path = |reason: &Reason| self.paths.of(reason.clone().into());
         let step_paths = list
             .steps
             .steps
@@ -334,32 +273,13 @@ impl ByTruth {
 /// Where so few rows are to be made each step is asked.
 const FEW: usize = 8;
 
-/// Adds the steps that may match those of whom something is true, ascending.
-fn candidates_of(list: &ResolvedList, truth: &[PredicateId], candidates: &mut Vec<u32>) {
-    let Some(index) = list.index.get() else {
-        let may_match = |step: &Step| {
-            let mut entities = step.rule.peer.entities.iter();
-            entities.any(|it| it.wanted.first().is_none_or(|it| truth.binary_search(it).is_ok()))
-        };
-        let all = (0..).zip(&list.steps.steps);
-        return candidates.extend(all.filter(|(_, step)| may_match(step)).map(|(at, _)| at));
-    };
-    candidates.extend_from_slice(&index.always);
-    for predicate in truth {
-        candidates.extend_from_slice(index.wanting(&list.peer, *predicate));
-    }
-    candidates.sort_unstable();
-    candidates.dedup();
-}
-
-/// A step as rows need it.
+/// A step that may match, as rows need it.
 #[derive(Clone, Copy)]
 struct Ready {
-    /// Its ways among those of its family.
-    first: u32,
-    end: u32,
+    step: u32,
     tier: u32,
     does: Does,
+    ways: Ways,
 }
 
 #[derive(Clone, Copy)]
@@ -369,11 +289,22 @@ enum Does {
     GoOn,
 }
 
+/// The ways in which a step can match.
+#[derive(Clone, Copy)]
+enum Ways {
+    /// What most steps have: it claims the same of every peer of whom a predicate is true; `None`: of every peer.
+    One(Option<PredicateId>, Claimed),
+    /// Some among those of the family.
+    Some { first: u32, end: u32 },
+}
+
 /// The steps of a chain, for the peers of a family.
 #[derive(Default)]
 struct OfFamily<'a> {
-    /// By step; made when first asked for.
-    ready: Vec<Option<Ready>>,
+    /// For each group of the list's [`StepIndex`] where its steps stand in `ready`, once they were asked for: a row looks at
+    /// all of a group, and they are side by side.
+    groups: Vec<Option<(u32, u32)>>,
+    ready: Vec<Ready>,
     ways: Vec<Way<'a>>,
 }
 
@@ -389,47 +320,80 @@ struct ChainRows<'a> {
     paths: ByFirst,
     claims: Distinct,
     room: Room,
-    /// For one row after the other.
-    candidates: Vec<u32>,
+    /// For one row after the other: steps, each with its place among those of its family that are ready behind it.
+    candidates: Vec<u64>,
     claimed: Vec<(u32, Claimed)>,
 }
 
 impl<'a> OfFamily<'a> {
+    /// Adds the steps of a group.
+    fn add_group(
+        &mut self,
+        group: usize,
+        steps: &[u32],
+        list: &'a ResolvedList,
+        local: &Known<'_>,
+        claims: &mut Distinct,
+        candidates: &mut Vec<u64>,
+    ) {
+        let known = self.groups.get(group).copied().flatten();
+        let (first, end) = known.unwrap_or_else(|| {
+            let first = self.ready.len() as u32;
+            for step in steps {
+                let ready = self.prepare(*step, list, local, claims);
+                self.ready.extend(ready);
+            }
+            let run = (first, self.ready.len() as u32);
+            if self.groups.len() <= group {
+                self.groups.resize(group + 1, None);
+            }
+            self.groups[group] = Some(run);
+            run
+        });
+        let places = (first..end).zip(&self.ready[first as usize..end as usize]);
+        candidates.extend(places.map(|(at, ready)| u64::from(ready.step) << 32 | u64::from(at)));
+    }
+
+    /// `None` for a step that matches nobody here.
     fn prepare(
         &mut self,
         index: u32,
-        step: &'a Step,
-        direction: Direction,
+        list: &'a ResolvedList,
         local: &Known<'_>,
         claims: &mut Distinct,
     ) -> Option<Ready> {
-        let first = self.ways.len();
-        if step.rule.families[local.family as usize] {
-            ways(&step.rule, direction, local, claims, |way| self.ways.push(way));
+        let step = list.steps.steps.get(index as usize)?;
+        if !step.rule.families[local.family as usize] {
+            return None;
         }
+        let first = self.ways.len();
+        ways(&step.rule, list.list.direction, local, claims, |way| self.ways.push(way));
+        let ways = match self.ways[first..] {
+            [] => return None,
+            [Way::Same(wanted, claimed)] => {
+                self.ways.truncate(first);
+                Ways::One(wanted, claimed)
+            }
+            _ => Ways::Some { first: first as u32, end: self.ways.len() as u32 },
+        };
         let does = match *step.outcome {
             Outcome::Decide(_) => Does::Decide,
             Outcome::Pass(_) => Does::Pass,
             Outcome::Log(_) | Outcome::Staged(_) => Does::GoOn,
         };
-        let (first, end) = (first as u32, self.ways.len() as u32);
-        let ready = Ready { first, end, tier: step.tier, does };
-        *self.ready.get_mut(index as usize)? = Some(ready);
-        Some(ready)
+        Some(Ready { step: index, tier: step.tier, does, ways })
     }
 }
 
 impl<'a> ChainRows<'a> {
     fn new(list: &'a ResolvedList, local: &'a LocalFacts, predicates: &'a Predicates) -> Self {
-        let steps = list.steps.steps.len();
         Self {
             list,
             local,
             predicates,
-            families: [(); 2]
-                .map(|()| OfFamily { ready: vec![None; steps], ..OfFamily::default() }),
+            families: Default::default(),
             asked: list.asked_of_peers(&predicates.answers),
-            paths: ByFirst::of(steps),
+            paths: ByFirst::of(list.steps.steps.len()),
             claims: Distinct::default(),
             room: Room::default(),
             candidates: Vec::new(),
@@ -499,59 +463,85 @@ impl<'a> ChainRows<'a> {
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
     fn row(&mut self, tables: &mut Tables, family: Family, truth: &[PredicateId]) -> u32 {
         self.claim(family, truth);
-        let Self { paths, room, claimed, claims, .. } = self;
+        let Self { paths: known, room, claimed, claims, .. } = self;
+        let Tables { paths, rows, .. } = tables;
         let steps = &self.list.steps;
         let direction = self.list.list.direction;
-        let content = RowContent::build(room, claimed, claims, paths, |matching| {
+        let row = room.row(claimed, claims, known, rows, |matching| {
             let mut noted: Vec<&Noted> = Vec::new();
             let matching = matching.map(|rule| rule as usize);
             let decided = steps.walk(matching, |rule| noted.push(rule));
             let reason = decided.and_then(|decided| steps.reason(decided)).cloned();
             // What is behind the first that matches matters only if that notes something and goes on.
             let always = noted.is_empty();
-            let path = tables.path(Decision {
+            let path = paths.of(Decision {
                 reason: reason.unwrap_or(Reason::Unknown(direction)),
                 noted: noted.into_iter().cloned().collect(),
             });
             (path, always)
         });
-        tables.row(content)
+        rows.row(row)
+    }
+
+    /// The steps that may match those of a family of whom something is true, ascending.
+    fn find_candidates(&mut self, truth: &[PredicateId], local: &Known<'_>) {
+        let Self { list, candidates, families, claims, .. } = self;
+        let of_family = &mut families[local.family as usize];
+        candidates.clear();
+        let Some(index) = list.index.get() else {
+            let may_match = |step: &Step| {
+                let mut entities = step.rule.peer.entities.iter();
+                entities
+                    .any(|it| it.wanted.first().is_none_or(|it| truth.binary_search(it).is_ok()))
+            };
+            for (at, _) in (0..).zip(&list.steps.steps).filter(|(_, step)| may_match(step)) {
+                if let Some(ready) = of_family.prepare(at, list, local, claims) {
+                    candidates.push(u64::from(at) << 32 | of_family.ready.len() as u64);
+                    of_family.ready.push(ready);
+                }
+            }
+            return;
+        };
+        let wanting = truth.iter().filter_map(|it| index.wanting(&list.peer, *it));
+        for (group, steps) in std::iter::once((0, index.always.as_slice())).chain(wanting) {
+            of_family.add_group(group, steps, list, local, claims, candidates);
+        }
+        candidates.sort_unstable();
+        candidates.dedup_by_key(|step| *step >> 32);
     }
 
     /// What steps claim of those of a family of whom, of all that is asked, exactly `truth` is true.
     fn claim(&mut self, family: Family, truth: &[PredicateId]) {
-        let Self { candidates, claimed, families, claims, .. } = self;
-        let of_family = &mut families[family as usize];
-        candidates.clear();
-        claimed.clear();
-        candidates_of(self.list, truth, candidates);
-        let answers = &self.predicates.answers;
-        let local = Known { truth: &self.local[family as usize], family, answers };
+        let (facts, answers) = (self.local, &self.predicates.answers);
+        let local = Known { truth: &facts[family as usize], family, answers };
         let peer = Known { truth, family, answers };
-        let direction = self.list.list.direction;
-        let steps = &self.list.steps.steps;
+        self.find_candidates(truth, &local);
+        let Self { candidates, claimed, families, claims, .. } = self;
+        let OfFamily { ready, ways: all_ways, .. } = &families[family as usize];
+        claimed.clear();
         // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
-        for index in candidates.iter().copied() {
-            let known = of_family.ready.get(index as usize).copied().flatten();
-            let ready = known.or_else(|| {
-                let step = steps.get(index as usize)?;
-                of_family.prepare(index, step, direction, &local, claims)
-            });
-            let Some(Ready { first, end, tier, does }) = ready else { continue };
+        for Ready { step, tier, does, ways } in
+            candidates.iter().map(|it| ready[*it as u32 as usize])
+        {
             if decided == Some(tier) {
                 continue;
             }
             let before = claimed.len();
-            for way in &of_family.ways[first as usize..end as usize] {
-                let here = match way {
-                    Way::Same(None, claim) => Some(*claim),
-                    Way::Same(Some(wanted), claim) => {
-                        truth.binary_search(wanted).is_ok().then_some(*claim)
+            let holds =
+                |it: Option<PredicateId>| it.is_none_or(|it| truth.binary_search(&it).is_ok());
+            match ways {
+                Ways::One(wanted, claim) if holds(wanted) => claimed.push((step, claim)),
+                Ways::One(..) => {}
+                Ways::Some { first, end } => {
+                    for way in &all_ways[first as usize..end as usize] {
+                        let here = match way {
+                            Way::Same(wanted, claim) => holds(*wanted).then_some(*claim),
+                            Way::Asking(way) => way.claim(&peer, claims),
+                        };
+                        claimed.extend(here.map(|claim| (step, claim)));
                     }
-                    Way::Asking(way) => way.claim(&peer, claims),
-                };
-                claimed.extend(here.map(|claim| (index, claim)));
+                }
             }
             match does {
                 Does::Pass if claimed.len() > before => passed = Some(tier),

@@ -1,6 +1,7 @@
 //! A counter slot for each decision: the same in every image, until it is released.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 
@@ -9,7 +10,7 @@ use crate::model::{Decision, Direction, Reason};
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    of: AHashMap<Decision, u32>,
+    of: AHashMap<Arc<Decision>, u32>,
     free: BTreeSet<u32>,
     /// The lowest that was never used.
     next: u32,
@@ -18,8 +19,8 @@ pub(crate) struct Slots {
 impl Default for Slots {
     /// What is unknown has the first ones.
     fn default() -> Self {
-        let unknown = Direction::ALL.into_iter().map(|d| Decision::from(Reason::Unknown(d)));
-        let of: AHashMap<Decision, u32> = unknown.zip(0..).collect();
+        let unknown = Direction::ALL.into_iter().map(|d| Arc::new(Reason::Unknown(d).into()));
+        let of: AHashMap<Arc<Decision>, u32> = unknown.zip(0..).collect();
         Self { next: of.len() as u32, of, free: BTreeSet::new() }
     }
 }
@@ -30,17 +31,18 @@ impl Slots {
         self.next
     }
 
-    /// The slot of a decision.
-    pub(crate) fn of(&mut self, decision: &Decision) -> u32 {
-        if let Some(slot) = self.of.get(decision) {
-            return *slot;
+    /// The slot of a decision, and the decision as it is kept.
+    pub(crate) fn of(&mut self, decision: Decision) -> (u32, Arc<Decision>) {
+        if let Some((known, slot)) = self.of.get_key_value(&decision) {
+            return (*slot, Arc::clone(known));
         }
         let slot = self.free.pop_first().unwrap_or_else(|| {
             self.next += 1;
             self.next - 1
         });
-        self.of.insert(decision.clone(), slot);
-        slot
+        let decision = Arc::new(decision);
+        self.of.insert(Arc::clone(&decision), slot);
+        (slot, decision)
     }
 
     /// Gives slots to others, but for those of what is unknown.

@@ -81,10 +81,14 @@ fn churn_of_policies_is_bounded_and_no_packet_is_counted_for_another_rule() {
         // A slot has one meaning in all tables in use; a worker that is behind counts by any of them.
         let mut meaning: BTreeMap<u32, &Reason> = BTreeMap::new();
         for path in used.iter().flat_map(|tables| tables.image.paths()) {
-            assert_eq!(*meaning.entry(path.slot).or_insert(&path.reason), &path.reason, "{round}");
+            assert_eq!(
+                *meaning.entry(path.slot).or_insert(&path.decision.reason),
+                &path.decision.reason,
+                "{round}"
+            );
             *counters.entry(path.slot).or_default() += 1;
             packets += 1;
-            stays += u64::from(path.reason.to_string().contains("default/stays"));
+            stays += u64::from(path.decision.reason.to_string().contains("default/stays"));
         }
         for (slot, reason) in meaning {
             assert_eq!(calculation.reason(slot), Some(reason));

@@ -79,9 +79,9 @@ impl StepIndex {
         Self { always, wanting: Grouped::of(asked.predicates.len(), wanting.iter().copied()) }
     }
 
-    /// Those that may match where a predicate is true.
-    pub(crate) fn wanting(&self, asked: &Asked, predicate: PredicateId) -> &[u32] {
-        let place = asked.predicates.binary_search(&predicate);
-        place.map_or(&[], |place| self.wanting.group(place))
+    /// Those that may match where a predicate is true, and their group's number: the first, 0, are those that want nothing.
+    pub(crate) fn wanting(&self, asked: &Asked, predicate: PredicateId) -> Option<(usize, &[u32])> {
+        let place = asked.predicates.binary_search(&predicate).ok()?;
+        Some((place + 1, self.wanting.group(place)))
     }
 }

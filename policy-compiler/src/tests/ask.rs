@@ -115,8 +115,8 @@ impl Asked {
         let Packet { local, peer, transport } = self.packet;
         let (local, peer) = (image.identity(local), image.identity(peer));
         let path = image.path(image.classify(chain, local, peer, transport));
-        assert_eq!(path.verdict, path.reason.verdict());
-        Decision { reason: path.reason.clone(), noted: path.noted.clone() }
+        assert_eq!(path.verdict, path.decision.reason.verdict());
+        Decision { reason: path.decision.reason.clone(), noted: path.decision.noted.clone() }
     }
 }
 

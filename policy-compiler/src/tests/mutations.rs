@@ -156,14 +156,23 @@ fn a_changed_verdict_reason_or_note_is_found() {
         bench.change(|image| &mut Arc::make_mut(&mut image.paths)[at].verdict, flipped, never);
         let other =
             Reason::Broken(Direction::Ingress, PolicyName::new(PolicyKind::Global, "", "x"));
-        bench.change(|image| &mut Arc::make_mut(&mut image.paths)[at].reason, other, never);
+        bench.change(
+            |image| &mut Arc::make_mut(&mut Arc::make_mut(&mut image.paths)[at].decision).reason,
+            other,
+            never,
+        );
         let rule = RuleName {
             policy: PolicyName::new(PolicyKind::Global, "", "x"),
             direction: Direction::Ingress,
             index: 0,
         };
-        let noted = [path.noted.clone(), vec![Noted { rule, action: Action::Log }]].concat();
-        bench.change(|image| &mut Arc::make_mut(&mut image.paths)[at].noted, noted, never);
+        let noted =
+            [path.decision.noted.clone(), vec![Noted { rule, action: Action::Log }]].concat();
+        bench.change(
+            |image| &mut Arc::make_mut(&mut Arc::make_mut(&mut image.paths)[at].decision).noted,
+            noted,
+            never,
+        );
     }
     bench.finish(87, 0);
 }
@@ -214,7 +223,7 @@ fn a_moved_bound_is_found() {
             }
         }
     }
-    bench.finish(112, 0);
+    bench.finish(88, 0);
 }
 
 #[test]
@@ -279,7 +288,7 @@ fn a_changed_path_of_an_interval_is_found() {
             }
         }
     }
-    bench.finish(838, 8);
+    bench.finish(770, 8);
 }
 
 #[test]

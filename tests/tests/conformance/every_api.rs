@@ -573,7 +573,12 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                         let chain = image.chain(&pod, direction).unwrap();
                         let (own, its) = (image.identity(*address), image.identity(peer));
                         let path = image.classify(chain, own, its, transport);
-                        prop_assert_eq!(&image.path(path).reason, &reference, "rows: {}", text);
+                        prop_assert_eq!(
+                            &image.path(path).decision.reason,
+                            &reference,
+                            "rows: {}",
+                            text
+                        );
                         let kind = match &reference {
                             Reason::NotIsolated(_) => "profile",
                             Reason::Rule(rule, _) => rule.policy.kind.name(),

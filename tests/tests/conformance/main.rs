@@ -174,7 +174,7 @@ fn by_rows(image: &Image, probe: &Probe) -> Option<Reason> {
     let chain = image.chain(&probe.local, probe.direction)?;
     let (local, peer) = (image.identity(probe.local_address), image.identity(probe.peer));
     let path = image.classify(chain, local, peer, probe.transport);
-    Some(image.path(path).reason.clone())
+    Some(image.path(path).decision.reason.clone())
 }
 
 fn all_local(imported: &Imported) -> BTreeSet<ObjectName> {

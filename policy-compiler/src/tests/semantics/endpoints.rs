@@ -130,7 +130,7 @@ fn before_the_first_tables_nothing_passes() {
     }
     let identity = image.identity(ip("10.0.0.1"));
     let path = image.classify(crate::image::ChainId(0), identity, identity, Transport::bare(6));
-    assert_eq!(image.path(path).reason, Reason::Unknown(Direction::Ingress));
+    assert_eq!(image.path(path).decision.reason, Reason::Unknown(Direction::Ingress));
     assert!(crate::prove::prove(&cluster.model, &cluster.all(), &image).is_err());
 }
 

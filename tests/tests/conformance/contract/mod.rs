@@ -161,7 +161,7 @@ fn asked(imported: &Imported, image: &Image, question: &str) -> Reason {
         None => Reason::Unknown(direction),
         Some(chain) => {
             let path = image.classify(chain, image.identity(own), image.identity(peer), transport);
-            image.path(path).reason.clone()
+            image.path(path).decision.reason.clone()
         }
     };
     let judge = Reference::new(&imported.model);

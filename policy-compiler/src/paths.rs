@@ -1,0 +1,66 @@
+//! The paths that rows lead to, and their counter slots.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::image::{Path, PathId};
+use crate::model::Decision;
+use crate::slots::Slots;
+
+/// See the module. Paths are only added to.
+#[derive(Debug, Default)]
+pub(crate) struct Paths {
+    /// Those of all paths, for the life of a compiler.
+    slots: Slots,
+    /// By slot; [`NONE`] of those that no path has.
+    by_slot: Vec<u32>,
+    all: Vec<Path>,
+    /// The same, as images share them.
+    published: Arc<[Path]>,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Paths {
+    /// The path of a decision.
+    pub(crate) fn of(&mut self, decision: Decision) -> PathId {
+        let (slot, decision) = self.slots.of(decision);
+        let at = slot as usize;
+        if self.by_slot.len() <= at {
+            self.by_slot.resize(at + 1, NONE);
+        }
+        if self.by_slot[at] == NONE {
+            self.by_slot[at] = self.all.len() as u32;
+            self.all.push(Path::new(decision, slot));
+        }
+        PathId(self.by_slot[at])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Counter slots are below this number.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots.end()
+    }
+
+    /// Forgets all but the slots.
+    pub(crate) fn forget(&mut self) {
+        *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
+    }
+
+    /// Forgets all and gives slots to others, but for those of what is unknown.
+    pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
+        self.slots.release(slots);
+        self.forget();
+    }
+
+    /// All of them.
+    pub(crate) fn published(&mut self) -> Arc<[Path]> {
+        if self.published.len() != self.all.len() {
+            self.published = self.all.as_slice().into();
+        }
+        Arc::clone(&self.published)
+    }
+}
