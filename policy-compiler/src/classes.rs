@@ -3,13 +3,13 @@
 //! A *kind* is all that matters of a member: whether it is an endpoint, and what is true of it. An address is held by some
 //! kinds, in some atom; their truths together are the address's, and equal truths are one class.
 
-use std::hash::Hash;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 use ipnet::IpNet;
 
 use crate::grouped::Grouped;
-use crate::identity::{Interner, Key, Said};
+use crate::identity::{Interner, Said};
 use crate::image::{Identity, NO_CLASS};
 use crate::members::Members;
 use crate::predicates::{AtomTruths, Truth, Truths, union};
@@ -37,8 +37,9 @@ impl Kinds {
             return Some(*kind);
         }
         let kind = self.all.len() as KindId;
-        known.insert(truth.into(), kind);
-        self.all.push((is_endpoint, truth.into()));
+        let truth = Truth::from(truth);
+        known.insert(Arc::clone(&truth), kind);
+        self.all.push((is_endpoint, truth));
         Some(kind)
     }
 
@@ -55,23 +56,26 @@ impl Kinds {
 
     /// What is true of an address that some kinds hold in an atom, and what would be without endpoints.
     pub(crate) fn truth(&self, held: &[KindId], atom: &Truth) -> [Truth; 2] {
-        let held = held.iter().filter_map(|kind| self.all.get(*kind as usize));
-        let mut all = Vec::new();
-        let mut around = Vec::new();
-        for (is_endpoint, truth) in held {
-            all.reserve_exact(truth.len() + atom.len());
-            all.extend_from_slice(truth);
-            if !is_endpoint {
-                around.reserve_exact(truth.len() + atom.len());
-                around.extend_from_slice(truth);
-            }
-        }
-        [all, around].map(|mut union| {
-            union.extend_from_slice(atom);
-            union.sort_unstable();
-            union.dedup();
-            union.into()
-        })
+        let held = || held.iter().filter_map(|kind| self.all.get(*kind as usize));
+        let endpoints = held().filter(|(is_endpoint, _)| *is_endpoint).count();
+        let sum = held().map(|(_, truth)| truth.len()).sum::<usize>();
+        let mut all = Vec::with_capacity(sum + atom.len());
+        let union_of = |all: &mut Vec<PredicateId>, endpoints: bool| -> Truth {
+            all.clear();
+            let held = held().filter(|(is_endpoint, _)| endpoints || !is_endpoint);
+            held.for_each(|(_, truth)| all.extend_from_slice(truth));
+            all.extend_from_slice(atom);
+            all.sort_unstable();
+            all.dedup();
+            all.as_slice().into()
+        };
+        let truth = union_of(&mut all, true);
+        let around = match endpoints {
+            0 => Arc::clone(&truth),
+            all if all == held().count() => Arc::clone(atom),
+            _ => union_of(&mut all, false),
+        };
+        [truth, around]
     }
 
     /// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are
@@ -186,7 +190,7 @@ impl<'a> Classifying<'a> {
 
     fn made(&mut self, held: &[KindId], atom: u32) -> Identity {
         let [truth, around] = self.kinds.truth(held, &self.atom_truths[atom as usize]);
-        let identity = self.interner.identity(Key::of([&truth, &around], self.said));
+        let identity = self.interner.identity([&truth, &around], self.said);
         if identity != Identity::UNKNOWN {
             self.class(identity, truth);
         }
@@ -205,7 +209,10 @@ impl<'a> Classifying<'a> {
 
     fn class(&mut self, identity: Identity, truth: Truth) {
         let Classes { truths, first, of_identity, identities, known } = &mut self.classes;
-        let class = number_of(known, truths, truth);
+        let class = *known.entry(truth).or_insert_with_key(|truth| {
+            truths.push(Arc::clone(truth));
+            truths.len() as u32 - 1
+        });
         let at = identity.0.wrapping_sub(*first) as usize;
         if of_identity.len() <= at {
             of_identity.resize(at + 1, NO_CLASS);
@@ -218,18 +225,6 @@ impl<'a> Classifying<'a> {
     pub(crate) fn classes(self) -> Classes {
         self.classes
     }
-}
-
-/// The number of a value among the distinct ones.
-fn number_of<T: Clone + Eq + Hash>(
-    known: &mut AHashMap<T, u32>,
-    values: &mut Vec<T>,
-    value: T,
-) -> u32 {
-    *known.entry(value).or_insert_with_key(|value| {
-        values.push(value.clone());
-        values.len() as u32 - 1
-    })
 }
 
 /// For each predicate the classes of which it is true, ascending.

@@ -12,11 +12,10 @@
 //! are of no more use, all keys are forgotten and start over *behind* the highest number, so that tables indexed by
 //! identity stay small. That costs each live flow one new judgement.
 
-use std::collections::hash_map::Entry;
-
 use ahash::AHashMap;
 
 use crate::image::Identity;
+use crate::numbers::Numbers;
 use crate::predicates::Truth;
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
@@ -27,45 +26,40 @@ const SPARE: u32 = 65_536;
 /// What a predicate says, as a number that is never given to another.
 pub(crate) type Said = u64;
 
-/// The key of an identity; see the module.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    /// What is true, ascending.
-    pub(crate) truth: Box<[Said]>,
-    /// What would be without the endpoints that have the address.
-    pub(crate) around: Box<[Said]>,
-}
-
-impl Key {
-    /// Of a truth and of what would be without endpoints, given what each predicate says.
-    pub(crate) fn of(truths: [&Truth; 2], said: &[Said]) -> Self {
-        let [truth, around] = truths.map(|truth| {
-            let mut said: Box<[Said]> = truth.iter().map(|it| said[*it as usize]).collect();
-            said.sort_unstable();
-            said
-        });
-        Self { truth, around }
-    }
-}
-
 /// The numbers of identities, for the life of a compiler.
 #[derive(Debug)]
 pub(crate) struct Interner {
     said: AHashMap<Predicate, Said>,
     next_said: Said,
-    identities: AHashMap<Key, Identity>,
+    /// By key the place of an identity behind the first.
+    identities: Numbers,
+    /// The keys, one behind the other: how many say what is true, these ascending, and likewise what would be without the
+    /// endpoints that have the address.
+    keys: Vec<Said>,
+    /// Where each key ends.
+    ends: Vec<usize>,
     /// The lowest identity that is not forgotten.
     pub(crate) first: u32,
-    next: u32,
 }
 
 impl Default for Interner {
     fn default() -> Self {
-        Self { said: AHashMap::new(), next_said: 0, identities: AHashMap::new(), first: 1, next: 1 }
+        Self::beginning_at(1)
     }
 }
 
 impl Interner {
+    fn beginning_at(first: u32) -> Self {
+        Self {
+            said: AHashMap::new(),
+            next_said: 0,
+            identities: Numbers::default(),
+            keys: Vec::new(),
+            ends: Vec::new(),
+            first,
+        }
+    }
+
     /// As [`said`](Self::said), of all predicates that are in use; the numbers of others are forgotten when they are too many.
     pub(crate) fn said_of_all(&mut self, predicates: &[Predicate]) -> Vec<Said> {
         if self.said.len() > predicates.len() * 4 + SPARE as usize {
@@ -87,23 +81,48 @@ impl Interner {
         predicates.iter().map(number).collect()
     }
 
-    /// The identity of a key. When all 2^31 numbers have been used, [`Identity::UNKNOWN`], which is always denied.
-    pub(crate) fn identity(&mut self, key: Key) -> Identity {
-        match self.identities.entry(key) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(_) if self.next > MAX_VALUE => Identity::UNKNOWN,
-            Entry::Vacant(free) => {
-                self.next += 1;
-                *free.insert(Identity(self.next - 1))
+    /// The identity of a truth and of what would be without endpoints, given what each predicate says. When all 2^31 numbers
+    /// have been used, [`Identity::UNKNOWN`], which is always denied.
+    pub(crate) fn identity(&mut self, truths: [&Truth; 2], said: &[Said]) -> Identity {
+        let Self { identities, keys, ends, first, .. } = self;
+        // It is written behind the others, and stays there if it is new.
+        let start = keys.len();
+        for truth in truths {
+            keys.push(truth.len() as Said);
+            let from = keys.len();
+            keys.extend(truth.iter().map(|it| said[*it as usize]));
+            keys[from..].sort_unstable();
+        }
+        let (known, key) = keys.split_at(start);
+        let next = ends.len() as u32;
+        let is = |at: u32| {
+            let before = (at as usize).checked_sub(1).and_then(|at| ends.get(at));
+            known.get(before.copied().unwrap_or(0)..ends[at as usize]) == Some(key)
+        };
+        let number = if *first > MAX_VALUE - next {
+            identities.find(key, is)
+        } else {
+            Some(identities.of(key, next, is))
+        };
+        match number {
+            Some((number, true)) => {
+                ends.push(keys.len());
+                Identity(*first + number)
+            }
+            other => {
+                keys.truncate(start);
+                other.map_or(Identity::UNKNOWN, |(number, _)| Identity(*first + number))
             }
         }
     }
 
     /// Forgets every key if far more numbers are taken than the `used` that the last image needed.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
-        if self.next - self.first > used.saturating_mul(4).saturating_add(SPARE) {
-            self.identities = AHashMap::new();
-            self.first = self.next;
+        let taken = self.ends.len() as u32;
+        if taken > used.saturating_mul(4).saturating_add(SPARE) {
+            let said = std::mem::take(&mut self.said);
+            let next_said = self.next_said;
+            *self = Self { said, next_said, ..Self::beginning_at(self.first + taken) };
         }
     }
 }
@@ -112,19 +131,33 @@ impl Interner {
 mod tests {
     use super::*;
 
-    fn key(said: Said) -> Key {
-        Key { truth: Box::new([said]), around: Box::default() }
+    fn identity(interner: &mut Interner, said: Said) -> Identity {
+        interner.identity([&Truth::from([0]), &Truth::default()], &[said])
+    }
+
+    #[test]
+    fn what_is_true_without_endpoints_tells_identities_apart() {
+        let mut interner = Interner::default();
+        let truths = [&[][..], &[0], &[1], &[0, 1]].map(Truth::from);
+        let all = || truths.iter().flat_map(|a| truths.iter().map(move |b| [a, b]));
+        let first: Vec<Identity> = all().map(|it| interner.identity(it, &[7, 3])).collect();
+        assert_eq!(first, (1..=16).map(Identity).collect::<Vec<_>>());
+        // What a predicate says counts, not its number.
+        let other: Vec<Identity> = all().map(|it| interner.identity(it, &[3, 7])).collect();
+        let swapped = [0, 2, 1, 3];
+        let expected = swapped.iter().flat_map(|a| swapped.iter().map(move |b| a * 4 + b + 1));
+        assert_eq!(other, expected.map(Identity).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_forgotten_number_is_never_used_again() {
         let mut interner = Interner::default();
-        let last = (0..=SPARE + 4).map(|i| interner.identity(key(i.into()))).last().unwrap();
+        let last = (0..=SPARE + 4).map(|i| identity(&mut interner, i.into())).last().unwrap();
         interner.forget_if_sparse(2);
         assert_eq!(interner.first, 1, "two in use leave room for more");
         interner.forget_if_sparse(1);
         assert_eq!(interner.first, last.0 + 1);
-        assert_eq!(interner.identity(key(0)), Identity(last.0 + 1));
+        assert_eq!(identity(&mut interner, 0), Identity(last.0 + 1));
     }
 
     #[test]
@@ -140,9 +173,9 @@ mod tests {
 
     #[test]
     fn when_the_numbers_run_out_an_identity_is_unknown() {
-        let mut interner = Interner { next: MAX_VALUE, first: MAX_VALUE, ..Interner::default() };
-        assert_eq!(interner.identity(key(1)), Identity(MAX_VALUE));
-        assert_eq!(interner.identity(key(2)), Identity::UNKNOWN);
-        assert_eq!(interner.identity(key(1)), Identity(MAX_VALUE));
+        let mut interner = Interner::beginning_at(MAX_VALUE);
+        assert_eq!(identity(&mut interner, 1), Identity(MAX_VALUE));
+        assert_eq!(identity(&mut interner, 2), Identity::UNKNOWN);
+        assert_eq!(identity(&mut interner, 1), Identity(MAX_VALUE));
     }
 }

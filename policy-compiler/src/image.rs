@@ -97,7 +97,7 @@ pub(crate) const LINEAR: u32 = u32::MAX;
 pub(crate) const NO_ROW: u32 = LINEAR - 1;
 
 /// What is true of a local endpoint's IPv4 and of its IPv6 address.
-pub type LocalFacts = [Box<[PredicateId]>; 2];
+pub type LocalFacts = [Arc<[PredicateId]>; 2];
 
 /// Everything about the local end that decides: the list of its policies and what is true of itself. Endpoints that agree
 /// in all of that share one chain; two pods with one list of policies and `http` = 80 and 8080 do not.

@@ -25,9 +25,9 @@ const FREE: Numbered = Numbered { hash: 0, number: u32::MAX };
 impl Numbers {
     /// The number of a value, of which `is` says whether a number is its own; it gets `next` if none is, and then the second
     /// is whether it did.
-    pub(crate) fn of(
+    pub(crate) fn of<T: Hash + ?Sized>(
         &mut self,
-        value: &impl Hash,
+        value: &T,
         next: u32,
         is: impl Fn(u32) -> bool,
     ) -> (u32, bool) {
@@ -36,35 +36,52 @@ impl Numbers {
             self.grow();
         }
         let hash = self.hashes.hash_one(value) as u32;
-        let mask = self.places.len() - 1;
-        let mut at = hash as usize;
-        loop {
-            let here = &mut self.places[at & mask];
-            if here.number == FREE.number {
-                *here = Numbered { hash, number: next };
-                self.len += 1;
-                return (next, true);
-            }
-            if here.hash == hash && is(here.number) {
-                return (here.number, false);
-            }
-            at += 1;
+        let at = place(&self.places, hash, is);
+        let here = &mut self.places[at];
+        if here.number != FREE.number {
+            return (here.number, false);
         }
+        *here = Numbered { hash, number: next };
+        self.len += 1;
+        (next, true)
+    }
+
+    /// As [`of`](Self::of); `None` for a value that has no number.
+    pub(crate) fn find<T: Hash + ?Sized>(
+        &self,
+        value: &T,
+        is: impl Fn(u32) -> bool,
+    ) -> Option<(u32, bool)> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let hash = self.hashes.hash_one(value) as u32;
+        let here = self.places[place(&self.places, hash, is)];
+        (here.number != FREE.number).then_some((here.number, false))
     }
 
     fn grow(&mut self) {
         let places = vec![FREE; (self.places.len() * 2).max(16)];
-        let mask = places.len() - 1;
         for old in std::mem::replace(&mut self.places, places) {
             if old.number == FREE.number {
                 continue;
             }
-            let mut at = old.hash as usize & mask;
-            while self.places[at].number != FREE.number {
-                at = (at + 1) & mask;
-            }
+            let at = place(&self.places, old.hash, |_| false);
             self.places[at] = old;
         }
+    }
+}
+
+/// Where a number is, or, where it is not, would be. Some place is free.
+fn place(places: &[Numbered], hash: u32, is: impl Fn(u32) -> bool) -> usize {
+    let mask = places.len() - 1;
+    let mut at = hash as usize & mask;
+    loop {
+        let here = places[at];
+        if here.number == FREE.number || (here.hash == hash && is(here.number)) {
+            return at;
+        }
+        at = (at + 1) & mask;
     }
 }
 
@@ -80,6 +97,8 @@ mod tests {
             let mut distinct: Vec<u16> = Vec::new();
             for value in all {
                 let known = distinct.iter().position(|it| *it == value);
+                let found = numbers.find(&value, |at| distinct[at as usize] == value);
+                prop_assert_eq!(found.map(|(number, _)| number as usize), known);
                 let (number, is_new) =
                     numbers.of(&value, distinct.len() as u32, |at| distinct[at as usize] == value);
                 prop_assert_eq!(number as usize, known.unwrap_or(distinct.len()));

@@ -3,6 +3,7 @@
 //! What only the rules' local ends ask is not evaluated for pods of other nodes: nobody asks it of them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
 use ipnet::IpNet;
@@ -16,8 +17,8 @@ use crate::resolve::{
     Asked, LocalName, Predicate, PredicateId, Question, QuestionId, Resolved, Stage, Vocabulary,
 };
 
-/// The predicates that are true of something, ascending.
-pub(crate) type Truth = Box<[PredicateId]>;
+/// The predicates that are true of something, ascending; shared by all that hold it.
+pub(crate) type Truth = Arc<[PredicateId]>;
 
 /// The protocols and ports that a question may be answered with, each with the predicate that says whether it is.
 pub(crate) type Answers = Box<[(Protocol, Option<u16>, PredicateId)]>;

@@ -1,6 +1,7 @@
 //! A counter slot for each decision: the same in every image, until it is released.
 
 use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -33,16 +34,17 @@ impl Slots {
 
     /// The slot of a decision, and the decision as it is kept.
     pub(crate) fn of(&mut self, decision: Decision) -> (u32, Arc<Decision>) {
-        if let Some((known, slot)) = self.of.get_key_value(&decision) {
-            return (*slot, Arc::clone(known));
+        match self.of.entry(Arc::new(decision)) {
+            Entry::Occupied(known) => (*known.get(), Arc::clone(known.key())),
+            Entry::Vacant(free) => {
+                let slot = self.free.pop_first().unwrap_or_else(|| {
+                    self.next += 1;
+                    self.next - 1
+                });
+                let decision = Arc::clone(free.key());
+                (*free.insert(slot), decision)
+            }
         }
-        let slot = self.free.pop_first().unwrap_or_else(|| {
-            self.next += 1;
-            self.next - 1
-        });
-        let decision = Arc::new(decision);
-        self.of.insert(Arc::clone(&decision), slot);
-        (slot, decision)
     }
 
     /// Gives slots to others, but for those of what is unknown.

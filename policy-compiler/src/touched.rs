@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::changes::Changes;
 use crate::classes::NewClass;
 use crate::compile::SPARE_IDENTITIES;
-use crate::identity::{Interner, Key};
+use crate::identity::Interner;
 use crate::image::{Identity, NO_CLASS, Peers};
 use crate::members::Member;
 use crate::model::{Family, Model};
@@ -201,7 +201,7 @@ impl Standing {
             self.class_of.insert(truth.clone(), class);
             class
         };
-        let identity = interner.identity(Key::of([&truth, &around], &self.said));
+        let identity = interner.identity([&truth, &around], &self.said);
         if identity == Identity::UNKNOWN {
             return None;
         }

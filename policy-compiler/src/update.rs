@@ -14,7 +14,7 @@ use ahash::AHashMap;
 use crate::addresses::Addresses;
 use crate::chains::PodTruths;
 use crate::classes::{KindId, Kinds};
-use crate::identity::{Interner, Key, Said};
+use crate::identity::{Interner, Said};
 use crate::image::{Identity, Image, Peers};
 use crate::members::Member;
 use crate::model::{Endpoint, Mark, Model, NAMESPACE, ORCHESTRATOR, ObjectName, View};
@@ -161,7 +161,7 @@ impl Standing {
         }
         if let Some(pod) = before {
             let truth = self.truth_of_peer(&Member::pod(model, name, pod))?;
-            for it in &truth {
+            for it in truth.iter() {
                 let count = self.counts[*it as usize].checked_sub(1)?;
                 // A number that nobody gives the name any more: nobody asks for it in an image made now.
                 let names =
@@ -188,7 +188,7 @@ impl Standing {
             self.replace_kind(v4, was, is)?;
             let Some([truth, around]) = self.truth_at(v4) else { continue };
             let class = *self.class_of.get(&truth)?;
-            let identity = interner.identity(Key::of([&truth, &around], &self.said));
+            let identity = interner.identity([&truth, &around], &self.said);
             stores.push(Store { address: v4, identity, class });
         }
         for Store { address, identity, class } in stores {
