@@ -10,6 +10,7 @@ mod netns;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use manx_dataplane::checksum::{finish, sum};
 use manx_dataplane::encapsulation::{
     Encapsulation, LinkAddresses, Outer, decapsulate, encapsulate, tunnelled,
 };
@@ -27,6 +28,9 @@ const IN2: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 2);
 const MAC1: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
 const MAC2: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
 const VNI: u32 = 4096;
+/// Bytes of VXLAN's header and the inner Ethernet header, and of these and the outer headers.
+const TUNNEL: usize = 22;
+const OUTER: usize = 28 + TUNNEL;
 
 /// Two nodes on one underlay, interface `up0` each.
 fn nodes() -> (Netns, Netns) {
@@ -75,6 +79,59 @@ fn datagram(pool: &mut Pool, payload: &[u8]) -> Packet {
     let mut packet = pool.take_filled(&inner).unwrap();
     assert!(encapsulate(&mut packet, &outer(), 1));
     packet
+}
+
+/// The `n`th segment of a TCP stream of segments of this length, as it leaves for node 2.
+fn tcp(pool: &mut Pool, n: u16, len: u16) -> Packet {
+    let mut inner = Vec::new();
+    etherparse::PacketBuilder::ipv4(IN1.octets(), IN2.octets(), 64)
+        .tcp(7001, 7002, u32::from(n) * u32::from(len), 100)
+        .ack(9)
+        .write(&mut inner, &numbered(n as u8, len.into()))
+        .unwrap();
+    let mut packet = pool.take_filled(&inner).unwrap();
+    assert!(encapsulate(&mut packet, &outer(), 1));
+    identify(&mut packet, n);
+    packet
+}
+
+fn flip(packet: &mut Packet, at: usize) {
+    packet.bytes_mut()[at] ^= 1;
+}
+
+/// Gives the inner packet another identification.
+fn identify(packet: &mut Packet, id: u16) {
+    let header = &mut packet.bytes_mut()[OUTER..OUTER + 20];
+    header[4..6].copy_from_slice(&id.to_be_bytes());
+    header[10..12].fill(0);
+    let checksum = finish(sum(header));
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Receives what stands for `count` datagrams: in how many packets it came, and each datagram's payload.
+fn datagrams(port: &mut VxlanSocket, pool: &mut Pool, count: usize) -> (usize, Vec<Vec<u8>>) {
+    let start = Instant::now();
+    let (mut packets, mut bytes) = (0, Vec::new());
+    while bytes.len() < count && start.elapsed() < Duration::from_secs(2) {
+        let mut received = Vec::new();
+        if port.receive(pool, &mut received, 64).unwrap().drained {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        packets += received.len();
+        for mut packet in received {
+            let tunnel = packet.bytes()[28..OUTER].to_vec();
+            packet.pull_front(OUTER);
+            let mut segments = vec![packet];
+            if segments[0].offload.segmentation.is_some() {
+                segment(segments.remove(0), 1450, pool, &mut segments).unwrap();
+            }
+            for packet in segments {
+                bytes.push([&tunnel, packet.bytes()].concat());
+                pool.put(packet);
+            }
+        }
+    }
+    (packets, bytes)
 }
 
 /// The inner packet; panics unless it came from `source` in our network.
@@ -140,18 +197,74 @@ fn a_super_packet_arrives_as_segmentation_cuts_it() {
                 let mut expected = Vec::new();
                 let cut = super_packet(&mut pool);
                 segment(cut, 1450, &mut pool, &mut expected).unwrap();
-                let mut packet = super_packet(&mut pool);
-                assert!(encapsulate(&mut packet, &outer(), 1));
-                let done = sender.transmit(&mut pool, &mut vec![packet]).unwrap();
-                assert_eq!((done.sent, done.refused), (segments, 0));
-                let mut received = receive(&mut port, &mut pool, segments);
-                assert_eq!((received.len(), expected.len()), (segments, segments));
-                for (packet, expected) in received.iter_mut().zip(&expected) {
-                    assert_eq!(inner(packet, NODE1), expected.bytes());
+                // The second time it is known how they look.
+                for _ in 0..2 {
+                    let mut packet = super_packet(&mut pool);
+                    assert!(encapsulate(&mut packet, &outer(), 1));
+                    let done = sender.transmit(&mut pool, &mut vec![packet]).unwrap();
+                    assert_eq!((done.sent, done.refused), (segments, 0));
+                    let (_, received) = datagrams(&mut port, &mut pool, segments);
+                    assert_eq!((received.len(), expected.len()), (segments, segments));
+                    for (bytes, expected) in received.iter().zip(&expected) {
+                        assert!(bytes[TUNNEL..] == *expected.bytes());
+                    }
                 }
-                received.into_iter().chain(expected).for_each(|packet| pool.put(packet));
+                for packet in expected {
+                    pool.put(packet);
+                }
             }
         }
+    });
+}
+
+/// Segments in a train, and the one that is changed.
+const SEGMENTS: usize = 20;
+const ODD: usize = 7;
+/// What is done to a packet in the middle, and in how many packets the train arrives.
+type Case = (&'static str, fn(&mut Packet), usize);
+
+#[test]
+fn what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent() {
+    inside("what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent", || {
+        let (one, two) = nodes();
+        let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
+        let mut pool = Pool::new(512);
+        let odd_one_out = 1 + SEGMENTS - ODD;
+        let cases: [Case; 6] = [
+            ("nothing", |_| {}, 1),
+            ("a payload that the checksum does not fit", |it| flip(it, OUTER + 40), odd_one_out),
+            ("another network", |it| flip(it, 28 + 6), odd_one_out),
+            ("an identification out of turn", |it| identify(it, 900), odd_one_out),
+            ("another length in its header", |it| flip(it, OUTER + 3), odd_one_out),
+            ("a wrong header checksum", |it| flip(it, OUTER + 10), odd_one_out),
+        ];
+        let mut train = |pool: &mut Pool, change: fn(&mut Packet)| {
+            let mut packets: Vec<_> = (0..SEGMENTS as u16).map(|n| tcp(pool, n, 1000)).collect();
+            change(&mut packets[ODD]);
+            let sent: Vec<_> = packets.iter().map(|packet| packet.bytes()[28..].to_vec()).collect();
+            assert_eq!(sender.transmit(pool, &mut packets).unwrap().sent, SEGMENTS);
+            let (count, received) = datagrams(&mut port, pool, SEGMENTS);
+            assert!(received == sent, "{} packets, other ones or in another order", received.len());
+            count
+        };
+        assert_eq!(train(&mut pool, |_| {}), SEGMENTS, "nobody knew what would come");
+        for (what, change, expected) in cases {
+            assert_eq!(train(&mut pool, change), expected, "{what}");
+        }
+        // What comes between them is shorter, longer, or of another kind.
+        for lens in [vec![10], vec![1400], vec![700; 30], vec![1012; 30], vec![1400; 3]] {
+            let mut packets: Vec<_> =
+                lens.iter().map(|len| datagram(&mut pool, &numbered(9, *len))).collect();
+            let sent: Vec<_> = packets.iter().map(|packet| packet.bytes()[28..].to_vec()).collect();
+            assert_eq!(sender.transmit(&mut pool, &mut packets).unwrap().sent, lens.len());
+            let (count, received) = datagrams(&mut port, &mut pool, lens.len());
+            assert!(received == sent && count == lens.len(), "{lens:?}");
+            let mut clean: Vec<_> = (0..40).map(|n| tcp(&mut pool, n, 1000)).collect();
+            assert_eq!(sender.transmit(&mut pool, &mut clean).unwrap().sent, 40);
+            let (_, received) = datagrams(&mut port, &mut pool, 40);
+            assert_eq!(received.len(), 40);
+        }
+        assert_eq!(pool.available(), 512, "every buffer is back");
     });
 }
 

@@ -2,7 +2,7 @@
 
 use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, ipv4_id, sequence};
 use crate::checksum::fold;
-use crate::packet::{Checksum, Packet, Pool, Segmentation};
+use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
 
 /// The longest IP packet that a super-packet may be (RFC 791: 16 bits of length).
 const MAX_LEN: usize = 65_535;
@@ -70,7 +70,8 @@ impl Runs {
             }
             let merged = whole
                 && head_origin == origin
-                && run.continues(head.bytes(), bytes, &headers)
+                && run.headers == headers
+                && run.continues(head.bytes(), bytes, bytes.len() - headers.payload)
                 && run.append(head, bytes);
             if !merged || run.ended {
                 close(open, before);
@@ -108,7 +109,8 @@ fn close<O>(open: &mut Option<Run>, batch: &mut [(Packet, O)]) {
     if let Some(run) = open.take()
         && run.segments > 1
     {
-        run.close(&mut batch[run.head].0);
+        let head = &mut batch[run.head].0;
+        head.offload = run.close(head.bytes_mut());
     }
 }
 
@@ -134,7 +136,7 @@ fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
 }
 
 /// Whether a segment can be the first of a run: it carries data, and no flag that means the end of one or more than data.
-fn opens(bytes: &[u8], headers: &Headers) -> bool {
+pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     const ECE: u8 = 0x40;
     bytes.len() > headers.payload && bytes[headers.transport + FLAGS] & !(CWR | ECE) == ACK
 }
@@ -149,21 +151,24 @@ enum Identification {
 }
 
 /// A super-packet in the making.
-struct Run {
+pub(super) struct Run {
     /// Index of the first segment in the batch.
     head: usize,
-    headers: Headers,
+    pub(super) headers: Headers,
     /// Payload bytes of the first segment.
     size: usize,
-    segments: u16,
+    pub(super) segments: u16,
     /// The sequence number that follows on.
     next: u32,
     identification: Identification,
-    ended: bool,
+    /// FIN and PSH of the last segment, which the super-packet has too.
+    last: u8,
+    /// Nothing follows on.
+    pub(super) ended: bool,
 }
 
 impl Run {
-    fn new(head: usize, bytes: &[u8], headers: Headers) -> Self {
+    pub(super) fn new(head: usize, bytes: &[u8], headers: Headers) -> Self {
         let size = bytes.len() - headers.payload;
         Self {
             head,
@@ -172,41 +177,40 @@ impl Run {
             segments: 1,
             next: sequence(bytes, headers.transport).wrapping_add(size as u32),
             identification: Identification::Open,
+            last: 0,
             ended: false,
         }
     }
 
     /// Same addresses and ports, in the same direction.
     fn same_connection(&self, head: &[u8], bytes: &[u8], headers: &Headers) -> bool {
-        let ports = |bytes: &[u8], headers: &Headers| {
-            let at = headers.transport;
-            [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
-        };
         self.headers.v6 == headers.v6
             && self.headers.addresses(head) == headers.addresses(bytes)
-            && ports(head, &self.headers) == ports(bytes, headers)
+            && self.headers.ports(head) == headers.ports(bytes)
     }
 
-    /// Whether a segment of the same connection follows on.
-    fn continues(&self, head: &[u8], bytes: &[u8], headers: &Headers) -> bool {
-        if self.headers != *headers {
+    /// The same of a header of the same shape.
+    pub(super) fn is_connected(&self, head: &[u8], header: &[u8]) -> bool {
+        self.same_connection(head, header, &self.headers)
+    }
+
+    /// Whether a segment of the same connection follows on, which has headers of the same shape, `header` with nothing or more
+    /// behind them, and so many bytes of payload.
+    pub(super) fn continues(&self, head: &[u8], header: &[u8], len: usize) -> bool {
+        let Headers { v6, transport, payload, .. } = self.headers;
+        if len == 0 || len > self.size || sequence(header, transport) != self.next {
             return false;
         }
-        let Headers { v6, transport, payload, .. } = *headers;
-        let len = bytes.len() - payload;
-        if len == 0 || len > self.size || sequence(bytes, transport) != self.next {
-            return false;
-        }
-        let equal = |from: usize, to: usize| head[from..to] == bytes[from..to];
+        let equal = |from: usize, to: usize| head[from..to] == header[from..to];
         let network = if v6 {
             equal(0, 4) && equal(6, transport)
         } else {
             equal(0, 2)
                 && equal(6, 10)
                 && equal(12, transport)
-                && self.follow_id(head, bytes).is_some()
+                && self.follow_id(head, header).is_some()
         };
-        let flags = bytes[transport + FLAGS];
+        let flags = header[transport + FLAGS];
         network
             // Acknowledgement, data offset and reserved bits; window; urgent pointer and options.
             && equal(transport + 8, transport + FLAGS)
@@ -232,40 +236,45 @@ impl Run {
 
     /// Appends a segment that follows on. False, and nothing done, if there is no room.
     fn append(&mut self, head: &mut Packet, bytes: &[u8]) -> bool {
-        let Headers { v6, transport, payload, .. } = self.headers;
-        let data = &bytes[payload..];
+        let data = &bytes[self.headers.payload..];
         let len = head.len();
         let end = len + data.len();
         if end > MAX_LEN || head.room_mut().len() < end {
             return false;
         }
-        if !v6 && let Some(identification) = self.follow_id(head.bytes(), bytes) {
-            self.identification = identification;
-        }
+        self.count(head.bytes(), bytes, data.len());
         head.room_mut()[len..end].copy_from_slice(data);
         head.set_len(end);
-        let last = bytes[transport + FLAGS] & (FIN | PSH);
-        head.bytes_mut()[transport + FLAGS] |= last;
-        self.segments += 1;
-        self.next = self.next.wrapping_add(data.len() as u32);
-        self.ended = last != 0 || data.len() < self.size;
         true
     }
 
-    /// Makes a super-packet of the first segment's buffer, which others were appended to.
-    fn close(&self, head: &mut Packet) {
+    /// Takes down that a segment with this `header` and so many bytes of payload follows.
+    pub(super) fn count(&mut self, head: &[u8], header: &[u8], len: usize) {
+        let Headers { v6, transport, .. } = self.headers;
+        if !v6 && let Some(identification) = self.follow_id(head, header) {
+            self.identification = identification;
+        }
+        self.last = header[transport + FLAGS] & (FIN | PSH);
+        self.segments += 1;
+        self.next = self.next.wrapping_add(len as u32);
+        self.ended = self.last != 0 || len < self.size;
+    }
+
+    /// Makes the first segment's headers, which all the payload stands behind, a super-packet's.
+    pub(super) fn close(&self, bytes: &mut [u8]) -> Offload {
         let headers = &self.headers;
-        let bytes = head.bytes_mut();
+        bytes[headers.transport + FLAGS] |= self.last;
         headers.write_lengths(bytes, bytes.len());
         let at = headers.transport + headers.checksum_offset();
         let partial = fold(headers.pseudo_header(bytes, bytes.len())).to_be_bytes();
         bytes[at..at + 2].copy_from_slice(&partial);
         let ecn = bytes[headers.transport + FLAGS] & CWR != 0;
-        head.offload.checksum = Checksum::Partial {
-            start: headers.transport as u16,
-            offset: headers.checksum_offset() as u16,
-        };
-        head.offload.segmentation =
-            Some(Segmentation { kind: headers.kind(), size: self.size as u16, ecn });
+        Offload {
+            checksum: Checksum::Partial {
+                start: headers.transport as u16,
+                offset: headers.checksum_offset() as u16,
+            },
+            segmentation: Some(Segmentation { kind: headers.kind(), size: self.size as u16, ecn }),
+        }
     }
 }

@@ -77,6 +77,11 @@ impl Headers {
         if self.v6 { &bytes[8..40] } else { &bytes[12..20] }
     }
 
+    /// Source and destination port.
+    pub(super) fn ports<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.transport..self.transport + 4]
+    }
+
     /// Where the checksum stands within the transport header.
     pub(super) fn checksum_offset(&self) -> usize {
         if self.protocol == TCP { 16 } else { 6 }
@@ -102,7 +107,21 @@ impl Headers {
         if self.protocol == UDP && bytes[at..at + 2] == [0; 2] {
             return !self.v6;
         }
-        is_right(self.pseudo_header(bytes, bytes.len()) + sum(&bytes[self.transport..]))
+        let (headers, payload) = bytes.split_at(self.payload);
+        self.verify_apart(headers, payload)
+    }
+
+    /// The same of a packet whose payload may stand elsewhere, and that has a checksum.
+    pub(super) fn verify_apart(&self, headers: &[u8], payload: &[u8]) -> bool {
+        let pseudo = self.pseudo_header(headers, headers.len() + payload.len());
+        // A transport header is a multiple of two bytes long, so the two sums are of one.
+        is_right(pseudo + sum(&headers[self.transport..]) + sum(payload))
+    }
+
+    /// Whether the IP header tells this length of the packet.
+    pub(super) fn tell_length(&self, headers: &[u8], len: usize) -> bool {
+        let (at, len) = if self.v6 { (4, len - ipv6::HEADER_LEN) } else { (2, len) };
+        usize::from(u16::from_be_bytes([headers[at], headers[at + 1]])) == len
     }
 
     /// Writes the transport checksum of a packet anew whose payload may stand elsewhere.

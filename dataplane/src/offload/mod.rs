@@ -9,6 +9,7 @@
 
 pub mod coalesce;
 mod headers;
+pub(crate) mod join;
 pub mod segment;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::coalesce::coalesce;
 use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP};
+use super::join::join;
 use super::segment::segment;
 use crate::checksum::fold;
 use crate::fate::DropReason;
@@ -359,6 +360,71 @@ proptest! {
         }
         prop_assert_eq!(again, came);
         prop_assert_eq!(pool.available(), 256);
+    }
+
+    /// Whatever happens in a stream of segments whose payload stands in one piece: joined is what coalescing joins first, in the
+    /// same form, and what is behind it stays as it was.
+    #[test]
+    fn join_gives_the_first_packet_that_coalesce_gives(
+        template in template(true),
+        events in prop::collection::vec(0u8..64, 1..60),
+        last in 1usize..=100,
+    ) {
+        let mut pool = Pool::new(64);
+        let (mut id, mut sequence) = (u16::MAX - 2, u32::MAX - 300);
+        let mut packets = Vec::new();
+        for (index, event) in events.iter().enumerate() {
+            let mut template = template.clone();
+            let mut flags = ACK;
+            match event {
+                0 => sequence = sequence.wrapping_add(1),
+                1 => flags |= PSH,
+                2 => flags |= FIN,
+                3 => flags |= CWR,
+                4 => flags |= ECE,
+                5 => template.ttl ^= 1,
+                6 => template.window ^= 1,
+                7 => template.source_port ^= 1,
+                8 => id = id.wrapping_add(3),
+                _ => {}
+            }
+            let len = if index + 1 == events.len() { last } else { 100 };
+            let mut bytes = template.packet(id, sequence, flags, &payload(index as u32, len));
+            match event {
+                9 => *bytes.last_mut().unwrap() ^= 0x10,
+                10 if !template.v6 => bytes[11] ^= 1,
+                11 => bytes[if template.v6 { 5 } else { 3 }] ^= 1,
+                _ => {}
+            }
+            sequence = sequence.wrapping_add(len as u32);
+            id = id.wrapping_add(1);
+            packets.push(bytes);
+        }
+        let (first, others) = packets.split_first().unwrap();
+        let header_len = first.len() - if others.is_empty() { last } else { 100 };
+        let mut bytes = first.clone();
+        for other in others {
+            bytes.extend(&other[header_len..]);
+        }
+        let before = bytes.clone();
+        let headers = others.iter().map(|bytes| &bytes[..header_len]);
+        let joined = join(&mut bytes, first.len(), headers);
+        let filled = |bytes: &Vec<u8>| (pool.take_filled(bytes).unwrap(), ());
+        let mut batch: Vec<_> = packets.iter().map(filled).collect();
+        coalesce(&mut batch, &mut pool);
+        let expected = &batch[0].0;
+        match joined {
+            None => {
+                prop_assert_eq!(expected.offload.segmentation, None);
+                prop_assert_eq!(bytes, before);
+            }
+            Some(joined) => {
+                prop_assert_eq!(&bytes[..joined.len], expected.bytes());
+                prop_assert_eq!(joined.offload, expected.offload);
+                prop_assert_eq!(joined.segments as u64, expected.segments(header_len));
+                prop_assert_eq!(&bytes[joined.len..], &before[joined.len..]);
+            }
+        }
     }
 
     #[test]

@@ -38,84 +38,92 @@ impl Control {
     }
 }
 
-/// Receives a super-datagram into `room`, whose length it must not exceed; never waits. The socket has `UDP_GRO` and `IP_RECVTOS` set.
-///
-/// Errors: `WouldBlock` when there is none; `InvalidData` for what was longer than `room` or came from elsewhere than IPv4.
-pub fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<SuperDatagram> {
-    let mut source = libc::sockaddr_in {
-        sin_family: 0,
-        sin_port: 0,
-        sin_addr: libc::in_addr { s_addr: 0 },
-        sin_zero: [0; 8],
-    };
-    let mut control = Control::new();
-    let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-    // SAFETY: a msghdr of zeros is valid: null pointers with lengths of zero.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = ptr::from_mut(&mut source).cast();
-    message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = size_of::<Control>() as _;
-    // SAFETY: the message points to an address, one vector over `room` and the control room, as long as it says; all live
-    // until the call returns.
-    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
-    let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
-    let mut super_datagram = SuperDatagram {
-        source: Ipv4Addr::from(u32::from_be(source.sin_addr.s_addr)),
-        source_port: u16::from_be(source.sin_port),
-        len,
-        segment: len,
-        tos: 0,
-    };
-    // SAFETY: the kernel has written whole control messages, and their length into `msg_controllen`; each is looked at
-    // within it, and its data read only as far as its own length goes.
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(&raw const message);
-        while let Some(header) = at.as_ref() {
-            let data = libc::CMSG_DATA(at);
-            let room = header.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-            match (header.cmsg_level, header.cmsg_type) {
-                (libc::SOL_UDP, libc::UDP_GRO) if room >= size_of::<c_int>() => {
-                    let size: c_int = ptr::read_unaligned(data.cast());
-                    super_datagram.segment = usize::try_from(size).unwrap_or(0);
-                }
-                (libc::IPPROTO_IP, libc::IP_TOS) if room >= 1 => super_datagram.tos = *data,
-                _ => {}
-            }
-            at = libc::CMSG_NXTHDR(&raw const message, at);
-        }
-    }
-    let cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-    if cut
-        || c_int::from(source.sin_family) != libc::AF_INET
-        || (super_datagram.segment == 0 && len > 0)
-    {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok(super_datagram)
-}
+/// Pieces of a super-datagram: each datagram's headers and its payload, which may stand apart; and one more for what is longer
+/// than expected.
+const PIECES: usize = 2 * SEGMENTS + 1;
 
-/// Pieces of a super-datagram: each datagram's headers and its payload, which may stand apart.
-const PIECES: usize = 2 * SEGMENTS;
+/// The arrays for sending and receiving, made once.
+pub struct Vectors([libc::iovec; PIECES]);
 
-/// The arrays for sending, made once.
-pub struct Sender {
-    vectors: [libc::iovec; PIECES],
-}
-
-// SAFETY: the pointers are written before each system call and read by the kernel during it; between calls nobody follows
+// SAFETY: the pointers are written before each system call and followed by the kernel during it; between calls nobody follows
 // them.
-unsafe impl Send for Sender {}
+unsafe impl Send for Vectors {}
 
-impl Default for Sender {
+impl Default for Vectors {
     fn default() -> Self {
-        Self { vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PIECES] }
+        Self([libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PIECES])
     }
 }
 
-impl Sender {
+impl Vectors {
+    /// Receives a super-datagram into `pieces` (at most two for each of [`SEGMENTS`] datagrams and one more), one behind the other; it
+    /// must not be longer than they are together. Never waits. The socket has `UDP_GRO` and `IP_RECVTOS` set.
+    ///
+    /// Errors: `WouldBlock` when there is none; `InvalidData` for what was longer or came from elsewhere than IPv4.
+    pub fn receive<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        pieces: impl Iterator<Item = &'a mut [u8]>,
+    ) -> io::Result<SuperDatagram> {
+        let mut count = 0;
+        for (vector, piece) in self.0.iter_mut().zip(pieces) {
+            *vector = libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+            count += 1;
+        }
+        let mut source = libc::sockaddr_in {
+            sin_family: 0,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: 0 },
+            sin_zero: [0; 8],
+        };
+        let mut control = Control::new();
+        // SAFETY: a msghdr of zeros is valid: null pointers with lengths of zero.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_name = ptr::from_mut(&mut source).cast();
+        message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        message.msg_iov = self.0.as_mut_ptr();
+        message.msg_iovlen = count;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<Control>() as _;
+        // SAFETY: the message points to an address, `count` vectors over borrowed bytes that do not overlap, and the control
+        // room, as long as it says; all live until the call returns.
+        let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+        let mut super_datagram = SuperDatagram {
+            source: Ipv4Addr::from(u32::from_be(source.sin_addr.s_addr)),
+            source_port: u16::from_be(source.sin_port),
+            len,
+            segment: len,
+            tos: 0,
+        };
+        // SAFETY: the kernel has written whole control messages, and their length into `msg_controllen`; each is looked at
+        // within it, and its data read only as far as its own length goes.
+        unsafe {
+            let mut at = libc::CMSG_FIRSTHDR(&raw const message);
+            while let Some(header) = at.as_ref() {
+                let data = libc::CMSG_DATA(at);
+                let room = header.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                match (header.cmsg_level, header.cmsg_type) {
+                    (libc::SOL_UDP, libc::UDP_GRO) if room >= size_of::<c_int>() => {
+                        let size: c_int = ptr::read_unaligned(data.cast());
+                        super_datagram.segment = usize::try_from(size).unwrap_or(0);
+                    }
+                    (libc::IPPROTO_IP, libc::IP_TOS) if room >= 1 => super_datagram.tos = *data,
+                    _ => {}
+                }
+                at = libc::CMSG_NXTHDR(&raw const message, at);
+            }
+        }
+        let cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+        if cut
+            || c_int::from(source.sin_family) != libc::AF_INET
+            || (super_datagram.segment == 0 && len > 0)
+        {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(super_datagram)
+    }
+
     /// Sends the bytes of `pieces` (at most two for each of [`SEGMENTS`] datagrams), one behind the other, to `to`, as datagrams of
     /// `segment` bytes; only the last may be shorter. `tos` is DSCP and ECN of each. Never waits.
     ///
@@ -130,7 +138,7 @@ impl Sender {
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<()> {
         let (mut count, mut len) = (0, 0);
-        for (vector, piece) in self.vectors.iter_mut().zip(pieces) {
+        for (vector, piece) in self.0.iter_mut().zip(pieces) {
             let iov_base = piece.as_ptr().cast_mut().cast();
             *vector = libc::iovec { iov_base, iov_len: piece.len() };
             count += 1;
@@ -147,7 +155,7 @@ impl Sender {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_name = ptr::from_mut(&mut destination).cast();
         message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-        message.msg_iov = self.vectors.as_mut_ptr();
+        message.msg_iov = self.0.as_mut_ptr();
         message.msg_iovlen = count;
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: CMSG_SPACE and CMSG_LEN compute from lengths. Both messages fit the control room, which is aligned for

@@ -5,17 +5,21 @@
 //! travel: of the outer IPv4 header only the destination and DSCP with ECN are taken, of UDP's nothing; and on receipt both
 //! are made up again from what the socket says.
 
+mod inbox;
+
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use inbox::Inbox;
 
 use super::{Capabilities, PacketIo, Received, Reception, Transmitted, filter};
 use crate::checksum;
 use crate::encapsulation::Encapsulation;
 use crate::offload::segment::Cut;
-use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool, Segmentation};
+use crate::packet::{Checksum, Packet, Pool, Segmentation};
 use crate::sys::socket::{self, set_option};
-use crate::sys::udp_gso::{self, SEGMENTS, Sender, SuperDatagram};
+use crate::sys::udp_gso::{self, SEGMENTS, SuperDatagram, Vectors};
 use crate::wire::ipv4::{self, field};
 use crate::wire::{protocol, put, udp, vxlan};
 
@@ -34,10 +38,8 @@ const RETRIES: usize = 2;
 pub struct VxlanSocket {
     fd: OwnedFd,
     local: Ipv4Addr,
-    room: Box<[u8]>,
-    /// The super-datagram in `room`, and how much of it has been handed up.
-    super_datagram: Option<(SuperDatagram, usize)>,
-    sender: Sender,
+    inbox: Inbox,
+    vectors: Vectors,
     /// Of the segments of a super-datagram.
     headers: Vec<u8>,
     /// Whether the kernel cuts super-datagrams; if not, each datagram is sent by itself.
@@ -68,31 +70,11 @@ impl VxlanSocket {
         Ok(Self {
             fd: owned,
             local,
-            room: vec![0; MAX_PACKET].into_boxed_slice(),
-            super_datagram: None,
-            sender: Sender::default(),
+            inbox: Inbox::new(),
+            vectors: Vectors::default(),
             headers: Vec::new(),
             cuts: true,
         })
-    }
-
-    /// Hands up what is left of the super-datagram, up to `limit` packets. False: the pool is exhausted.
-    fn unload(&mut self, pool: &mut Pool, into: &mut Vec<Packet>, limit: usize) -> bool {
-        while let Some((super_datagram, at)) = self.super_datagram
-            && into.len() < limit
-        {
-            let Some(mut packet) = pool.take() else { return false };
-            let end = (at + super_datagram.segment).min(super_datagram.len);
-            let payload = &self.room[at..end];
-            let room = packet.room_mut();
-            room[..HEADERS].copy_from_slice(&headers(&super_datagram, self.local, payload.len()));
-            room[HEADERS..HEADERS + payload.len()].copy_from_slice(payload);
-            packet.set_len(HEADERS + payload.len());
-            packet.offload = Offload::default();
-            into.push(packet);
-            self.super_datagram = (end < super_datagram.len).then_some((super_datagram, end));
-        }
-        true
     }
 
     /// Sends `packets`, which are a super-datagram.
@@ -104,7 +86,7 @@ impl VxlanSocket {
         let segments = packets.iter().filter_map(|packet| packet.bytes().get(HEADERS..));
         let segment = first.len() - HEADERS;
         retried(|| {
-            self.sender.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, segments.clone())
+            self.vectors.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, segments.clone())
         })
     }
 
@@ -142,7 +124,7 @@ impl VxlanSocket {
             let payloads = part.clone().map(|index| cut.payload(inner, index));
             let pieces = headers.zip(payloads).flat_map(|(headers, payload)| [headers, payload]);
             let outcome = retried(|| {
-                self.sender.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, pieces.clone())
+                self.vectors.send(self.fd.as_fd(), envelope, vxlan::PORT, segment, pieces.clone())
             });
             match outcome {
                 Ok(()) => {
@@ -192,13 +174,10 @@ impl PacketIo for VxlanSocket {
         // A call for each packet asked for, even if what comes are none.
         let mut calls = limit;
         let limit = into.len() + limit;
-        while self.unload(pool, into, limit) && into.len() < limit && calls > 0 {
+        while self.inbox.unload(self.local, pool, into, limit) && into.len() < limit && calls > 0 {
             calls -= 1;
-            match udp_gso::receive(self.fd.as_fd(), &mut self.room) {
-                Ok(super_datagram) if super_datagram.len > 0 => {
-                    self.super_datagram = Some((super_datagram, 0));
-                }
-                Ok(_) => received.malformed += 1,
+            match self.inbox.receive(self.fd.as_fd(), self.local, pool, into) {
+                Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => received.malformed += 1,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

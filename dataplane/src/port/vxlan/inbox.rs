@@ -1,0 +1,221 @@
+//! What comes in by the socket: datagrams one by one, and super-datagrams.
+//!
+//! A super-datagram of one TCP stream becomes one super-packet without a copy: the socket lays out the headers of its datagrams
+//! here and their payload in a packet, one behind the other. To do so it has to know beforehand where the headers end, so it goes
+//! by the super-datagram before. What looks otherwise, or does not belong together, is put in one piece and handed up as the
+//! datagrams that it is.
+
+use std::io;
+use std::iter::once;
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+
+use super::{HEADERS, OUTER, headers};
+use crate::offload::join::{self, join};
+use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool};
+use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
+
+/// Bytes of VXLAN's header and the inner Ethernet header.
+const TUNNEL: usize = OUTER - HEADERS;
+/// The longest headers that are laid out apart, VXLAN's among them.
+const REPEATED_MAX: usize = 256;
+
+/// Where the socket's datagrams go.
+pub(super) struct Inbox {
+    vectors: Vectors,
+    /// A super-datagram in one piece.
+    room: Box<[u8]>,
+    /// It, and how much of it has been handed up.
+    left: Option<(SuperDatagram, usize)>,
+    /// The headers of all its datagrams but the first.
+    apart: Box<[u8]>,
+    /// How the next one probably looks.
+    expected: Option<Layout>,
+}
+
+/// How the datagrams of a super-datagram look, but for the last.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    /// Bytes of headers from VXLAN's on, at most [`REPEATED_MAX`].
+    repeated: usize,
+    /// Bytes of payload behind them, not 0.
+    size: usize,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self {
+            vectors: Vectors::default(),
+            room: vec![0; MAX_PACKET].into_boxed_slice(),
+            left: None,
+            apart: vec![0; REPEATED_MAX * (SEGMENTS - 1)].into_boxed_slice(),
+            expected: None,
+        }
+    }
+
+    /// Hands up what is left of the super-datagram, until `into` holds `limit` packets. False: the pool is exhausted.
+    pub(super) fn unload(
+        &mut self,
+        local: Ipv4Addr,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> bool {
+        while let Some((super_datagram, at)) = self.left
+            && into.len() < limit
+        {
+            let Some(mut packet) = pool.take() else { return false };
+            let end = (at + super_datagram.segment).min(super_datagram.len);
+            let payload = &self.room[at..end];
+            packet.room_mut()[HEADERS..HEADERS + payload.len()].copy_from_slice(payload);
+            finish(&mut packet, &super_datagram, local, payload.len(), Offload::default());
+            into.push(packet);
+            self.left = (end < super_datagram.len).then_some((super_datagram, end));
+        }
+        true
+    }
+
+    /// Receives once, when nothing is left: a packet for `into`, or a super-datagram to unload, or both. Without a buffer in the
+    /// pool nothing is received.
+    ///
+    /// Errors: `WouldBlock` when nothing has come; `InvalidData` for what is no datagram of a tunnel's.
+    pub(super) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        local: Ipv4Addr,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+    ) -> io::Result<()> {
+        let Some(layout) = self.expected else {
+            let super_datagram = self.vectors.receive(fd, once(&mut self.room[..]))?;
+            if super_datagram.len == 0 {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let first = &self.room[..super_datagram.segment.min(super_datagram.len)];
+            if first.len() < super_datagram.len {
+                self.expected = Layout::of(first);
+            }
+            self.left = Some((super_datagram, 0));
+            return Ok(());
+        };
+        let Some(mut packet) = pool.take() else { return Ok(()) };
+        match self.receive_apart(fd, layout, &mut packet) {
+            Ok((super_datagram, Some((len, offload)))) => {
+                finish(&mut packet, &super_datagram, local, len, offload);
+                into.push(packet);
+                Ok(())
+            }
+            Ok((_, None)) => {
+                pool.put(packet);
+                Ok(())
+            }
+            Err(error) => {
+                pool.put(packet);
+                Err(error)
+            }
+        }
+    }
+
+    /// Receives into `packet`, by a layout. If what came, or its beginning, is to be handed up in this packet: how many bytes
+    /// behind the outer headers, and what they are. The rest is left in the room.
+    fn receive_apart(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        layout: Layout,
+        packet: &mut Packet,
+    ) -> io::Result<(SuperDatagram, Option<(usize, Offload)>)> {
+        let body = &mut packet.room_mut()[HEADERS..];
+        let before = layout.pieces(body, &mut self.apart).map(|piece| piece.len()).sum();
+        // What is longer goes where it would be in one piece.
+        let beyond = self.room.get_mut(before..).unwrap_or_default();
+        let pieces = layout.pieces(body, &mut self.apart).chain(once(beyond));
+        let super_datagram = self.vectors.receive(fd, pieces)?;
+        let SuperDatagram { len, segment, .. } = super_datagram;
+        if len == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if len <= segment && len <= layout.segment() {
+            return Ok((super_datagram, Some((len, Offload::default()))));
+        }
+        let count = len.div_ceil(segment);
+        let joined = if segment == layout.segment() && count <= SEGMENTS {
+            let body = &mut body[..len - (count - 1) * layout.repeated];
+            let mut tunnel = [0; TUNNEL];
+            tunnel.copy_from_slice(&body[..TUNNEL]);
+            let others = self.apart.chunks_exact(layout.repeated).take(count - 1);
+            let others = others.map_while(|headers| headers.strip_prefix(&tunnel));
+            join(&mut body[TUNNEL..], segment - TUNNEL, others)
+        } else {
+            None
+        };
+        let segments = joined.map_or(0, |joined| joined.segments);
+        if segments < count {
+            self.put_in_one_piece(body, layout, len);
+            self.left = Some((super_datagram, segments * segment));
+        }
+        if segments == 0 {
+            self.expected = None;
+        }
+        let joined = joined.map(|it| (TUNNEL + it.len, moved(it.offload, OUTER as u16)));
+        Ok((super_datagram, joined))
+    }
+
+    fn put_in_one_piece(&mut self, body: &mut [u8], layout: Layout, len: usize) {
+        let mut room = &mut self.room[..len];
+        for piece in layout.pieces(body, &mut self.apart) {
+            let (to, behind) = room.split_at_mut(piece.len().min(room.len()));
+            to.copy_from_slice(&piece[..to.len()]);
+            room = behind;
+        }
+    }
+}
+
+impl Layout {
+    /// Of a super-datagram, from its first datagram; `None`: no TCP segments, or longer headers than are laid out apart.
+    fn of(first: &[u8]) -> Option<Self> {
+        let repeated = TUNNEL + join::header_len(first.get(TUNNEL..)?)?;
+        let size = first.len().checked_sub(repeated).filter(|&size| size > 0)?;
+        (repeated <= REPEATED_MAX).then_some(Self { repeated, size })
+    }
+
+    /// Bytes of each datagram but the last.
+    const fn segment(self) -> usize {
+        self.repeated + self.size
+    }
+
+    /// Where the bytes of a super-datagram go, in their order: to `body` the first datagram, and then the payload of the others;
+    /// to `apart` their headers.
+    fn pieces<'a>(
+        self,
+        body: &'a mut [u8],
+        apart: &'a mut [u8],
+    ) -> impl Iterator<Item = &'a mut [u8]> {
+        let (first, payloads) = body.split_at_mut(self.segment().min(body.len()));
+        let headers = apart.chunks_exact_mut(self.repeated).take(SEGMENTS - 1);
+        let others = headers.zip(payloads.chunks_mut(self.size));
+        once(first).chain(others.flat_map(|(headers, payload)| [headers, payload]))
+    }
+}
+
+/// Writes the outer headers, with so many bytes behind them.
+fn finish(
+    packet: &mut Packet,
+    super_datagram: &SuperDatagram,
+    local: Ipv4Addr,
+    len: usize,
+    offload: Offload,
+) {
+    packet.room_mut()[..HEADERS].copy_from_slice(&headers(super_datagram, local, len));
+    packet.set_len(HEADERS + len);
+    packet.offload = offload;
+}
+
+/// An offload whose packet begins so many bytes later.
+fn moved(offload: Offload, by: u16) -> Offload {
+    match offload.checksum {
+        Checksum::Partial { start, offset } => {
+            Offload { checksum: Checksum::Partial { start: start + by, offset }, ..offload }
+        }
+        Checksum::Unverified | Checksum::Verified => offload,
+    }
+}
