@@ -57,6 +57,10 @@ impl Capabilities {
     }
 }
 
+/// Bytes after which a port that hands up super-packets takes no more at once: they are to be in the core's own cache still (1 MB
+/// or 2) when they are summed up and sent.
+const ENOUGH: usize = 256 << 10;
+
 /// What a tunnel's socket receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reception {
@@ -96,7 +100,8 @@ pub struct Transmitted {
 ///
 /// After an error the port is unusable and its owner detaches it; a refused packet is not an error.
 pub trait PacketIo: Send {
-    /// Appends up to `limit` packets to `into`, fewer when the device is empty or the pool exhausted.
+    /// Appends up to `limit` packets to `into`, fewer when the device is empty, the pool exhausted, or what was taken is so much
+    /// that more would push it out of the cache.
     fn receive(
         &mut self,
         pool: &mut Pool,

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::virtio::{self, HEADER_LEN};
-use super::{Capabilities, PacketIo, Received, Transmitted};
+use super::{Capabilities, ENOUGH, PacketIo, Received, Transmitted};
 use crate::packet::{Packet, Pool};
 use crate::sys;
 use crate::sys::uring::{WRITES, Writes};
@@ -171,7 +171,11 @@ impl PacketIo for Tun {
         limit: usize,
     ) -> io::Result<Received> {
         let mut received = Received::default();
+        let mut bytes = 0;
         for _ in 0..limit {
+            if bytes >= ENOUGH {
+                break;
+            }
             let Some(mut packet) = pool.take() else { return Ok(received) };
             let mut header = [0; HEADER_LEN];
             let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(packet.room_mut())];
@@ -186,6 +190,7 @@ impl PacketIo for Tun {
                     return Ok(received);
                 }
             };
+            bytes += len;
             packet.set_len(len.saturating_sub(HEADER_LEN));
             if virtio::mark(&mut packet, &header, 0).is_ok() {
                 into.push(packet);

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use inbox::Inbox;
 
-use super::{Capabilities, PacketIo, Received, Reception, Transmitted, filter};
+use super::{Capabilities, ENOUGH, PacketIo, Received, Reception, Transmitted, filter};
 use crate::checksum;
 use crate::encapsulation::Encapsulation;
 use crate::offload::segment::Cut;
@@ -174,10 +174,16 @@ impl PacketIo for VxlanSocket {
         // A call for each packet asked for, even if what comes are none.
         let mut calls = limit;
         let limit = into.len() + limit;
-        while self.inbox.unload(self.local, pool, into, limit) && into.len() < limit && calls > 0 {
+        let mut bytes = 0;
+        while bytes < ENOUGH
+            && self.inbox.unload(self.local, pool, into, limit)
+            && into.len() < limit
+            && calls > 0
+        {
             calls -= 1;
+            let before = into.len();
             match self.inbox.receive(self.fd.as_fd(), self.local, pool, into) {
-                Ok(()) => {}
+                Ok(()) => bytes += into[before..].iter().map(Packet::len).sum::<usize>(),
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => received.malformed += 1,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
