@@ -90,6 +90,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
             interface: "eth0",
             addresses: &[address(end)],
             mtu: kernel::MTU,
+            segments: None,
             device: if arguments.veth { Device::Veth } else { Device::Tun },
             queues: 1,
         };

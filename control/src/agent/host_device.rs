@@ -45,8 +45,15 @@ impl HostDevice {
         uplink: &str,
     ) -> Result<(Self, Queues), Error> {
         let netns = netns::current()?;
-        let wanted =
-            Wanted { place: "the node", interface: NAME, device, addresses: &[], mtu, queues };
+        let wanted = Wanted {
+            place: "the node",
+            interface: NAME,
+            device,
+            addresses: &[],
+            mtu,
+            segments: None,
+            queues,
+        };
         let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
         let host = Self { netns, made, uplink: uplink.to_owned() };
         match host.forward() {

@@ -29,6 +29,8 @@ pub struct Attachment<'a> {
     pub addresses: &'a [IpAddr],
     /// The MTU in bytes.
     pub mtu: u32,
+    /// Of how many segments TUN's super-packets may be; `None`: of as many as the kernel likes.
+    pub segments: Option<u32>,
     /// The kind of device.
     pub device: Device,
     /// One for each worker.
@@ -66,6 +68,7 @@ pub fn attach(
         device: attachment.device,
         addresses: attachment.addresses,
         mtu: attachment.mtu,
+        segments: attachment.segments,
         queues: attachment.queues,
     };
     let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;

@@ -174,6 +174,14 @@ impl Netlink {
             .await
     }
 
+    /// Sets of how many segments a super-packet may be that the kernel hands over. Kernels before 4.16 leave it as it is.
+    pub async fn set_segments(&self, index: u32, most: u32) -> Result<(), Error> {
+        self.change(index, &format!("to super-packets of {most} segments"), |link| {
+            link.append_extra_attribute(LinkAttribute::GsoMaxSegs(most))
+        })
+        .await
+    }
+
     /// Sets the hardware address.
     pub async fn set_mac(&self, index: u32, mac: [u8; 6]) -> Result<(), Error> {
         self.change(index, "to another hardware address", |link| link.address(mac.to_vec())).await

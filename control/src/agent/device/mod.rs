@@ -129,6 +129,8 @@ pub(super) struct Wanted<'a> {
     pub addresses: &'a [IpAddr],
     /// Its MTU in bytes.
     pub mtu: u32,
+    /// Of how many segments TUN's super-packets may be; `None`: of as many as the kernel likes.
+    pub segments: Option<u32>,
     /// How many queues.
     pub queues: usize,
 }
@@ -202,6 +204,9 @@ fn make_tun(netns: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Result<(Made, Queues)
     let index = netlink::in_netns(netns, async |netlink| {
         let link = netlink.existing(wanted.interface).await?;
         netlink.set_queue_len(link.index, TUN_QUEUE_LEN).await?;
+        if let Some(segments) = wanted.segments {
+            netlink.set_segments(link.index, segments).await?;
+        }
         // Nobody listens to a link-local address on a device without a link.
         sysctl::set_if_present(&format!("ipv6/conf/{}/addr_gen_mode", wanted.interface), "1")?;
         set_up(&netlink, link.index, wanted).await?;

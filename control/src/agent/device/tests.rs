@@ -49,6 +49,7 @@ impl Pod {
             interface: "eth0",
             addresses: &self.addresses,
             mtu: 1400,
+            segments: Some(3),
             device,
             queues: 1,
         };

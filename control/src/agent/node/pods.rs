@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use manx_dataplane::encapsulation::Encapsulation;
+use manx_dataplane::port::vxlan;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Command;
 use manx_policy_compiler::model::ObjectName;
@@ -12,6 +13,7 @@ use super::super::pod_device::{self, Attachment};
 use super::{Agent, Pod};
 use crate::api::{Attach, Attached, ErrorKind, Failure, PodName};
 use crate::calc::{self, Local};
+use crate::import::Overlay;
 
 impl Agent {
     pub(super) fn attach(&mut self, attach: &Attach) -> Result<Attached, Failure> {
@@ -38,6 +40,7 @@ impl Agent {
                 interface: &attach.interface,
                 addresses: &addresses,
                 mtu,
+                segments: self.pod_segments(mtu),
                 device: self.pod_device,
                 queues: self.workers.len(),
             },
@@ -111,6 +114,12 @@ impl Agent {
     fn free_index(&self) -> u32 {
         let taken: BTreeSet<u32> = self.locals.values().map(|local| local.index).collect();
         (0..=taken.len() as u32).find(|index| !taken.contains(index)).unwrap_or_default()
+    }
+
+    /// Of how many segments pods' super-packets may be: where there is VXLAN, of as many as its socket sends at once.
+    fn pod_segments(&self, mtu: u32) -> Option<u32> {
+        let vxlan = self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan);
+        vxlan.then(|| vxlan::segments_at_once(mtu))
     }
 
     /// Pods' packets must fit the tunnels that there are, and IPIP, which is Calico's default.

@@ -34,6 +34,13 @@ const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
 /// How often a call yields to a full queue before a super-datagram is refused.
 const RETRIES: usize = 2;
 
+/// How many segments of a super-packet the socket sends in one call when each is an inner packet of `mtu` bytes: of no more should
+/// pods make theirs, or a second call sends what is left.
+pub fn segments_at_once(mtu: u32) -> u32 {
+    let datagram = mtu as usize + OUTER - HEADERS;
+    SEGMENTS.min(SUPER_DATAGRAM_MAX / datagram).max(1) as u32
+}
+
 /// A socket of one node: the one that has VXLAN's port, or a quiet one of another worker.
 pub struct VxlanSocket {
     fd: OwnedFd,
@@ -285,4 +292,20 @@ fn headers(super_datagram: &SuperDatagram, local: Ipv4Addr, payload: usize) -> [
     put(datagram, 2..4, &vxlan::PORT.to_be_bytes());
     put(datagram, 4..6, &((udp::HEADER_LEN + payload) as u16).to_be_bytes());
     headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_told_of_as_many_segments_as_one_call_takes() {
+        assert_eq!([1450, 8950, 500].map(segments_at_once), [44, 7, 64]);
+        for mtu in 68..=65_000 {
+            let (segments, datagram) = (segments_at_once(mtu) as usize, mtu as usize + 22);
+            assert!(segments * datagram <= SUPER_DATAGRAM_MAX, "{mtu}");
+            let more = (segments + 1) * datagram > SUPER_DATAGRAM_MAX;
+            assert!(more || segments == SEGMENTS, "{mtu}");
+        }
+    }
 }
