@@ -104,7 +104,7 @@ fn a_value_that_does_not_fit_is_stored_as_the_default() {
 }
 
 #[test]
-fn memory_is_the_root_and_a_line_or_half_of_one_for_few_hosts_of_a_block() {
+fn memory_is_the_root_and_a_line_or_part_of_one_for_few_hosts_of_a_block() {
     let empty = PrefixMap::new(0).bytes();
     let hosts = |blocks: u32, hosts: u32| {
         let all =
@@ -118,8 +118,10 @@ fn memory_is_the_root_and_a_line_or_half_of_one_for_few_hosts_of_a_block() {
     // With a page for the /16, and an eighth to spare.
     assert!((16 * 1024..22 * 1024).contains(&hosts(256, 12)), "{}", hosts(256, 12));
     // With 40 such pages.
-    let many = hosts(40 * 256, 10);
+    let many = hosts(40 * 256, 8);
     assert!((360 * 1024..480 * 1024).contains(&many), "{many}");
+    let few = hosts(40 * 256, 4);
+    assert!((190 * 1024..220 * 1024).contains(&few), "{few}");
     assert!((256 * 1024..300 * 1024).contains(&hosts(256, 60)), "{}", hosts(256, 60));
 }
 

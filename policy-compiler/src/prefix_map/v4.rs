@@ -3,7 +3,8 @@
 //! A *cell* is a value or names the block that refines it. Blocks are made of cache lines of 16 words: a page holds 256
 //! cells; a short block, for a /24 in which few values follow each other, holds where runs of one value start and their values,
 //! in one line up to 12 runs, in two up to 24; another, for one in which few hosts differ from all others, holds these, up to
-//! twelve in a line and up to ten in half of one. So a /24 with few hosts costs a lookup one line.
+//! twelve in a line. Up to eight share a line with those of other /24: of each there are as many words as it takes. So a /24
+//! with few hosts costs a lookup one line.
 //!
 //! Runs take the fewest instructions and hosts the least memory: where there are so many blocks that a lookup waits for memory,
 //! they are of hosts.
@@ -13,6 +14,7 @@
 //! acquire). Lines that nobody names any more stay unused for the life of the map: that is what the spare ones are for.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::MAX_VALUE;
@@ -25,8 +27,10 @@ const PAGE: u32 = 0;
 const ONE: u32 = 1 << 28;
 const TWO: u32 = 2 << 28;
 const HOSTS: u32 = 3 << 28;
-/// The first half of a line, and the second.
-const HALVES: [u32; 2] = [4 << 28, 5 << 28];
+/// A few hosts in some words of a line: how many they are stands in the name above the number of the first word.
+const FEW: u32 = 4 << 28;
+const COUNT: u32 = 26;
+const WORD: u32 = (1 << COUNT) - 1;
 
 /// So many lookups are made side by side.
 const BATCH: usize = 64;
@@ -41,9 +45,19 @@ const SPARE: usize = 1024;
 const KEYS: usize = 3;
 const MOST_HOSTS: usize = 4 * KEYS;
 
-/// The same of half a block, whose values are [`Trie::base`] lower and take two bytes each; 0 is the default.
-const FEW_HOSTS: usize = 10;
-const HALF_WORDS: usize = WORDS / 2;
+/// The same of a few hosts, whose values are [`Trie::base`] lower and take two bytes each; 0 is the default.
+const FEW_HOSTS: usize = 8;
+
+/// Words of the last bytes of so many hosts.
+#[inline]
+const fn key_words(hosts: usize) -> usize {
+    hosts.div_ceil(4)
+}
+
+/// Words of so many hosts, with their values and that of all others.
+const fn words_of_few(hosts: usize) -> usize {
+    key_words(hosts) + (hosts + 1).div_ceil(2)
+}
 
 /// With more /24 that hold longer prefixes than these, lookups wait for memory: as lines they are 512 KiB.
 const MANY_BLOCKS: usize = 8192;
@@ -172,15 +186,11 @@ impl Trie {
 
     #[inline]
     pub(super) fn lookup(&self, address: u32) -> u32 {
-        let cell = self.in_root(address);
-        if cell & BLOCK == 0 {
-            return cell;
-        }
-        let cell = self.in_page(cell, address >> 8);
+        let cell = self.above(address);
         if cell & BLOCK == 0 { cell } else { self.in_block(cell, address) }
     }
 
-    /// Level by level, so that no lookup waits for what another has to fetch.
+    /// The blocks behind the cells that lead there, so that no lookup waits for what another has to fetch.
     #[inline]
     pub(super) fn lookup_all<T>(
         &self,
@@ -191,12 +201,7 @@ impl Trie {
         for (addresses, found) in addresses.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
             let mut cells = [self.default; BATCH];
             for (cell, address) in cells.iter_mut().zip(addresses) {
-                *cell = self.in_root(*address);
-            }
-            for (cell, address) in cells.iter_mut().zip(addresses) {
-                if *cell & BLOCK != 0 {
-                    *cell = self.in_page(*cell, *address >> 8);
-                }
+                *cell = self.above(*address);
             }
             for ((found, cell), address) in found.iter_mut().zip(cells).zip(addresses) {
                 let value = if cell & BLOCK == 0 { cell } else { self.in_block(cell, *address) };
@@ -205,25 +210,22 @@ impl Trie {
         }
     }
 
+    /// The cell of the /24 of an address, or that of its /16 if it is a value.
     #[inline]
-    fn in_root(&self, address: u32) -> u32 {
-        load(self.root.get((address >> 16) as usize), self.default)
+    fn above(&self, address: u32) -> u32 {
+        let cell = load(self.root.get((address >> 16) as usize), self.default);
+        if cell & BLOCK == 0 { cell } else { self.in_page(cell, address >> 8) }
     }
 
     #[inline]
     fn in_block(&self, block: u32, address: u32) -> u32 {
         match block & KIND {
+            kind if kind & FEW != 0 => self.in_few(block, address as u8),
             PAGE => self.in_page(block, address),
             ONE => self.in_one(block, address as u8),
             TWO => self.in_two(block, address as u8),
-            _ => self.of_hosts(block, address as u8),
+            _ => self.in_hosts(block, address as u8),
         }
-    }
-
-    /// Not inlined: the other ways through would be longer.
-    #[inline(never)]
-    fn of_hosts(&self, block: u32, key: u8) -> u32 {
-        if block & KIND == HOSTS { self.in_hosts(block, key) } else { self.in_half(block, key) }
     }
 
     #[inline]
@@ -238,32 +240,31 @@ impl Trie {
     }
 
     #[inline]
-    fn in_half(&self, block: u32, key: u8) -> u32 {
-        let at = (block & LINE) as usize;
-        let Some(line) = self.lines.get(at) else { return self.default };
-        let (halves, _) = line.0.as_chunks::<HALF_WORDS>();
-        let Some(half) = halves.get((block >> 28 & 1) as usize) else { return self.default };
-        let keys = u64::from(key) * BYTES;
-        let low = u64::from(value(&half[0])) | u64::from(value(&half[1])) << u32::BITS;
-        // Behind the last byte there is one that is always equal.
-        let high = u64::from((value(&half[2]) ^ keys as u32) & u32::from(u16::MAX));
-        let equal = u128::from(zeroes(low ^ keys)) | u128::from(zeroes(high)) << u64::BITS;
-        let at = FEW_HOSTS / 2 + equal.trailing_zeros() as usize / 8;
-        let word = half.get(at / 2).map_or(0, value);
-        let found = word >> (at % 2 * 16) & u32::from(u16::MAX);
+    fn in_few(&self, block: u32, key: u8) -> u32 {
+        let first = (block & WORD) as usize;
+        let Some(line) = self.lines.get(first / WORDS) else { return self.default };
+        let word = |at: usize| value(&line.0[(first + at) % WORDS]);
+        let count = (block >> COUNT & 0xf) as usize;
+        let keys = u64::from(word(0)) | u64::from(word(1)) << u32::BITS;
+        // Behind the last host come all others.
+        let at = first_zero(keys ^ (u64::from(key) * BYTES)).min(count);
+        let pair = word(key_words(count) + at / 2);
+        let found = pair >> (at % 2 * 16) & u32::from(u16::MAX);
         if found == 0 { self.default } else { self.base + found }
     }
 
-    #[inline]
+    /// Not inlined: the other ways through would be longer.
+    #[inline(never)]
     fn in_hosts(&self, block: u32, key: u8) -> u32 {
         let Some(line) = self.lines.get((block & LINE) as usize) else { return self.default };
-        let keys = u64::from(key) * BYTES;
         let [first, second, third, ..] = &line.0;
+        let keys = u64::from(key) * BYTES;
         let low = u64::from(value(first)) | u64::from(value(second)) << u32::BITS;
-        // Behind the last byte there is one that is always equal.
-        let high = u64::from(value(third)) ^ (keys & u64::from(u32::MAX));
-        let equal = u128::from(zeroes(low ^ keys)) | u128::from(zeroes(high)) << u64::BITS;
-        let at = equal.trailing_zeros() as usize / 8;
+        // Behind the last host come all others.
+        let at = match first_zero(low ^ keys) {
+            8 => 8 + first_zero(u64::from(value(third) ^ keys as u32) | !0 << u32::BITS).min(4),
+            at => at,
+        };
         line.0.get(KEYS + at).map_or(self.default, value)
     }
 
@@ -451,12 +452,12 @@ fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
 /// One in each byte.
 const BYTES: u64 = u64::MAX / 0xff;
 
-/// The highest bit of each byte that is zero.
+/// Which byte is the first, from the lowest on, that is zero; 8: none.
 #[inline]
-const fn zeroes(bytes: u64) -> u64 {
-    const LOW: u64 = BYTES * 0x7f;
-    // Where a byte is not zero, one of its lower bits carries into the highest, or that is set.
-    !(((bytes & LOW) + LOW) | bytes | LOW)
+const fn first_zero(bytes: u64) -> usize {
+    // Below the first zero nothing borrows; what is said of bytes above it may be wrong.
+    let zeroes = bytes.wrapping_sub(BYTES) & !bytes & (BYTES << 7);
+    zeroes.trailing_zeros() as usize / 8
 }
 
 /// The page of a cell of the root, with the cell's value if there was none; while building the root holds its number.
@@ -473,8 +474,8 @@ struct Blocks {
     default: u32,
     base: u32,
     lines: Vec<Line>,
-    /// The second half of a line is free.
-    half: Option<usize>,
+    /// The first free word of the last line that holds few hosts.
+    free: usize,
 }
 
 impl Blocks {
@@ -488,21 +489,20 @@ impl Blocks {
     }
 
     fn add_hosts(&mut self, hosts: &Hosts) -> u32 {
-        let Some(half) = hosts.half(self.default, self.base) else {
+        let has_number = self.lines.len() < WORD as usize / WORDS;
+        let Some(few) = hosts.few(self.default, self.base).filter(|_| has_number) else {
             return self.add_short(HOSTS, &[hosts.line(), [0; WORDS]]);
         };
-        if let Some(at) = self.half.take() {
-            for (word, half) in self.lines[at].0[HALF_WORDS..].iter_mut().zip(half) {
-                *word.get_mut() = half;
-            }
-            return BLOCK | HALVES[1] | at as u32;
+        let words = words_of_few(hosts.count);
+        if self.free.is_multiple_of(WORDS) || self.free % WORDS + words > WORDS {
+            self.free = self.lines.len() * WORDS;
+            self.lines.push(Line::default());
         }
-        let at = self.lines.len();
-        let mut words = [0; WORDS];
-        words[..HALF_WORDS].copy_from_slice(&half);
-        self.lines.push(words.into());
-        self.half = Some(at);
-        BLOCK | HALVES[0] | at as u32
+        let first = self.free;
+        let room = self.lines[first / WORDS].0[first % WORDS..].iter_mut();
+        room.zip(&few[..words]).for_each(|(word, new)| *word.get_mut() = *new);
+        self.free += words;
+        BLOCK | FEW | (hosts.count as u32) << COUNT | first as u32
     }
 
     fn add_short(&mut self, kind: u32, lines: &[[u32; WORDS]; 2]) -> u32 {
@@ -596,31 +596,26 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Half a block, if there are few hosts and their values fit.
-    fn half(&self, default: u32, base: u32) -> Option<[u32; HALF_WORDS]> {
+    /// As few hosts, if they are and their values fit.
+    fn few(&self, default: u32, base: u32) -> Option<[u32; words_of_few(FEW_HOSTS)]> {
         if self.count > FEW_HOSTS {
             return None;
         }
-        let short = |value: u32| -> Option<u16> {
-            if value == default { Some(0) } else { value.checked_sub(base)?.try_into().ok() }
-        };
-        let mut pairs = [0u16; WORDS];
-        let (keys, values) = pairs.split_at_mut(FEW_HOSTS / 2);
-        let of_hosts = self.keys[..FEW_HOSTS].as_chunks::<2>().0;
-        for ((pair, keys), at) in keys.iter_mut().zip(of_hosts).zip((0..).step_by(2)) {
-            // Of several equal bytes the first one counts: the last places are the first host's.
-            let key = |at: usize, key: u8| if at < self.count { key } else { self.keys[0] };
-            *pair = u16::from_le_bytes([key(at, keys[0]), key(at + 1, keys[1])]);
+        let mut words = [0; words_of_few(FEW_HOSTS)];
+        let (keys, values) = words.split_at_mut(key_words(self.count));
+        for (key, at) in self.keys[..self.count].iter().zip(0u32..) {
+            keys[at as usize / 4] |= u32::from(*key) << (at % 4 * 8);
         }
-        let of_hosts = self.values[..FEW_HOSTS].iter().chain([&self.others]);
-        for (place, value) in values.iter_mut().zip(of_hosts) {
-            *place = short(*value).filter(|it| *it != 0 || *value == default)?;
+        for (value, at) in self.values[..self.count].iter().chain([&self.others]).zip(0u32..) {
+            let short = if *value == default {
+                0
+            } else {
+                let above = u16::try_from(value.checked_sub(base)?).ok()?;
+                u32::from(NonZeroU16::new(above)?.get())
+            };
+            values[at as usize / 2] |= short << (at % 2 * 16);
         }
-        let mut half = [0; HALF_WORDS];
-        for (word, pair) in half.iter_mut().zip(pairs.as_chunks::<2>().0) {
-            *word = u32::from(pair[0]) | u32::from(pair[1]) << 16;
-        }
-        Some(half)
+        Some(words)
     }
 
     fn line(&self) -> [u32; WORDS] {
