@@ -68,8 +68,10 @@ impl<'a> Meanings<'a> {
         for key in keys {
             let mut here: Vec<(u32, u64)> = Vec::new();
             for source in &sources {
-                let packet = Packet { table: table as u8, key, source: *source };
-                let path = self.image.lines.path(row, &packet).unwrap_or_default();
+                let packet = Packet::new(table as u8, key, *source);
+                let first = self.image.lines.first(row, packet.table);
+                let path = first.and_then(|place| self.image.lines.led(place, &packet));
+                let path = path.unwrap_or_default();
                 let meaning = self.path(path);
                 if here.last().is_none_or(|(_, last)| *last != meaning) {
                     here.push((*source, meaning));

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use ipnet::IpNet;
 
+use crate::class_map::NO_CLASS;
 use crate::grouped::Grouped;
 use crate::identity::{Interner, Said};
-use crate::image::{Identity, NO_CLASS};
+use crate::image::Identity;
 use crate::members::Members;
 use crate::predicates::{AtomTruths, Truth, Truths, union};
 use crate::resolve::PredicateId;

@@ -12,14 +12,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use crate::addresses::Addresses;
 use crate::chains::{Chains, LocalEnds};
 use crate::changes::Changes;
+use crate::class_map::{ClassMap, NO_CLASS};
 use crate::classes::{Classes, Classifying, Kinds};
 use crate::identity::Interner;
-use crate::image::{Chain, Image, NO_CLASS, Path, Peers};
+use crate::image::{Chain, Image, Path, Peers};
 use crate::members::Members;
 use crate::model::{Direction, Mark, Model};
 use crate::pods::Pods;
@@ -209,8 +209,7 @@ impl Compiler {
             peers: Arc::new(Peers {
                 prefixes,
                 changes: Changes::default(),
-                first_identity: first,
-                classes: of_identity.into_iter().map(AtomicU32::new).collect(),
+                classes: ClassMap::of(first, &of_identity),
                 class_truths: class_truths.into(),
                 predicates: Arc::new(predicates),
                 identities,

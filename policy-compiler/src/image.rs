@@ -13,11 +13,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::changes::Changes;
+use crate::class_map::{ClassMap, NO_CLASS};
 use crate::linear::Linear;
-use crate::lines::{Lines, Packet};
+use crate::lines::Lines;
 use crate::model::{Decision, Direction, ObjectName, Reason, Transport, Verdict};
 use crate::predicates::{Predicates, Truth};
 use crate::prefix_map::PrefixMap;
@@ -124,10 +124,8 @@ pub(crate) struct Peers {
     pub(crate) prefixes: PrefixMap,
     /// What was stored in `prefixes` since.
     pub(crate) changes: Changes,
-    /// The identity that stands first in `classes`; at least 1.
-    pub(crate) first_identity: u32,
-    /// Class of each identity; [`NO_CLASS`] for those not in use. The last are for identities to come.
-    pub(crate) classes: Box<[AtomicU32]>,
+    /// Class of each identity, and room for identities to come.
+    pub(crate) classes: ClassMap,
     /// For each class the predicates that are true of it.
     pub(crate) class_truths: Box<[Truth]>,
     pub(crate) predicates: Arc<Predicates>,
@@ -140,8 +138,7 @@ impl Default for Peers {
         Self {
             prefixes: PrefixMap::new(Identity::UNKNOWN.0),
             changes: Changes::default(),
-            first_identity: 1,
-            classes: Box::default(),
+            classes: ClassMap::default(),
             class_truths: Box::default(),
             predicates: Arc::default(),
             identities: 0,
@@ -171,9 +168,6 @@ pub struct Image {
     /// Which of a compiler's images it is.
     pub(crate) serial: u64,
 }
-
-/// The class of an identity that an image does not use.
-pub(crate) const NO_CLASS: u32 = u32::MAX;
 
 impl Image {
     /// The identity of an address; every address has one.
@@ -235,12 +229,17 @@ impl Image {
         peer: Identity,
         transport: Transport,
     ) -> PathId {
-        if local == Identity::UNKNOWN {
-            return self.unknown(chain);
+        match self.lines.path(self.row(chain, local, peer), transport) {
+            Some(path) => path,
+            None => self.without_row(chain, local, peer, transport),
         }
-        let row = self.row_of(chain, self.class_number(peer));
-        let path = self.lines.path(row, &Packet::from(transport));
-        path.unwrap_or_else(|| self.without_row(row, chain, local, peer, transport))
+    }
+
+    /// The row by which a chain judges, [`LINEAR`], or [`NO_ROW`] where there is none.
+    #[inline]
+    pub(crate) fn row(&self, chain: ChainId, local: Identity, peer: Identity) -> u32 {
+        let known = local != Identity::UNKNOWN;
+        self.row_of(chain, if known { self.class_number(peer) } else { NO_CLASS })
     }
 
     /// The row of a chain and a class, [`LINEAR`], or [`NO_ROW`] where there is none.
@@ -256,15 +255,15 @@ impl Image {
 
     /// What is judged rule by rule, or unknown.
     #[cold]
+    #[inline(never)]
     pub(crate) fn without_row(
         &self,
-        row: u32,
         chain: ChainId,
         local: Identity,
         peer: Identity,
         transport: Transport,
     ) -> PathId {
-        let known = row == LINEAR && local != Identity::UNKNOWN;
+        let known = local != Identity::UNKNOWN;
         let path = known.then(|| self.judge_linear(chain, local, peer, transport)).flatten();
         path.unwrap_or_else(|| self.unknown(chain))
     }
@@ -285,17 +284,13 @@ impl Image {
     /// The class of an identity, or a number that no class has.
     #[inline]
     pub(crate) fn class_number(&self, identity: Identity) -> u32 {
-        // Those that have none wrap round to far beyond the end.
-        let index = identity.0.wrapping_sub(self.peers.first_identity) as usize;
-        self.peers.classes.get(index).map_or(NO_CLASS, |class| class.load(Ordering::Relaxed))
+        self.peers.classes.class(identity)
     }
 
     /// Gives an identity its class before any address has it; `false` where there is no room. The store of the identity
     /// that follows is a release: who sees that sees this, too.
     pub(crate) fn admit(&self, identity: Identity, class: u32) -> bool {
-        let index = identity.0.wrapping_sub(self.peers.first_identity) as usize;
-        let place = self.peers.classes.get(index);
-        place.inspect(|place| place.store(class, Ordering::Relaxed)).is_some()
+        self.peers.classes.admit(identity, class)
     }
 
     /// The path of a number; for a number that names none, one that denies.
@@ -340,7 +335,7 @@ impl Image {
             chains: self.chains.len(),
             linear: self.linear.len(),
             predicates: self.peers.predicates.all.len(),
-            rows: self.lines.rows.len(),
+            rows: self.lines.len(),
             paths: self.paths.len(),
         }
     }
@@ -348,7 +343,7 @@ impl Image {
     /// Bytes of memory of the tables that lookups read; names and descriptions not counted.
     pub fn bytes(&self) -> usize {
         self.peers.prefixes.bytes()
-            + size_of_val(&*self.peers.classes)
+            + self.peers.classes.bytes()
             + size_of_val(&*self.cells)
             + self.lines.bytes()
             + size_of_val(&*self.paths)

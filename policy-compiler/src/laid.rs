@@ -17,10 +17,10 @@ pub(crate) struct Laid {
 impl Laid {
     /// The number of a row.
     pub(crate) fn row(&mut self, row: Row) -> u32 {
-        let all = &mut self.lines.rows;
+        let all = &mut self.lines;
         // A slice of numbers is hashed at once.
         let said = row.map(Place::bits);
-        let (number, is_new) = self.rows.of(&said, all.len() as u32, |it| all[it as usize] == row);
+        let (number, is_new) = self.rows.of(&said, all.len() as u32, |it| all.row(it) == Some(row));
         if is_new {
             all.push(row);
         }
@@ -59,9 +59,10 @@ impl Laid {
     pub(crate) fn leave_out(&mut self, wanted: &[bool]) -> Vec<Option<u32>> {
         let Self { lines: before, .. } = std::mem::take(self);
         let mut moved = vec![None; before.all.len()];
-        let rows = before.rows.iter().zip(wanted);
+        let rows = (0..before.len() as u32).zip(wanted);
         rows.map(|(row, wanted)| {
-            let row = wanted.then(|| row.map(|place| self.moved(&before, place, &mut moved)))?;
+            let row = before.row(row).filter(|_| *wanted)?;
+            let row = row.map(|place| self.moved(&before, place, &mut moved));
             Some(self.row(row))
         })
         .collect()
@@ -85,7 +86,8 @@ impl Laid {
 mod tests {
     use super::*;
     use crate::image::PathId;
-    use crate::lines::{NO_KEY, Packet};
+    use crate::lines::{NO_KEY, Packet, TABLES};
+    use crate::model::Transport;
     use proptest::prelude::*;
 
     fn intervals() -> impl Strategy<Value = Vec<Interval>> {
@@ -106,14 +108,14 @@ mod tests {
             let by = if by_source { Place::by_source } else { Place::by_key };
             let place = laid.tree(&intervals, by);
             laid.row(Row::default());
-            prop_assert_eq!(laid.row([place; 8]), 1);
+            prop_assert_eq!(laid.row([place; TABLES]), 1);
             prop_assert_eq!(laid.tree(&intervals, by), place, "equal ones are one");
             let starts = || intervals.iter().map(|interval| interval.start);
             for asked in starts().flat_map(|it| [it.saturating_sub(1), it, (it + 1).min(NO_KEY)]) {
                 let (key, source) = if by_source { (3, asked) } else { (asked, 3) };
-                let packet = Packet { table: 1, key, source };
+                let packet = Packet::new(1, key, source);
                 let at = intervals.partition_point(|interval| interval.start <= asked) - 1;
-                prop_assert_eq!(laid.lines.path(1, &packet), intervals[at].to.as_path());
+                prop_assert_eq!(laid.lines.led(place, &packet), intervals[at].to.as_path());
             }
             let mut bounds = [Vec::new(), Vec::new()];
             laid.lines.bounds(1, 1, &mut bounds);
@@ -132,23 +134,24 @@ mod tests {
                 let sources = laid.tree(intervals, Place::by_source);
                 let to = [Interval { start: 0, to: sources }, Interval { start: 9, ..intervals[0] }];
                 let place = laid.tree(&to, Place::by_key);
-                laid.row([place; 8])
+                laid.row([place; TABLES])
             }).collect();
             let before = laid.lines.clone();
-            let mut wanted = vec![false; before.rows.len()];
+            let mut wanted = vec![false; before.len()];
             for (row, (_, stays)) in rows.iter().zip(&all) {
                 wanted[*row as usize] |= stays;
             }
             let moved = laid.leave_out(&wanted);
-            prop_assert_eq!(laid.lines.rows.len(), wanted.iter().filter(|it| **it).count());
+            prop_assert_eq!(laid.lines.len(), wanted.iter().filter(|it| **it).count());
             prop_assert!(laid.lines.all.len() <= before.all.len());
             for ((row, new), wanted) in (0..).zip(moved).zip(wanted) {
                 prop_assert_eq!(new.is_some(), wanted);
                 let Some(new) = new else { continue };
                 for key in &keys {
                     for (key, source) in [(3, *key), (*key, 3)] {
-                        let packet = Packet { table: 1, key, source };
-                        prop_assert_eq!(laid.lines.path(new, &packet), before.path(row, &packet));
+                        let packet = Packet::new(1, key, source);
+                        let led = |lines: &Lines, row| lines.led(lines.first(row, 1)?, &packet);
+                        prop_assert_eq!(led(&laid.lines, new), led(&before, row));
                     }
                 }
             }
@@ -160,8 +163,8 @@ mod tests {
         let mut laid = Laid::default();
         let circle = [0, 5].map(|start| Interval { start, to: Place::by_key(0) });
         let place = laid.tree(&circle, Place::by_key);
-        laid.row([place; 8]);
-        assert_eq!(laid.lines.path(0, &Packet::default()), None);
+        laid.row([place; TABLES]);
+        assert_eq!(laid.lines.path(0, Transport::bare(6)), None);
         laid.lines.bounds(0, 0, &mut Default::default());
     }
 }

@@ -9,7 +9,8 @@
 //! 3. `members`, `index`: who stands behind which addresses, and which of them selectors match.
 //! 4. `predicates`: what is true of each member and each CIDR. Refuses to look at any rule. `grouped` holds many short lists.
 //! 5. `addresses`: who has each address, by all that matters of them.
-//! 6. `classes`, `identity`: truths → identities, numbers whose meaning never changes, and classes of them in one image.
+//! 6. `classes`, `identity`: truths → identities, numbers whose meaning never changes, and classes of them in one image, which
+//!    `class_map` holds.
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
 //!    know who the ends are. `laid` holds each row and line once, by `numbers`; `paths` holds where they lead.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
@@ -41,6 +42,7 @@ mod canonical;
 mod chains;
 mod changes;
 mod claim;
+mod class_map;
 mod classes;
 pub mod compile;
 mod grouped;

@@ -69,8 +69,11 @@ pub(crate) struct Interval {
     pub(crate) to: Place,
 }
 
-/// For each table where it leads; what is behind them is never asked.
-pub(crate) type Row = [Place; 8];
+/// For each table where it leads.
+pub(crate) type Row = [Place; TABLES];
+
+/// How many tables there are.
+pub(crate) const TABLES: usize = OTHERS + 1;
 
 /// Intervals that a line tells apart.
 pub(crate) const WIDTH: usize = 10;
@@ -143,12 +146,12 @@ impl Line {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Packet {
     pub(crate) table: u8,
-    pub(crate) key: u32,
-    pub(crate) source: u32,
+    /// The key, and above it the source port.
+    asked: u64,
 }
 
 /// By protocol.
-const TABLES: [u8; 256] = {
+const TABLE: [u8; 256] = {
     let mut tables = [0; 256];
     let mut protocol = 0;
     while protocol < 256 {
@@ -158,19 +161,33 @@ const TABLES: [u8; 256] = {
     tables
 };
 
+impl Packet {
+    #[inline]
+    pub(crate) const fn new(table: u8, key: u32, source: u32) -> Self {
+        Self { table, asked: key as u64 | (source as u64) << u32::BITS }
+    }
+}
+
+/// The table that is asked of packets of a protocol.
+#[inline]
+pub(crate) const fn table(protocol: u8) -> u8 {
+    TABLE[protocol as usize]
+}
+
 impl From<Transport> for Packet {
     #[inline]
     fn from(Transport { protocol, shown }: Transport) -> Self {
-        let table = TABLES[usize::from(protocol)];
-        let (key, source) = match shown {
+        let table = table(protocol);
+        match shown {
             Shown::Ports { source, destination } if table < 3 => {
-                (u32::from(destination), u32::from(source))
+                Self::new(table, u32::from(destination), u32::from(source))
             }
-            _ if usize::from(table) == OTHERS => (u32::from(protocol), 0),
-            Shown::Icmp { kind, code } if table >= 3 => (u32::from(icmp_key(kind, code)), 0),
-            _ => (NO_KEY, 0),
-        };
-        Self { table, key, source }
+            _ if usize::from(table) == OTHERS => Self::new(table, u32::from(protocol), 0),
+            Shown::Icmp { kind, code } if table >= 3 => {
+                Self::new(table, u32::from(icmp_key(kind, code)), 0)
+            }
+            _ => Self::new(table, NO_KEY, 0),
+        }
     }
 }
 
@@ -180,28 +197,64 @@ pub(crate) const STEPS: usize = 10;
 /// All rows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
-    pub(crate) rows: Vec<Row>,
+    /// By table, and there by row: most packets are of one protocol, and so are what lookups keep in the cache.
+    pub(crate) rows: [Vec<Place>; TABLES],
     pub(crate) all: Vec<Line>,
 }
 
 impl Lines {
+    /// How many rows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows[0].len()
+    }
+
+    /// Adds a row; its number.
+    pub(crate) fn push(&mut self, row: Row) -> u32 {
+        for (all, place) in self.rows.iter_mut().zip(row) {
+            all.push(place);
+        }
+        self.len() as u32 - 1
+    }
+
+    /// A row, if there is one of this number.
+    pub(crate) fn row(&self, row: u32) -> Option<Row> {
+        let mut places = Row::default();
+        for (place, all) in places.iter_mut().zip(&self.rows) {
+            *place = *all.get(row as usize)?;
+        }
+        Some(places)
+    }
+
     /// Where a row leads first.
     #[inline]
-    pub(crate) fn first(&self, row: u32, packet: &Packet) -> Option<Place> {
-        Some(self.rows.get(row as usize)?[usize::from(packet.table & 7)])
+    pub(crate) fn first(&self, row: u32, table: u8) -> Option<Place> {
+        self.rows.get(usize::from(table))?.get(row as usize).copied()
     }
 
     /// Where a line leads.
     #[inline]
     pub(crate) fn next(&self, line: Place, packet: &Packet) -> Option<Place> {
-        let key = if line.0 & SOURCE == 0 { packet.key } else { packet.source };
-        Some(self.all.get((line.0 & NUMBER) as usize)?.lead(key))
+        // By source it is the upper half that is asked.
+        let key = packet.asked >> ((line.0 & SOURCE) / (SOURCE / u32::BITS));
+        Some(self.all.get((line.0 & NUMBER) as usize)?.lead(key as u32))
     }
 
     /// The path of a packet; `None` for a number that is no row.
     #[inline]
-    pub(crate) fn path(&self, row: u32, packet: &Packet) -> Option<PathId> {
-        let mut place = self.first(row, packet)?;
+    pub(crate) fn path(&self, row: u32, transport: Transport) -> Option<PathId> {
+        self.behind(self.first(row, table(transport.protocol))?, transport)
+    }
+
+    /// The path to which a place leads a packet.
+    #[inline]
+    pub(crate) fn behind(&self, place: Place, transport: Transport) -> Option<PathId> {
+        // What the packet shows is only looked at where it matters.
+        if place.is_line() { self.led(place, &Packet::from(transport)) } else { place.as_path() }
+    }
+
+    /// [`behind`](Self::behind) for what a packet shows.
+    #[inline]
+    pub(crate) fn led(&self, mut place: Place, packet: &Packet) -> Option<PathId> {
         for _ in 0..STEPS {
             if !place.is_line() {
                 break;
@@ -216,7 +269,7 @@ impl Lines {
         for bounds in bounds.iter_mut() {
             bounds.push(0);
         }
-        let first = self.rows.get(row as usize).and_then(|row| row.get(table));
+        let first = self.rows.get(table).and_then(|all| all.get(row as usize));
         let mut open: Vec<(Place, usize)> = first.map(|place| (*place, 0)).into_iter().collect();
         while let Some((place, depth)) = open.pop() {
             let line = self.all.get((place.0 & NUMBER) as usize);
@@ -230,6 +283,6 @@ impl Lines {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.rows) + size_of_val(&*self.all)
+        self.rows.iter().map(|all| size_of_val(&**all)).sum::<usize>() + size_of_val(&*self.all)
     }
 }

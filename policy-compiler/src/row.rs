@@ -337,8 +337,9 @@ mod tests {
             let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
             let row = laid.row(row);
             let rules_at = |key, source| {
-                let packet = Packet { table: 0, key, source };
-                paths[laid.lines.path(row, &packet).unwrap().0 as usize].clone()
+                let first = laid.lines.first(row, 0).unwrap();
+                let path = laid.lines.led(first, &Packet::new(0, key, source));
+                paths[path.unwrap().0 as usize].clone()
             };
             for key in (0..=21).chain(65_518..=65_535) {
                 for source in [0, 5, 19, 20, 65_535] {

@@ -99,7 +99,7 @@ impl Tables {
         if self.paths.len() > self.most_paths {
             self.forget();
         }
-        let is_fresh = self.rows.lines.rows.is_empty();
+        let is_fresh = self.rows.lines.len() == 0;
         let mut cells = self.cells(budget, resolved, peers, chains);
         // What does not fit is what does not fit from nothing.
         if self.bytes() > budget && !is_fresh {
@@ -110,9 +110,9 @@ impl Tables {
             self.most_paths = self.paths.len() * 3 + SPARE;
         }
         self.chains.retain(|_, chain| chain.turn == self.turn);
-        if self.rows.lines.rows.len() > self.most_rows {
+        if self.rows.lines.len() > self.most_rows {
             self.leave_out_unused(&mut cells.all);
-            self.most_rows = self.rows.lines.rows.len() * 3 + SPARE;
+            self.most_rows = self.rows.lines.len() * 3 + SPARE;
         }
         cells
     }
@@ -124,7 +124,7 @@ impl Tables {
 
     /// Leaves out the rows that are not in use. The numbers of `cells` change with theirs.
     fn leave_out_unused(&mut self, cells: &mut [u32]) {
-        let mut in_use = vec![false; self.rows.lines.rows.len()];
+        let mut in_use = vec![false; self.rows.lines.len()];
         for row in &*cells {
             if let Some(in_use) = in_use.get_mut(*row as usize) {
                 *in_use = true;

@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::changes::Changes;
+use crate::class_map::{ClassMap, NO_CLASS};
 use crate::classes::NewClass;
 use crate::compile::SPARE_IDENTITIES;
 use crate::identity::Interner;
-use crate::image::{Identity, NO_CLASS, Peers};
+use crate::image::{Identity, Peers};
 use crate::members::Member;
 use crate::model::{Family, Model};
 use crate::predicates::{InUse, Predicates, Truth};
-use crate::prefix_map::PrefixMap;
+use crate::prefix_map::{MAX_VALUE, PrefixMap};
 use crate::update::{ByLabel, Standing, truth};
 
 /// So many addresses and networks that are touched are looked at one by one, and as many as a sixteenth of the prefixes at which
@@ -69,12 +69,11 @@ struct Draft {
 
 impl Draft {
     fn of(before: &Arc<Peers>) -> Self {
-        let class = |class: &AtomicU32| class.load(Ordering::Relaxed);
         Self {
             before: Arc::clone(before),
             prefixes: before.prefixes.clone(),
             truths: before.class_truths.to_vec(),
-            classes: before.classes.iter().map(class).collect(),
+            classes: before.classes.all(),
             identities: before.identities,
             new: Vec::new(),
         }
@@ -83,8 +82,7 @@ impl Draft {
     /// The class that an address has in the image before.
     fn class_before(&self, address: Ipv4Addr) -> Option<u32> {
         let identity = self.before.prefixes.lookup_v4(address.to_bits());
-        let at = identity.checked_sub(self.before.first_identity)? as usize;
-        let class = self.before.classes.get(at)?.load(Ordering::Relaxed);
+        let class = self.before.classes.class(Identity(identity));
         ((class as usize) < self.before.class_truths.len()).then_some(class)
     }
 
@@ -103,7 +101,10 @@ impl Draft {
 
     /// Stores that an identity is of a class; `None` where that cannot be.
     fn classify(&mut self, identity: Identity, class: u32) -> Option<()> {
-        let at = identity.0.checked_sub(self.before.first_identity)? as usize;
+        let at = self.before.classes.place(identity) as usize;
+        if at > MAX_VALUE as usize {
+            return None;
+        }
         if self.classes.len() <= at + SPARE_IDENTITIES / 2 {
             self.classes.resize(at + SPARE_IDENTITIES + at / 8, NO_CLASS);
         }
@@ -157,8 +158,7 @@ impl Standing {
         self.peers = Arc::new(Peers {
             prefixes,
             changes: Changes::default(),
-            first_identity: before.first_identity,
-            classes: classes.into_iter().map(AtomicU32::new).collect(),
+            classes: ClassMap::of(before.classes.first(), &classes),
             class_truths: truths.into(),
             predicates: predicates.unwrap_or_else(|| Arc::clone(&before.predicates)),
             identities,

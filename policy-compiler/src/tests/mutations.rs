@@ -10,8 +10,9 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use super::build::*;
 use crate::claim::OTHERS;
+use crate::class_map::{ClassMap, NO_CLASS};
 use crate::compile::Compiler;
-use crate::image::{ChainId, Identity, Image, LINEAR, NO_CLASS, PathId, Peers};
+use crate::image::{ChainId, Identity, Image, LINEAR, PathId, Peers};
 use crate::lines::{NO_KEY, Packet, Place, STEPS};
 use crate::model::*;
 use crate::prefix_map::PrefixMap;
@@ -184,7 +185,7 @@ fn intervals(image: &Image, line: usize) -> usize {
 
 /// Where a place leads packets from a source port.
 fn leads(image: &Image, mut place: Place, source: u32) -> Option<PathId> {
-    let packet = Packet { table: 0, key: 0, source };
+    let packet = Packet::new(0, 0, source);
     for _ in 0..STEPS {
         if place.is_line() {
             place = image.lines.next(place, &packet)?;
@@ -204,7 +205,7 @@ fn led_to_by(image: &Image, line: usize) -> [bool; 2] {
         all.extend(above.iter().flat_map(|at| [Place::by_key(*at), Place::by_source(*at)]));
     }
     let leads = |tables: std::ops::Range<usize>| {
-        image.lines.rows.iter().any(|row| row[tables.clone()].iter().any(|to| all.contains(to)))
+        image.lines.rows[tables].iter().flatten().any(|to| all.contains(to))
     };
     [leads(0..3), leads(3..6)]
 }
@@ -277,11 +278,11 @@ fn a_changed_path_of_an_interval_is_found() {
             }
         }
     }
-    for row in 0..bench.image.lines.rows.len() {
+    for row in 0..bench.image.lines.len() {
         for table in 0..=OTHERS {
-            for place in other_places(bench.image.lines.rows[row][table]) {
+            for place in other_places(bench.image.lines.rows[table][row]) {
                 bench.change(
-                    |image| &mut image.lines.rows[row][table],
+                    |image| &mut image.lines.rows[table][row],
                     place,
                     |image, old, new| table >= 3 && leads(image, *old, 0) == leads(image, *new, 0),
                 );
@@ -294,7 +295,7 @@ fn a_changed_path_of_an_interval_is_found() {
 #[test]
 fn a_changed_row_of_a_cell_is_found() {
     let mut bench = Bench::with_rows();
-    let rows = bench.image.lines.rows.len() as u32;
+    let rows = bench.image.lines.len() as u32;
     for at in 0..bench.image.cells.len() {
         for row in others(bench.image.cells[at], rows).chain([LINEAR]) {
             bench.change(|image| &mut image.cells[at], row, never);
@@ -318,16 +319,15 @@ fn rows_of_classes_are_equal(image: &Image, a: u32, b: u32) -> bool {
 fn a_changed_class_of_an_identity_is_found() {
     let mut bench = Bench::with_rows();
     let classes = bench.image.peers.class_truths.len() as u32;
+    let (first, all) = (bench.image.peers.classes.first(), bench.image.peers.classes.all());
     for at in 0..bench.image.counts().identities {
-        let was = *peers(&mut bench.image).classes[at].get_mut();
-        for class in (0..=classes).chain([NO_CLASS]) {
-            if class != was {
-                bench.change(
-                    |image| peers(image).classes[at].get_mut(),
-                    class,
-                    |image, old, new| rows_of_classes_are_equal(image, *old, *new),
-                );
-            }
+        for class in (0..=classes).chain([NO_CLASS]).filter(|class| *class != all[at]) {
+            let mut changed = all.clone();
+            changed[at] = class;
+            peers(&mut bench.image).classes = ClassMap::of(first, &changed);
+            let refuted = bench.refuted();
+            let same = rows_of_classes_are_equal(&bench.image, all[at], class);
+            bench.count(refuted, same, &format!("identity {at}: {} to {class}", all[at]));
         }
     }
     bench.finish(178, 4);
