@@ -12,7 +12,7 @@ use manx::manifest;
 use manx::manifest::object::{Kind, ObjectKey};
 use manx::store::{Changes, Contents, STANDS, Store, Stored};
 use manx::topology::{Topology, topology};
-use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
+use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_policy_compiler::model::ObjectName;
 
 use crate::error::Error;
@@ -136,7 +136,7 @@ impl Node {
                 next_hops: BTreeMap::new(),
                 vxlan: None,
             },
-            host: HostPort { port: PortId(0), mtu: 1500 },
+            host: Link::native(PortId(0), 1500),
             uplink: None,
             connections: Connections::default(),
             interfaces: Interfaces { node: NODE, uplink: None, addresses: &[] },

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::{
-    Connections, Endpoint, HostPolicy, HostPort, InterfaceChains, OwnedChains, PortId, Role,
-    Tables, Via,
+    Connections, Endpoint, HostPolicy, InterfaceChains, Link, OwnedChains, PortId, Role, Tables,
+    Via,
 };
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{ChainId, Image};
@@ -82,9 +82,9 @@ pub struct Inputs<'a> {
     /// The way to other nodes.
     pub underlay: &'a Underlay,
     /// The way to this node and, without an `uplink`, beyond.
-    pub host: HostPort,
+    pub host: Link,
     /// The way beyond this node, if the uplink is Manx's own.
-    pub uplink: Option<HostPort>,
+    pub uplink: Option<Link>,
     /// How connections are followed.
     pub connections: Connections,
     /// The node's own interfaces.
@@ -177,9 +177,10 @@ impl Calculation {
                 (image.chain(name, Direction::Ingress), image.chain(name, Direction::Egress));
             if let (Some(ingress), Some(egress)) = chains {
                 let revision = self.revision(name, image.revision(name));
-                let Local { attachment, port, mtu, .. } = *local;
+                let link = Link::native(local.port, local.mtu);
+                let attachment = local.attachment;
                 endpoints[local.index as usize] =
-                    Some(Endpoint { attachment, port, mtu, ingress, egress, revision });
+                    Some(Endpoint { attachment, link, ingress, egress, revision });
             }
         }
         endpoints

@@ -7,7 +7,7 @@ use crate::decide::Entrance;
 use crate::encapsulation::{self, Encapsulation};
 use crate::fate::DropReason;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
-use crate::parse::{Parsed, parse_into};
+use crate::parse::Parsed;
 use crate::tables::{Role, Tables};
 use crate::wire::address::Address;
 use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
@@ -16,9 +16,9 @@ use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
     match role {
         Role::Closed => Err(DropReason::NoTables),
-        Role::Endpoint(index) => Ok(Some(Entrance::Endpoint(index))),
-        Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::Node)),
-        Role::Host => Ok(Some(Entrance::Host)),
+        Role::Endpoint(index) => Ok(Some(Entrance::endpoint(index))),
+        Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
+        Role::Host => Ok(Some(Entrance::HOST)),
         Role::Uplink | Role::Underlay => Ok(None),
     }
 }
@@ -31,7 +31,7 @@ pub(crate) fn unwrap(
     role: Role,
 ) -> Result<Entrance, DropReason> {
     if role == Role::Uplink && !is_tunnelled_here(tables, packet) {
-        return Ok(Entrance::Uplink);
+        return Ok(Entrance::UPLINK);
     }
     let arrived = encapsulation::tunnelled(packet.bytes())?;
     let peer = tables
@@ -43,9 +43,9 @@ pub(crate) fn unwrap(
     if packet.offload == Offload::default()
         && let Some(tunnel) = tables.tunnel(peer)
     {
-        restore_offload(packet, tunnel.mtu as usize);
+        restore_offload(packet, tunnel.link.mtu as usize);
     }
-    Ok(Entrance::Tunnel(peer))
+    Ok(Entrance::tunnel(peer))
 }
 
 /// Where a packet entered that another worker has read and, if it came by a tunnel from `peer`, unwrapped.
@@ -59,9 +59,9 @@ pub(crate) fn handed_over(
         (None, Some((remote, encapsulation))) => tables
             .peers
             .tunnel(remote, encapsulation)
-            .map(Entrance::Tunnel)
+            .map(Entrance::tunnel)
             .ok_or(DropReason::UnknownTunnelPeer),
-        (None, None) if role == Role::Uplink => Ok(Entrance::Uplink),
+        (None, None) if role == Role::Uplink => Ok(Entrance::UPLINK),
         (Some(_), Some(_)) | (None, None) => Err(DropReason::UnknownTunnelPeer),
     }
 }
@@ -106,14 +106,13 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
     }
 }
 
-/// What a packet is. The link's padding is taken off.
+/// Takes a packet in that has been parsed: what is to become of its checksum is looked at, the link's padding taken off.
 #[inline]
-pub(crate) fn read(packet: &mut Packet, parsed: &mut Parsed) -> Result<(), DropReason> {
-    parse_into(packet.bytes(), parsed)?;
+pub(crate) fn take_in(packet: &mut Packet, parsed: &Parsed) -> Result<(), DropReason> {
     if !may_be_finished(packet.offload.checksum, parsed) {
         return Err(DropReason::Malformed);
     }
-    packet.set_len(parsed.total_len as usize);
+    packet.truncate(parsed.total_len.into());
     Ok(())
 }
 

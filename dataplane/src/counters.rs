@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::fate::DropReason;
+use crate::flow::RuleCounters;
+use crate::judge::NO_SLOT;
 
 /// One counter with a single writer.
 #[derive(Debug, Default)]
@@ -104,10 +106,48 @@ impl SlotCounters {
         }
     }
 
+    /// Counts `packets` by what decided them.
+    #[inline]
+    pub fn decided(&self, rules: RuleCounters, packets: u64) {
+        for slot in [rules.egress, rules.ingress] {
+            if slot != NO_SLOT {
+                self.add(slot, packets);
+            }
+        }
+    }
+
     /// Reads a slot.
     pub fn read(&self, slot: u32) -> u64 {
         let chunk = self.0.get(slot as usize / CHUNK).and_then(OnceLock::get);
         chunk.map_or(0, |chunk| chunk[slot as usize % CHUNK].read())
+    }
+}
+
+/// Packets that the same rules decided one after the other, not counted yet.
+#[derive(Debug, Default)]
+pub struct Tally {
+    rules: RuleCounters,
+    packets: u64,
+}
+
+impl Tally {
+    /// Adds packets; those of other rules before them are counted.
+    #[inline]
+    pub fn add(&mut self, counters: &SlotCounters, rules: RuleCounters, packets: u64) {
+        if rules != self.rules {
+            self.count(counters);
+            self.rules = rules;
+        }
+        self.packets += packets;
+    }
+
+    /// Counts what has been added.
+    #[inline(never)]
+    pub fn count(&mut self, counters: &SlotCounters) {
+        let packets = std::mem::take(&mut self.packets);
+        if packets > 0 {
+            counters.decided(self.rules, packets);
+        }
     }
 }
 

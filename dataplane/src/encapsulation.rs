@@ -156,20 +156,21 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
         return false;
     }
     packet.set_len(outer.link_len + usize::from(total_len));
-    let header = &mut packet.bytes_mut()[outer.link_len..];
+    let Some(header) = packet.room_mut().get_mut(outer.link_len..) else { return false };
+    // As far as UDP's length.
+    let Some(header) = header.first_chunk_mut::<{ ipv4::HEADER_LEN + 6 }>() else { return false };
     if let Encapsulation::Vxlan { .. } = outer.encapsulation {
         let len = total_len - ipv4::HEADER_LEN as u16;
         put(header, ipv4::HEADER_LEN + 4..ipv4::HEADER_LEN + 6, &len.to_be_bytes());
     }
-    let ip = &mut header[..ipv4::HEADER_LEN];
-    ip[field::DSCP_ECN] = ecn as u8;
-    put(ip, field::TOTAL_LEN, &total_len.to_be_bytes());
-    put(ip, field::ID, &id.to_be_bytes());
-    put(ip, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
+    header[field::DSCP_ECN] = ecn as u8;
+    put(header, field::TOTAL_LEN, &total_len.to_be_bytes());
+    put(header, field::ID, &id.to_be_bytes());
+    put(header, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
     // RFC 1624's equation where every old word is zero: the new words are added to the sum.
     let words = [ecn as u16, total_len, id, dont_fragment];
     let sum = words.into_iter().fold(outer.sum, |sum, word| sum + u32::from(word));
-    put(ip, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
+    put(header, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
     true
 }
 

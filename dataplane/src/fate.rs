@@ -7,11 +7,11 @@ use crate::tables::Link;
 /// What becomes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Fate {
+pub enum Fate<'a> {
     /// It goes on.
     Forward {
         /// Where to.
-        link: Link,
+        link: &'a Link,
         /// This is a hop: the hop limit goes down by one.
         hop: bool,
     },

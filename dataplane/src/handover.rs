@@ -11,20 +11,17 @@ use std::sync::{Arc, OnceLock};
 use crossbeam::queue::ArrayQueue;
 use mio::Waker;
 
-use crate::decide::Name;
 use crate::encapsulation::Encapsulation;
 use crate::flow::WorkerId;
 use crate::packet::{Packet, Pool};
-use crate::parse::Parsed;
 use crate::tables::PortId;
 
 /// A packet on the way to the worker that has its flow, and what is known of it. Nothing of that is an index into tables: the two
 /// workers may judge by different ones.
 pub(crate) struct HandedOver {
     pub(crate) packet: Packet,
-    pub(crate) parsed: Parsed,
-    pub(crate) name: Name,
-    pub(crate) segments: u64,
+    /// How many packets a wire would carry for it.
+    pub(crate) segments: u32,
     /// Where it came in.
     pub(crate) port: PortId,
     /// The other end of the tunnel that it came out of.
@@ -179,8 +176,6 @@ mod tests {
     fn handed_over(pool: &mut Pool, mark: u8) -> HandedOver {
         HandedOver {
             packet: pool.take_filled(&[mark]).unwrap(),
-            parsed: Parsed::NOTHING,
-            name: Name::NOTHING,
             segments: 1,
             port: PortId(u16::from(mark)),
             peer: None,

@@ -20,15 +20,16 @@ pub(crate) struct Slot {
     pub(crate) hot: bool,
     capabilities: Capabilities,
     queue: Vec<Packet>,
-    /// What the queue stands for on a wire.
+    /// What the queue stands for on a wire: packets and bytes.
     segments: u64,
+    bytes: u64,
 }
 
 impl Slot {
     #[inline]
     fn push(&mut self, packet: Packet, segments: u64, bytes: u64) {
         self.segments += segments;
-        self.counters.sent_bytes.add(bytes);
+        self.bytes += bytes;
         self.queue.push(packet);
     }
 }
@@ -49,8 +50,9 @@ impl Ports {
             self.0.resize_with(at + 1, || None);
         }
         let capabilities = io.capabilities();
-        self.0[at] =
-            Some(Slot { io, counters, hot: true, capabilities, queue: Vec::new(), segments: 0 });
+        let queue = Vec::new();
+        let (segments, bytes) = (0, 0);
+        self.0[at] = Some(Slot { io, counters, hot: true, capabilities, queue, segments, bytes });
     }
 
     /// Takes a port out; what was queued on it returns to the pool.
@@ -84,15 +86,46 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
     /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "what most packets need is little; the rest is a call"
+    )]
     pub(crate) fn post(
         &mut self,
         tables: &Tables,
         ports: &mut Ports,
         pool: &mut Pool,
-        mut packet: Packet,
+        packet: Packet,
         header_len: usize,
-        link: Link,
+        link: &Link,
+    ) -> Result<(), DropReason> {
+        if link.tunnel.is_none()
+            && packet.is_finished()
+            && packet.len() <= link.mtu as usize
+            && let Some(slot) = ports.slot(link.port)
+        {
+            if slot.queue.is_empty() {
+                self.waiting.push(link.port);
+            }
+            self.queued += 1;
+            let bytes = packet.len() as u64;
+            slot.push(packet, 1, bytes);
+            return Ok(());
+        }
+        self.post_unready(tables, ports, pool, packet, header_len, link)
+    }
+
+    /// As [`Outbox::post`], of packets that have to be made ready.
+    #[inline(never)]
+    fn post_unready(
+        &mut self,
+        tables: &Tables,
+        ports: &mut Ports,
+        pool: &mut Pool,
+        packet: Packet,
+        header_len: usize,
+        link: &Link,
     ) -> Result<(), DropReason> {
         let Some(slot) = ports.slot(link.port) else {
             return Err(refuse(pool, packet, DropReason::TransmitRefused));
@@ -102,6 +135,24 @@ impl Outbox {
         }
         let mtu = link.mtu as usize;
         let tunnel = link.tunnel.and_then(|index| tables.tunnel(index));
+        if packet.is_finished() && packet.len() <= mtu {
+            self.queued += 1;
+            return finish(slot, pool, packet, 1, header_len, tunnel, &mut self.next_id);
+        }
+        self.post_unfinished(slot, pool, packet, header_len, mtu, tunnel)
+    }
+
+    /// As [`Outbox::post`], of packets that are too long, or not what a wire would carry.
+    #[inline(never)]
+    fn post_unfinished(
+        &mut self,
+        slot: &mut Slot,
+        pool: &mut Pool,
+        mut packet: Packet,
+        header_len: usize,
+        mtu: usize,
+        tunnel: Option<&Tunnel>,
+    ) -> Result<(), DropReason> {
         let is_whole = packet.offload.segmentation.is_none();
         let as_it_is = match tunnel {
             None => slot.capabilities.take(packet.offload) && (packet.len() <= mtu || !is_whole),
@@ -117,14 +168,15 @@ impl Outbox {
             self.queued += self.pieces.len();
             let mut outcome = Ok(());
             for piece in self.pieces.drain(..) {
-                outcome =
-                    outcome.and(finish(slot, pool, piece, header_len, tunnel, &mut self.next_id));
+                let id = &mut self.next_id;
+                outcome = outcome.and(finish(slot, pool, piece, 1, header_len, tunnel, id));
             }
             return outcome;
         }
         // What the kernel is to cut is sent early: the other side works meanwhile, and the payload is still in the cache.
-        self.queued += if tunnel.is_some() { packet.segments(header_len) as usize } else { 1 };
-        finish(slot, pool, packet, header_len, tunnel, &mut self.next_id)
+        let segments = packet.segments(header_len);
+        self.queued += if tunnel.is_some() { segments as usize } else { 1 };
+        finish(slot, pool, packet, segments, header_len, tunnel, &mut self.next_id)
     }
 
     /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or those of its
@@ -170,6 +222,7 @@ impl Outbox {
     }
 
     /// Sends every queue. Ports whose device failed are named in `lost`.
+    #[inline(never)]
     pub(crate) fn send(
         &mut self,
         ports: &mut Ports,
@@ -188,6 +241,7 @@ impl Outbox {
                 }
             };
             let segments = std::mem::take(&mut slot.segments);
+            slot.counters.sent_bytes.add(std::mem::take(&mut slot.bytes));
             slot.counters.sent_packets.add(segments.saturating_sub(refused as u64));
             if refused > 0 {
                 slot.counters.dropped(DropReason::TransmitRefused).add(refused as u64);
@@ -221,11 +275,11 @@ fn finish(
     slot: &mut Slot,
     pool: &mut Pool,
     mut packet: Packet,
+    segments: u64,
     header_len: usize,
     tunnel: Option<&Tunnel>,
     next_id: &mut u16,
 ) -> Result<(), DropReason> {
-    let segments = packet.segments(header_len);
     let mut bytes = packet.len() as u64;
     if let Some(tunnel) = tunnel {
         *next_id = next_id.wrapping_add(1);

@@ -3,6 +3,8 @@
 //! A packet always starts at its outermost IP header (or, while a link port frames it, at the Ethernet header). Buffers
 //! come from a worker's [`Pool`] and return to it; a packet that moves to another worker takes its buffer along.
 
+use std::ops::{Deref, DerefMut};
+
 /// Bytes free in front of every received packet: an Ethernet and an outer IPv4 header fit, with room to spare.
 pub const HEADROOM: usize = 128;
 /// The longest IP packet (RFC 791, RFC 8200 without jumbograms) plus an Ethernet header.
@@ -70,8 +72,12 @@ pub struct Offload {
     pub segmentation: Option<Segmentation>,
 }
 
-/// One packet and its buffer.
-pub struct Packet {
+/// One packet and its buffer. It changes hands often, and is one pointer.
+#[derive(Debug)]
+pub struct Packet(Box<Body>);
+
+/// What a [`Packet`] is.
+pub struct Body {
     buffer: Box<[u8]>,
     start: u32,
     len: u32,
@@ -79,16 +85,32 @@ pub struct Packet {
     pub offload: Offload,
 }
 
-impl std::fmt::Debug for Packet {
+impl Deref for Packet {
+    type Target = Body;
+
+    #[inline]
+    fn deref(&self) -> &Body {
+        &self.0
+    }
+}
+
+impl DerefMut for Packet {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Body {
+        &mut self.0
+    }
+}
+
+impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Packet")
+        f.debug_struct("Body")
             .field("len", &self.len)
             .field("offload", &self.offload)
             .finish_non_exhaustive()
     }
 }
 
-impl Packet {
+impl Body {
     /// The packet's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -119,7 +141,7 @@ impl Packet {
         self.start as usize
     }
 
-    /// All the room behind the packet's first byte, for a device to write into; follow with [`Packet::set_len`].
+    /// All the room behind the packet's first byte, for a device to write into; follow with [`Body::set_len`].
     #[inline]
     pub fn room_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..]
@@ -129,6 +151,12 @@ impl Packet {
     #[inline]
     pub fn set_len(&mut self, len: usize) {
         self.len = len.min(self.buffer.len() - self.start as usize) as u32;
+    }
+
+    /// Cuts it to this length if it is longer.
+    #[inline]
+    pub fn truncate(&mut self, len: u32) {
+        self.len = self.len.min(len);
     }
 
     /// Puts `header` in front and moves the checksum's start along. False, and nothing done, without the headroom.
@@ -141,7 +169,7 @@ impl Packet {
         true
     }
 
-    /// As [`Packet::push_front`], of the last `len` bytes (at most all) of a block whose length the compiler knows: all of it is
+    /// As [`Body::push_front`], of the last `len` bytes (at most all) of a block whose length the compiler knows: all of it is
     /// copied, in a few instructions, and must have its headroom.
     #[inline]
     #[must_use]
@@ -173,21 +201,31 @@ impl Packet {
         }
     }
 
-    /// How many packets a wire would carry for it, given the bytes of headers before the payload.
+    /// Whether a wire could carry it: nobody has yet to write a checksum or to cut it.
+    #[inline]
+    pub fn is_finished(&self) -> bool {
+        self.offload.segmentation.is_none() && !self.offload.checksum.is_partial()
+    }
+
+    /// How many packets a wire would carry for it, given the bytes of headers before the payload, and how long the longest is.
+    #[inline]
+    pub fn on_a_wire(&self, header_len: usize) -> (u32, u32) {
+        let Some(segmentation) = self.offload.segmentation else { return (1, self.len) };
+        let (header_len, size) = (header_len as u32, u32::from(segmentation.size).max(1));
+        let segments = self.len.saturating_sub(header_len).div_ceil(size).max(1);
+        (segments, self.len.min(header_len + size))
+    }
+
+    /// How many packets a wire would carry for it.
     #[inline]
     pub fn segments(&self, header_len: usize) -> u64 {
-        match self.offload.segmentation {
-            Some(s) if s.size > 0 => {
-                (self.len().saturating_sub(header_len) as u64).div_ceil(u64::from(s.size)).max(1)
-            }
-            _ => 1,
-        }
+        self.on_a_wire(header_len).0.into()
     }
 }
 
 /// A worker's free buffers. It grows on demand up to its limit; an untouched buffer costs no memory.
 pub struct Pool {
-    free: Vec<Box<[u8]>>,
+    free: Vec<Packet>,
     made: usize,
     limit: usize,
 }
@@ -201,21 +239,20 @@ impl Pool {
     /// An empty packet with [`HEADROOM`], or `None` when every buffer is in flight.
     #[inline]
     pub fn take(&mut self) -> Option<Packet> {
-        let buffer = match self.free.pop() {
-            Some(buffer) => buffer,
+        let mut packet = match self.free.pop() {
+            Some(packet) => packet,
             None if self.made < self.limit => {
                 self.made += 1;
-                vec![0; CAPACITY].into_boxed_slice()
+                let buffer = vec![0; CAPACITY].into_boxed_slice();
+                Packet(Box::new(Body { buffer, start: 0, len: 0, offload: Offload::default() }))
             }
             None => return None,
         };
-        let colour = (buffer.as_ptr() as usize / CAPACITY.next_power_of_two()) % COLOURS;
-        Some(Packet {
-            buffer,
-            start: (HEADROOM + colour * LINE) as u32,
-            len: 0,
-            offload: Offload::default(),
-        })
+        let colour = (packet.buffer.as_ptr() as usize / CAPACITY.next_power_of_two()) % COLOURS;
+        packet.start = (HEADROOM + colour * LINE) as u32;
+        packet.len = 0;
+        packet.offload = Offload::default();
+        Some(packet)
     }
 
     /// An empty packet filled with `bytes` (cut at [`MAX_PACKET`]).
@@ -231,7 +268,7 @@ impl Pool {
     #[inline]
     pub fn put(&mut self, packet: Packet) {
         if self.free.len() < self.limit {
-            self.free.push(packet.buffer);
+            self.free.push(packet);
         }
     }
 

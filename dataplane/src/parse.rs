@@ -103,19 +103,6 @@ impl Parsed {
         !self.dont_fragment
     }
 
-    /// Takes a hop off the packet that this was parsed from, and adjusts its checksum. It had one left: at most
-    /// [`Parsed::ttl`] of 1 is for the caller to answer.
-    #[inline]
-    pub fn decrement_ttl(&self, bytes: &mut [u8]) {
-        if self.is_v4() {
-            if let Some(header) = bytes.first_chunk_mut() {
-                ipv4::decrement_ttl(header);
-            }
-        } else if let Ok(mut ip) = ipv6::View::new_checked(bytes) {
-            ip.set_hop_limit(self.ttl.saturating_sub(1));
-        }
-    }
-
     /// Type and code of ICMP or `ICMPv6`, but for later fragments.
     #[inline]
     pub fn icmp(&self) -> Option<(u8, u8)> {
@@ -139,6 +126,20 @@ impl Parsed {
     }
 }
 
+/// Takes a hop off a packet that has been parsed, and adjusts its checksum. It had one left: at most [`Parsed::ttl`] of 1 is for
+/// the caller to answer.
+#[inline]
+pub fn decrement_ttl(bytes: &mut [u8]) {
+    match bytes.first_chunk_mut() {
+        Some(header) if header[0] >> 4 == 4 => ipv4::decrement_ttl(header),
+        _ => {
+            if let Ok(mut ip) = ipv6::View::new_checked(bytes) {
+                ip.set_hop_limit(ip.hop_limit().saturating_sub(1));
+            }
+        }
+    }
+}
+
 /// Parses a packet from its IP header on.
 ///
 /// Refused, beside headers that are cut short or contradict themselves:
@@ -148,25 +149,20 @@ impl Parsed {
 /// IPv6 packet from or to an IPv4-mapped address, which stands for IPv4 in an [`Address`]; jumbograms.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
-    let mut parsed = Parsed::NOTHING;
-    parse_into(bytes, &mut parsed)?;
-    Ok(parsed)
-}
-
-/// As [`parse`], for many packets one after the other: into the place where it is to be.
-#[inline]
-pub fn parse_into(bytes: &[u8], parsed: &mut Parsed) -> Result<(), Malformed> {
     match plain(bytes) {
-        Some(plain) => *parsed = plain,
-        None => *parsed = parse_any(bytes)?,
+        Some(plain) => Ok(plain),
+        None => parse_any(bytes),
     }
-    Ok(())
 }
 
 /// What nearly every packet is: IPv4 without options, whole, TCP or UDP. It is read in one go; `None`: the packet is something
 /// else, or something is wrong with it.
-#[inline]
-fn plain(bytes: &[u8]) -> Option<Parsed> {
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "who asks need not look again at what is the same in all of them"
+)]
+pub fn plain(bytes: &[u8]) -> Option<Parsed> {
     let (ip, payload) = ipv4::Plain::split(bytes)?;
     let first = payload.first_chunk::<{ udp::HEADER_LEN }>()?;
     let word = |at: usize| u16::from_be_bytes([first[at], first[at + 1]]);
@@ -519,7 +515,7 @@ mod tests {
         fn a_hop_changes_nothing_else((_, _, mut bytes) in arbitrary::described()) {
             let parsed = parse(&bytes).unwrap();
             prop_assume!(parsed.ttl > 1);
-            parsed.decrement_ttl(&mut bytes);
+            decrement_ttl(&mut bytes);
             prop_assert_eq!(parse(&bytes), Ok(Parsed { ttl: parsed.ttl - 1, ..parsed }));
         }
 

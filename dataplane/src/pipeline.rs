@@ -8,22 +8,21 @@ use std::time::Duration;
 use crossbeam::channel::Sender;
 
 use crate::admit;
-use crate::counters::{PortCounters, WorkerCounters};
-use crate::decide::{self, Decision, Entrance, Memory, Name, Subject};
+use crate::counters::{PortCounters, Tally, WorkerCounters};
+use crate::decide::{self, Decision, Entrance, Glance, Memory, Subject, decide};
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed, Shards, WorkerId};
+use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed, RuleCounters, Shards, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::handover::{Colleagues, HandedOver};
 use crate::icmp::{self, ErrorKind};
-use crate::judge::NO_SLOT;
 use crate::offload::coalesce::coalesce;
 use crate::outbox::{Outbox, Ports};
 use crate::packet::{Packet, Pool};
-use crate::parse::Parsed;
+use crate::parse::{self, parse};
 use crate::rate_limit::RateLimit;
 use crate::report::{Denied, Report};
-use crate::tables::{Link, PortId, Role, Tables};
+use crate::tables::{Link, PortId, Role, Tables, Via};
 use crate::wire::{ipv4, protocol};
 
 /// How much a worker may remember.
@@ -49,6 +48,8 @@ pub(crate) struct Arrival<'a> {
     pub(crate) role: Role,
     pub(crate) counters: &'a PortCounters,
     pub(crate) now: Duration,
+    /// How many workers have had it before.
+    pub(crate) times: u8,
 }
 
 /// The parts of a worker that a batch passes through.
@@ -62,8 +63,9 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    #[inline]
-    fn post(&mut self, packet: Packet, header_len: usize, link: Link) -> Result<(), DropReason> {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as Outbox::post")]
+    fn post(&mut self, packet: Packet, header_len: usize, link: &Link) -> Result<(), DropReason> {
         let posted = self.outbox.post(self.tables, self.ports, self.pool, packet, header_len, link);
         // A batch of super-packets falls into more segments than there are buffers: send before they run out.
         if self.outbox.is_full() {
@@ -71,31 +73,6 @@ impl Context<'_> {
         }
         posted
     }
-}
-
-/// What is known of a packet; it has the packet's place in the batch.
-#[derive(Clone, Copy)]
-struct Item {
-    parsed: Parsed,
-    entrance: Entrance,
-    name: Name,
-    /// How many packets a wire would carry for it; 0: nobody can read it.
-    segments: u64,
-    /// How many workers have had it before.
-    times: u8,
-    decision: Decision,
-}
-
-impl Item {
-    /// Nothing is known, and so it is to be dropped.
-    const NOTHING: Self = Self {
-        parsed: Parsed::NOTHING,
-        entrance: Entrance::Uplink,
-        name: Name::NOTHING,
-        segments: 1,
-        times: 0,
-        decision: Decision::NOTHING,
-    };
 }
 
 /// A worker's decisions and what they remember.
@@ -108,7 +85,7 @@ pub(crate) struct Pipeline {
     arrived: Vec<(Packet, Entrance)>,
     /// Of each packet of the batch.
     entrances: Vec<Entrance>,
-    items: Vec<Item>,
+    glances: Vec<Glance>,
     counters: Arc<WorkerCounters>,
     reports: Sender<Report>,
 }
@@ -146,7 +123,7 @@ impl Pipeline {
             aged: Duration::ZERO,
             arrived: Vec::new(),
             entrances: Vec::new(),
-            items: Vec::new(),
+            glances: Vec::new(),
             counters,
             reports,
         })
@@ -176,7 +153,7 @@ impl Pipeline {
         batch: &mut Vec<Packet>,
         arrival: &Arrival<'_>,
     ) {
-        let bytes: usize = batch.iter().map(Packet::len).sum();
+        let bytes: usize = batch.iter().map(|packet| packet.len()).sum();
         arrival.counters.received_bytes.add(bytes as u64);
         self.entrances.clear();
         match admit::entrance(context.tables, arrival.role) {
@@ -184,12 +161,12 @@ impl Pipeline {
             Ok(None) => self.unwrap(context, batch, arrival),
             Err(reason) => batch.drain(..).for_each(|it| refuse(context, arrival, it, reason)),
         }
-        self.read(context, batch, arrival);
-        self.name();
-        self.judge(context, batch, arrival);
+        let received = self.judge(context, batch, arrival);
+        arrival.counters.received_packets.add(received);
     }
 
-    /// Puts a packet that another worker has read into a batch of such, all from one port, for [`Pipeline::judge`].
+    /// Puts a packet that another worker has received into a batch of such, all from one port and as often handed over, for
+    /// [`Pipeline::judge`].
     pub(crate) fn take_over(
         &mut self,
         context: &mut Context<'_>,
@@ -197,33 +174,33 @@ impl Pipeline {
         arrival: &Arrival<'_>,
         handed_over: HandedOver,
     ) {
-        let HandedOver { packet, parsed, name, segments, peer, times, port: _ } = handed_over;
+        let HandedOver { packet, segments, peer, .. } = handed_over;
         match admit::handed_over(context.tables, arrival.role, peer) {
             Ok(entrance) => {
-                self.memory.flows.prefetch(name.hash);
-                let item = Item { parsed, entrance, name, segments, times, ..Item::NOTHING };
-                self.items.truncate(batch.len());
-                self.items.push(item);
+                self.entrances.truncate(batch.len());
+                self.entrances.push(entrance);
                 batch.push(packet);
             }
             Err(reason) => {
-                arrival.counters.dropped(reason).add(segments);
+                arrival.counters.dropped(reason).add(segments.into());
                 context.pool.put(packet);
             }
         }
     }
 
-    /// Decides the packets of a batch that have been read and named, and does what was decided.
+    /// Decides the packets of a batch, whose entrances are known, and does what was decided. Returns how many packets a wire
+    /// would have carried.
     pub(crate) fn judge(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
         arrival: &Arrival<'_>,
-    ) {
+    ) -> u64 {
+        let received = self.read(context, batch, arrival);
         self.guess();
-        self.decide(context.tables, batch, arrival.now.as_secs() as u32);
-        self.carry_out(context, batch, arrival);
+        self.forward(context, batch, arrival);
         self.counters.evictions.set(self.memory.evictions);
+        received
     }
 
     /// Takes packets out of their tunnels, and puts together what was cut for the way.
@@ -259,42 +236,45 @@ impl Pipeline {
         }
     }
 
-    /// Parses the batch. What cannot be parsed is taken out of it.
+    /// Reads the batch, names everybody's flow, and asks for its bucket before anybody needs it. What cannot be read is taken
+    /// out. Returns how many packets a wire would have carried.
     #[inline(never)]
-    fn read(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>, arrival: &Arrival<'_>) {
-        self.items.resize(batch.len(), Item::NOTHING);
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        arrival: &Arrival<'_>,
+    ) -> u64 {
+        self.glances.resize(batch.len(), Glance::NOTHING);
+        let flows = &self.memory.flows;
         let (mut segments, mut refused) = (0, 0);
-        let places = batch.iter_mut().zip(&mut self.items).zip(&self.entrances);
-        for ((packet, item), entrance) in places {
-            item.entrance = *entrance;
-            item.times = 0;
-            item.segments = match admit::read(packet, &mut item.parsed) {
-                Ok(()) => packet.segments(item.parsed.header_len as usize),
-                Err(reason) => {
-                    arrival.counters.dropped(reason).add(1);
-                    refused += 1;
-                    0
+        let places = batch.iter_mut().zip(&mut self.glances).zip(&self.entrances);
+        for ((packet, glance), entrance) in places {
+            let plain = parse::plain(packet.bytes()).filter(|_| packet.is_finished());
+            let read = match plain {
+                Some(plain) => {
+                    packet.truncate(plain.total_len.into());
+                    let on_a_wire = (1, plain.total_len.into());
+                    *glance = Glance::at(&plain, on_a_wire, *entrance, flows);
+                    Ok(())
                 }
+                None => look_at_any(packet, glance, *entrance, flows),
             };
-            segments += item.segments;
+            if let Err(reason) = read {
+                arrival.counters.dropped(reason).add(1);
+                glance.segments = 0;
+                refused += 1;
+            }
+            flows.prefetch(glance.name.hash);
+            segments += u64::from(glance.segments);
         }
-        arrival.counters.received_packets.add(segments + refused);
         if refused > 0 {
-            let mut segments = self.items.iter().map(|item| item.segments);
+            let mut segments = self.glances.iter().map(|glance| glance.segments);
             let refused = batch.extract_if(.., |_| segments.next() == Some(0));
             refused.for_each(|packet| context.pool.put(packet));
-            self.items.retain(|item| item.segments > 0);
+            self.glances.retain(|glance| glance.segments > 0);
         }
-    }
-
-    /// Names everybody's flow, and asks for its bucket before anybody needs it.
-    #[inline(never)]
-    fn name(&mut self) {
-        let flows = &self.memory.flows;
-        for item in &mut self.items {
-            item.name = Name::of(&item.parsed, flows);
-            flows.prefetch(item.name.hash);
-        }
+        segments + refused
     }
 
     /// Once the buckets are there, asks for the entries.
@@ -302,7 +282,7 @@ impl Pipeline {
     fn guess(&mut self) {
         let flows = &self.memory.flows;
         let mut new = 0;
-        for Item { name, .. } in &mut self.items {
+        for Glance { name, .. } in &mut self.glances {
             name.guess = flows.guess(name.hash);
             new += usize::from(name.guess == Guess::NONE);
         }
@@ -311,92 +291,114 @@ impl Pipeline {
         }
     }
 
+    /// Decides every packet and does what was decided.
     #[inline(never)]
-    fn decide(&mut self, tables: &Tables, batch: &[Packet], now: u32) {
-        for (item, packet) in self.items.iter_mut().zip(batch) {
-            let Item { parsed, entrance, name, segments, times, .. } = item;
-            let header_len = parsed.header_len as usize;
-            let unit = packet
-                .offload
-                .segmentation
-                .map_or(packet.len(), |it| packet.len().min(header_len + it.size as usize));
-            let subject = Subject {
-                packet,
-                parsed,
-                entrance: *entrance,
-                unit,
-                segments: *segments,
-                times: *times,
-            };
-            item.decision = decide::decide(tables, &mut self.memory, &subject, name, now);
-        }
-    }
-
-    #[inline(never)]
-    fn carry_out(
+    fn forward(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
         arrival: &Arrival<'_>,
     ) {
-        let items = std::mem::take(&mut self.items);
+        let now = arrival.now.as_secs() as u32;
+        let glances = std::mem::take(&mut self.glances);
+        let asks_first = context.tables.host_policy.has_untracked();
+        let mut tally = Tally::default();
         let mut handed_over = 0;
-        for (mut packet, item) in batch.drain(..).zip(&items) {
-            let Item { parsed, segments, decision: Decision { fate, rules }, .. } = item;
-            for slot in [rules.egress, rules.ingress] {
-                if slot != NO_SLOT {
-                    self.counters.rules.add(slot, *segments);
-                }
-            }
-            let (packet, header_len, link) = match *fate {
-                Fate::Forward { link, hop } => {
-                    if hop {
-                        parsed.decrement_ttl(packet.bytes_mut());
-                    }
-                    (packet, parsed.header_len as usize, link)
-                }
-                Fate::Drop(reason) => {
-                    arrival.counters.dropped(reason).add(*segments);
-                    self.report(item, reason, arrival.now);
-                    context.pool.put(packet);
-                    continue;
-                }
-                Fate::Answer { reason, error } => {
-                    arrival.counters.dropped(reason).add(*segments);
-                    let answer = self.answer(context, &packet, item, error, arrival.now);
-                    context.pool.put(packet);
-                    let Some((answer, back)) = answer else { continue };
-                    (answer, 0, back)
-                }
-                Fate::HandOver(to) => {
-                    handed_over += u64::from(hand_over(context, arrival, packet, item, to));
-                    continue;
-                }
+        for (mut packet, glance) in batch.drain(..).zip(&glances) {
+            let known = if asks_first {
+                None
+            } else {
+                decide::known(context.tables, &mut self.memory, glance, now)
             };
-            if let Err(reason) = context.post(packet, header_len, link) {
-                // An answer that cannot be given is nobody's loss.
-                if matches!(fate, Fate::Forward { .. }) {
-                    arrival.counters.dropped(reason).add(*segments);
-                }
+            let Some(passage) = known else {
+                handed_over += u64::from(self.consider(context, packet, glance, arrival));
+                continue;
+            };
+            let segments = glance.segments.into();
+            tally.add(&self.counters.rules, passage.rules, segments);
+            if passage.hop {
+                parse::decrement_ttl(packet.room_mut());
+            }
+            if let Err(reason) = context.post(packet, glance.header_len.into(), passage.link) {
+                arrival.counters.dropped(reason).add(segments);
             }
         }
+        tally.count(&self.counters.rules);
         if handed_over > 0 {
             self.counters.handed_over.add(handed_over);
             context.colleagues.wake();
         }
-        self.items = items;
+        self.glances = glances;
+    }
+
+    /// Decides a packet that is out of the ordinary, and does what was decided. Whether it was handed over.
+    #[inline(never)]
+    fn consider(
+        &mut self,
+        context: &mut Context<'_>,
+        mut packet: Packet,
+        glance: &Glance,
+        arrival: &Arrival<'_>,
+    ) -> bool {
+        let segments = u64::from(glance.segments);
+        let parsed = match parse(packet.bytes()) {
+            Ok(parsed) => parsed,
+            Err(malformed) => {
+                arrival.counters.dropped(malformed.into()).add(segments);
+                context.pool.put(packet);
+                return false;
+            }
+        };
+        let subject = Subject { packet: &packet, parsed: &parsed, glance, times: arrival.times };
+        let now = arrival.now.as_secs() as u32;
+        let Decision { fate, rules } = decide(context.tables, &mut self.memory, &subject, now);
+        self.counters.rules.decided(rules, segments);
+        let (packet, header_len, link) = match fate {
+            Fate::Forward { link, hop } => {
+                if hop {
+                    parse::decrement_ttl(packet.room_mut());
+                }
+                (packet, glance.header_len.into(), link)
+            }
+            Fate::Drop(reason) => {
+                arrival.counters.dropped(reason).add(segments);
+                self.report(&subject, reason, rules, arrival.now);
+                context.pool.put(packet);
+                return false;
+            }
+            Fate::Answer { reason, error } => {
+                arrival.counters.dropped(reason).add(segments);
+                let answer = self.answer(context, &subject, error, arrival.now);
+                context.pool.put(packet);
+                let Some((answer, back)) = answer else { return false };
+                (answer, 0, back)
+            }
+            Fate::HandOver(to) => return hand_over(context, arrival, packet, glance, to),
+        };
+        if let Err(reason) = context.post(packet, header_len, link) {
+            // An answer that cannot be given is nobody's loss.
+            if matches!(fate, Fate::Forward { .. }) {
+                arrival.counters.dropped(reason).add(segments);
+            }
+        }
+        false
     }
 
     /// Tells control of a denied flow, once in a while for the same one.
     #[inline(never)]
-    fn report(&mut self, item: &Item, reason: DropReason, now: Duration) {
-        let Item { parsed, name, decision: Decision { rules, .. }, .. } = item;
+    fn report(
+        &mut self,
+        Subject { parsed, glance, .. }: &Subject<'_>,
+        reason: DropReason,
+        rules: RuleCounters,
+        now: Duration,
+    ) {
         let slot = match reason {
             DropReason::PolicyEgress => rules.egress,
             DropReason::PolicyIngress => rules.ingress,
             _ => return,
         };
-        if !self.recent.is_new(name.hash, now) {
+        if !self.recent.is_new(glance.name.hash, now) {
             return;
         }
         if self.reports.len() >= REPORTS_WAITING {
@@ -418,20 +420,19 @@ impl Pipeline {
 
     /// What tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the rate limit leaves.
     #[inline(never)]
-    fn answer(
+    fn answer<'a>(
         &mut self,
-        context: &mut Context<'_>,
-        packet: &Packet,
-        Item { parsed, entrance, .. }: &Item,
+        context: &mut Context<'a>,
+        Subject { packet, parsed, glance, .. }: &Subject<'_>,
         error: ErrorKind,
         now: Duration,
-    ) -> Option<(Packet, Link)> {
+    ) -> Option<(Packet, &'a Link)> {
         let router = if parsed.is_v4() {
             context.tables.router_v4.map(IpAddr::V4)
         } else {
             context.tables.router_v6.map(IpAddr::V6)
         };
-        let (router, back) = (router?, context.tables.link(entrance.back())?);
+        let (router, back) = (router?, context.tables.link(glance.entrance.back())?);
         if !self.errors.allow(now) {
             return None;
         }
@@ -446,21 +447,19 @@ fn hand_over(
     context: &mut Context<'_>,
     arrival: &Arrival<'_>,
     packet: Packet,
-    item: &Item,
+    glance: &Glance,
     to: WorkerId,
 ) -> bool {
-    let peer = match item.entrance {
-        Entrance::Tunnel(index) => context.tables.tunnel(index),
-        Entrance::Endpoint(_) | Entrance::Host | Entrance::Node | Entrance::Uplink => None,
+    let peer = match glance.entrance.back() {
+        Via::Tunnel(index) => context.tables.tunnel(index),
+        _ => None,
     };
     let handed_over = HandedOver {
         packet,
-        parsed: item.parsed,
-        name: item.name,
-        segments: item.segments,
+        segments: glance.segments,
         port: arrival.port,
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
-        times: item.times.saturating_add(1),
+        times: arrival.times.saturating_add(1),
     };
     // A worker that had handed over all its buffers could neither read nor take anything.
     let refused = if context.pool.is_low() {
@@ -469,9 +468,24 @@ fn hand_over(
         context.colleagues.hand_over(to, handed_over)
     };
     let Some(refused) = refused else { return true };
-    arrival.counters.dropped(DropReason::HandOverFull).add(item.segments);
+    arrival.counters.dropped(DropReason::HandOverFull).add(glance.segments.into());
     context.pool.put(refused);
     false
+}
+
+/// Reads a packet that is not plain, or that nobody could put on a wire as it is.
+#[inline(never)]
+fn look_at_any(
+    packet: &mut Packet,
+    glance: &mut Glance,
+    entrance: Entrance,
+    flows: &FlowTable,
+) -> Result<(), DropReason> {
+    let parsed = parse(packet.bytes())?;
+    admit::take_in(packet, &parsed)?;
+    let on_a_wire = packet.on_a_wire(parsed.header_len.into());
+    *glance = Glance::at(&parsed, on_a_wire, entrance, flows);
+    Ok(())
 }
 
 /// Counts a packet that got no further than here.

@@ -85,10 +85,8 @@ impl Via {
 pub struct Endpoint {
     /// Its attachment's number, never given again: what flows know it by.
     pub attachment: u32,
-    /// Its port.
-    pub port: PortId,
-    /// Largest packet it takes, in bytes.
-    pub mtu: u32,
+    /// The way to it.
+    pub link: Link,
     /// What judges packets to it.
     pub ingress: ChainId,
     /// What judges packets from it.
@@ -104,19 +102,8 @@ pub struct Tunnel {
     pub remote: Ipv4Addr,
     /// The outer header, ready but for what differs between packets.
     pub outer: Outer,
-    /// Where encapsulated packets leave.
-    pub port: PortId,
-    /// Largest inner packet: the underlay's MTU less the outer header.
-    pub mtu: u32,
-}
-
-/// The port behind which the node itself, or everything beyond it, or both lie.
-#[derive(Debug, Clone, Copy)]
-pub struct HostPort {
-    /// The port.
-    pub port: PortId,
-    /// Its MTU in bytes.
-    pub mtu: u32,
+    /// The way into it: where encapsulated packets leave; its MTU is the underlay's less the outer header.
+    pub link: Link,
 }
 
 /// The way to the next hop.
@@ -128,6 +115,13 @@ pub struct Link {
     pub mtu: u32,
     /// The tunnel that they are put into, an index into [`Tables::tunnels`].
     pub tunnel: Option<u32>,
+}
+
+impl Link {
+    /// On which packets travel as they are.
+    pub const fn native(port: PortId, mtu: u32) -> Self {
+        Self { port, mtu, tunnel: None }
+    }
 }
 
 /// What comes in by a port.
@@ -268,10 +262,10 @@ pub struct Tables {
     pub peers: Peers,
     /// The address to which other nodes send tunnel packets.
     pub underlay_address: Option<Ipv4Addr>,
-    /// Where the node is, if it is attached.
-    pub host: Option<HostPort>,
-    /// Where the world is, if Manx owns the uplink. `None`: behind the node.
-    pub uplink: Option<HostPort>,
+    /// The way to the node, if it is attached.
+    pub host: Option<Link>,
+    /// The way to the world, if Manx owns the uplink. `None`: behind the node.
+    pub uplink: Option<Link>,
     /// By port number.
     pub roles: Vec<Role>,
     /// Policy for the node's own interfaces.
@@ -329,15 +323,11 @@ impl Tables {
         }
     }
 
-    /// How often what stands at two addresses of one family may have been changed in these tables: a sum of counts. To be read
-    /// before anything is looked up.
+    /// How often what stands at two IPv4 addresses may have been changed in these tables: a sum of counts. To be read before
+    /// anything is looked up. What stands at IPv6 addresses never changes in place.
     #[inline]
-    pub fn changes(&self, [one, other]: [Address; 2]) -> u32 {
-        // Those of IPv6 never change in place.
-        let Some(one) = one.to_v4() else { return 0 };
-        let changes = self.image.changes_v4(one.to_bits());
-        let of = |other: Ipv4Addr| self.image.changes_v4(other.to_bits());
-        changes.wrapping_add(other.to_v4().map_or(0, of))
+    pub fn changes(&self, [one, other]: [u32; 2]) -> u32 {
+        self.image.changes_v4(one).wrapping_add(self.image.changes_v4(other))
     }
 
     /// An endpoint that is there.
@@ -354,14 +344,13 @@ impl Tables {
 
     /// The link by which `via` is reached.
     #[inline]
-    pub fn link(&self, via: Via) -> Option<Link> {
-        let link = |port, mtu, tunnel| Link { port, mtu, tunnel };
+    pub fn link(&self, via: Via) -> Option<&Link> {
         match via {
             Via::NoRoute | Via::Unreachable => None,
-            Via::Node => self.host.map(|host| link(host.port, host.mtu, None)),
-            Via::Host => self.uplink.or(self.host).map(|world| link(world.port, world.mtu, None)),
-            Via::Endpoint(index) => self.endpoint(index).map(|it| link(it.port, it.mtu, None)),
-            Via::Tunnel(index) => self.tunnel(index).map(|it| link(it.port, it.mtu, Some(index))),
+            Via::Node => self.host.as_ref(),
+            Via::Host => self.uplink.as_ref().or(self.host.as_ref()),
+            Via::Endpoint(index) => Some(&self.endpoint(index)?.link),
+            Via::Tunnel(index) => Some(&self.tunnel(index)?.link),
         }
     }
 }

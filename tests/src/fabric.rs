@@ -23,7 +23,7 @@ use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
+use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::wire::protocol;
 use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
 use manx_policy_compiler::model::{ObjectName, Reason};
@@ -378,7 +378,7 @@ impl Fabric {
             next_hops: BTreeMap::new(),
             vxlan: Some(RAW),
         };
-        let host = HostPort { port: HOST, mtu: MTU };
+        let host = Link::native(HOST, MTU);
         let Node { calculation, locals, .. } = &mut self.nodes[node];
         calculation.tables(&Inputs {
             cluster: &self.cluster,
@@ -386,7 +386,7 @@ impl Fabric {
             locals,
             underlay: &underlay,
             host,
-            uplink: self.owned.then_some(HostPort { port: UPLINK, mtu: MTU }),
+            uplink: self.owned.then_some(Link::native(UPLINK, MTU)),
             connections: self.connections,
             interfaces: Interfaces {
                 node: NODES[node],

@@ -19,7 +19,7 @@ use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{Connections, HostPort, PortId, Tables};
+use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
 use manx_policy_compiler::model::{Endpoint, ObjectName};
 
@@ -208,8 +208,8 @@ impl Node {
             topology: &topology,
             locals: &self.locals,
             underlay: &underlay,
-            host: HostPort { port: HOST, mtu: MTU },
-            uplink: self.owned.then_some(HostPort { port: UPLINK, mtu: MTU }),
+            host: Link::native(HOST, MTU),
+            uplink: self.owned.then_some(Link::native(UPLINK, MTU)),
             connections: Connections::default(),
             interfaces: Interfaces {
                 node: NAME,

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use manx_dataplane::counters::PortCounters;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{Connections, HostPort, PortId, Tables, Via};
+use manx_dataplane::tables::{Connections, Link, PortId, Tables, Via};
 use manx_dataplane::worker::Workers;
 use manx_policy_compiler::model::ObjectName;
 
@@ -79,7 +79,7 @@ pub(super) struct Agent {
     pod_device: Device,
     addresses: ipam::store::Store,
     underlay: Underlay,
-    host: HostPort,
+    host: Link,
     connections: Connections,
     port_ids: PortIds,
     /// The last number of an attachment.
@@ -144,7 +144,7 @@ impl Agent {
                 next_hops: NextHops::new(),
                 vxlan: None,
             },
-            host: HostPort { port: PortId(0), mtu: parts.host_mtu },
+            host: Link::native(PortId(0), parts.host_mtu),
             connections: parts.connections,
             port_ids: PortIds::default(),
             attachments: 0,

@@ -106,7 +106,7 @@ fn routes(agent: &Agent) -> Vec<RouteStatus> {
     let tunnel = |index: u32| {
         let tunnel = agent.tables.tunnel(index);
         let Some(tunnel) = tunnel else { return "no tunnel".to_owned() };
-        let by = agent.ports.get(&tunnel.port).map_or("", |port| port.name.as_str());
+        let by = agent.ports.get(&tunnel.link.port).map_or("", |port| port.name.as_str());
         let kind = match tunnel.outer.encapsulation() {
             Encapsulation::Ipip => "IPIP",
             Encapsulation::Vxlan { .. } => "VXLAN",

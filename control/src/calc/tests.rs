@@ -57,7 +57,7 @@ fn tables(
             packet_socket: None,
             next_hops: BTreeMap::new(),
         },
-        host: HostPort { port: PortId(0), mtu: 1500 },
+        host: Link::native(PortId(0), 1500),
         uplink: None,
         connections: Connections::default(),
         interfaces: Interfaces { node: "node-1", uplink: None, addresses: &[] },

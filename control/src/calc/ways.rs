@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_dataplane::encapsulation::{LinkAddresses, Outer};
-use manx_dataplane::tables::{Peers, PortId, TUNNELS_OF_A_NODE, Tunnel, Via};
+use manx_dataplane::tables::{Link, Peers, PortId, TUNNELS_OF_A_NODE, Tunnel, Via};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
 use super::{Inputs, Underlay, VNI, encapsulation};
@@ -97,7 +97,8 @@ impl Ways {
             let headers = encapsulation(peer.overlay).header_len() as u32;
             let mtu = underlay.mtu.saturating_sub(headers);
             if let (Some((outer, port)), Some(index)) = (made, self.tunnel_index(peer)) {
-                tunnels[index as usize] = Some(Tunnel { remote: peer.address, outer, port, mtu });
+                let link = Link { port, mtu, tunnel: Some(index) };
+                tunnels[index as usize] = Some(Tunnel { remote: peer.address, outer, link });
             }
         }
         tunnels

@@ -1,13 +1,14 @@
 //! Known flows and new ones: what is remembered, what is judged again, and the ICMP errors that belong to them.
 
 use super::key::{key, query, transport};
-use super::{Memory, Name, Settled, Subject, Way, connects, ends, settled};
+use super::{Glance, Memory, Settled, Subject, Way, connects, ends, settled};
 use crate::fate::DropReason;
-use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowTable, Guess, Verdict};
+use crate::flow::{
+    Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowKey, FlowTable, Verdict,
+};
 use crate::icmp;
 use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT, Untracked};
 use crate::tables::{Established, Tables, Via};
-use crate::wire::address::Address;
 use crate::wire::protocol;
 
 #[inline]
@@ -15,17 +16,17 @@ pub(super) fn flow(
     tables: &Tables,
     memory: &mut Memory,
     subject: &Subject<'_>,
-    name: &Name,
     now: u32,
 ) -> Settled {
-    let Some(entry) = memory.flows.lookup(name.hash, &name.key, name.guess, now) else {
+    let name = &subject.glance.name;
+    let Some(entry) = memory.flows.lookup(name.hash, &name.key, now) else {
         return match memory.flows.elsewhere(name.hash) {
-            None => open(tables, memory, subject, name, true, now),
+            None => open(tables, memory, subject, true, now),
             Some(owner) => Settled::handed_over(owner),
         };
     };
     let direction = entry.direction(name.orientation);
-    let keep = match entry.admission(subject.flags(), direction) {
+    let keep = match entry.admission(subject.glance.tcp_flags, direction) {
         Admission::Cached => return follow(tables, entry, subject, direction, now),
         // Were it denied, it would end what is to be kept.
         Admission::Judge if is_kept(tables, entry) => false,
@@ -33,7 +34,7 @@ pub(super) fn flow(
         Admission::JudgeAlone => false,
         Admission::Recycle => true,
     };
-    open(tables, memory, subject, name, keep, now)
+    open(tables, memory, subject, keep, now)
 }
 
 /// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
@@ -42,20 +43,20 @@ fn open(
     tables: &Tables,
     memory: &mut Memory,
     subject: &Subject<'_>,
-    name: &Name,
     keep: bool,
     now: u32,
 ) -> Settled {
     if !subject.parsed.is_forwardable() {
         return Settled::refused(DropReason::NotForwardable);
     }
+    let name = &subject.glance.name;
     let (source, destination) = (subject.parsed.source, subject.parsed.destination);
-    let as_of = as_of(tables, source, destination);
+    let as_of = as_of(tables, &name.key);
     let ends = ends(tables, source, destination);
-    if !subject.entrance.admits(ends.from.encode()) {
-        return Settled::refused(subject.entrance.refusal());
+    if !subject.glance.entrance.admits(ends.from.encode()) {
+        return Settled::refused(subject.glance.entrance.refusal());
     }
-    let opens = subject.parsed.protocol != protocol::TCP || subject.flags().opens();
+    let opens = subject.parsed.protocol != protocol::TCP || subject.glance.tcp_flags.opens();
     if !opens && tables.connections.tcp_strict {
         return Settled::refused(DropReason::TcpWithoutFlow);
     }
@@ -69,16 +70,10 @@ fn open(
         if let Some(owner) = memory.flows.claim(name.hash) {
             return Settled::handed_over(owner);
         }
-        let mut entry = FlowEntry::open(name.key, name.orientation, subject.flags(), now);
+        let mut entry = FlowEntry::open(name.key, name.orientation, subject.glance.tcp_flags, now);
         stamp(&mut entry, tables, &ends, grounds, &judgement);
         entry.as_of = as_of;
-        entry.pass(
-            FlowDirection::Original,
-            subject.flags(),
-            subject.segments,
-            subject.parsed.total_len as u64,
-            now,
-        );
+        pass(&mut entry, subject.glance, FlowDirection::Original, now);
         match memory.flows.insert(name.hash, entry, now) {
             Some(Evicted::Unestablished | Evicted::Established) => memory.evictions += 1,
             Some(Evicted::Expired) | None => {}
@@ -96,16 +91,15 @@ fn follow(
     direction: FlowDirection,
     now: u32,
 ) -> Settled {
-    let parsed = subject.parsed;
-    let stands = entry.as_of == as_of(tables, parsed.source, parsed.destination);
+    let stands = entry.as_of == as_of(tables, entry.key());
     if !stands || entry.verdict != Verdict::Allow {
         return again(tables, entry, subject, direction, false, now);
     }
     let [from, to] = entry.hops(direction);
-    if !subject.entrance.admits(from) {
-        return Settled::refused(subject.entrance.refusal());
+    if !subject.glance.entrance.admits(from) {
+        return Settled::refused(subject.glance.entrance.refusal());
     }
-    entry.pass(direction, subject.flags(), subject.segments, parsed.total_len as u64, now);
+    pass(entry, subject.glance, direction, now);
     Settled { verdict: Ok(Way { from, to }), rules: entry.counters }
 }
 
@@ -122,30 +116,31 @@ fn again(
 ) -> Settled {
     let (ends, judgement) = current(tables, entry, judge);
     let [from, to] = entry.hops(direction);
-    if !subject.entrance.admits(from) {
-        return Settled::refused(subject.entrance.refusal());
+    if !subject.glance.entrance.admits(from) {
+        return Settled::refused(subject.glance.entrance.refusal());
     }
     let mut settled = settled(&ends, &judgement);
     if settled.verdict.is_ok() {
         settled.verdict = Ok(Way { from, to });
-        entry.pass(
-            direction,
-            subject.flags(),
-            subject.segments,
-            subject.parsed.total_len as u64,
-            now,
-        );
+        pass(entry, subject.glance, direction, now);
     } else {
         entry.refuse(now);
     }
     settled
 }
 
-/// The state of the world for a flow between these addresses. It is to be taken before anything is looked up, so that what
+/// Counts a packet that its flow admits.
+#[inline]
+pub(super) fn pass(entry: &mut FlowEntry, glance: &Glance, direction: FlowDirection, now: u32) {
+    let Glance { tcp_flags, segments, total_len, .. } = *glance;
+    entry.pass(direction, tcp_flags, segments.into(), total_len.into(), now);
+}
+
+/// The state of the world for a flow of this key. It is to be taken before anything is looked up, so that what
 /// changes meanwhile is looked at again.
 #[inline]
-fn as_of(tables: &Tables, source: Address, destination: Address) -> AsOf {
-    AsOf { version: tables.version as u32, changes: tables.changes([source, destination]) }
+pub(super) fn as_of(tables: &Tables, key: &FlowKey) -> AsOf {
+    AsOf { version: tables.version as u32, changes: tables.changes(key.v4_addresses()) }
 }
 
 /// Brings a flow up to date with the tables and tells where it goes and what is thought of it.
@@ -153,13 +148,9 @@ fn as_of(tables: &Tables, source: Address, destination: Address) -> AsOf {
 fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgement) {
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
-    let as_of = as_of(tables, source, destination);
-    let ends = Ends {
-        source,
-        destination,
-        from: Via::decode(entry.next_hop_reply),
-        to: Via::decode(entry.next_hop_original),
-    };
+    let as_of = as_of(tables, entry.key());
+    let [from, to] = entry.hops(FlowDirection::Original);
+    let ends = Ends { source, destination, from: Via::decode(from), to: Via::decode(to) };
     if as_of == entry.as_of
         && !judge
         && let Some(judgement) = remembered(entry)
@@ -228,7 +219,7 @@ fn is_kept(tables: &Tables, entry: &FlowEntry) -> bool {
 
 /// Whether a flow's ends are where they were: not, when another pod has an end's address.
 fn leads_as_before(tables: &Tables, entry: &FlowEntry, ends: &Ends) -> bool {
-    let hops = [entry.next_hop_reply, entry.next_hop_original];
+    let hops = entry.hops(FlowDirection::Original);
     hops == [ends.from, ends.to].map(Via::encode) && entry.attachments == attachments(tables, ends)
 }
 
@@ -255,8 +246,7 @@ fn stamp(
         Some(_) => (Verdict::DenyEgress, Judgement::without_rules(None).rules),
     };
     entry.rests_on = grounds;
-    entry.next_hop_original = ends.to.encode();
-    entry.next_hop_reply = ends.from.encode();
+    entry.next_hops = [ends.to, ends.from].map(Via::encode);
     entry.attachments = attachments(tables, ends);
 }
 
@@ -269,8 +259,8 @@ pub(super) fn related(
     now: u32,
 ) -> Settled {
     let unmatched = Settled::refused(DropReason::IcmpErrorUnmatched);
-    if !subject.entrance.admits(tables.route(subject.parsed.source).encode()) {
-        return Settled::refused(subject.entrance.refusal());
+    if !subject.glance.entrance.admits(tables.route(subject.parsed.source).encode()) {
+        return Settled::refused(subject.glance.entrance.refusal());
     }
     let Some(quoted) = icmp::quoted(subject.packet.bytes(), subject.parsed) else {
         return unmatched;
@@ -287,13 +277,13 @@ pub(super) fn related(
     let (key, orientation) =
         key(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
     let hash = flows.hash(&key);
-    let Some(entry) = flows.lookup(hash, &key, Guess::NONE, now) else {
+    let Some(entry) = flows.lookup(hash, &key, now) else {
         return flows.elsewhere(hash).map_or(unmatched, Settled::handed_over);
     };
     let direction = entry.direction(orientation);
     let (ends, judgement) = current(tables, entry, false);
     let [back, forth] = entry.hops(direction);
-    if !subject.entrance.admits(forth) {
+    if !subject.glance.entrance.admits(forth) {
         return unmatched;
     }
     let mut settled = settled(&ends, &judgement);

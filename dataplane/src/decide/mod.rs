@@ -3,12 +3,14 @@
 //! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`].
 
 mod flow;
+mod glance;
 mod key;
+mod known;
 
 use manx_policy_compiler::model::{Shown, Transport};
 
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowKey, FlowTable, Guess, Orientation, RuleCounters, TcpFlags, WorkerId};
+use crate::flow::{FlowTable, RuleCounters, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
 use crate::judge::{self, Ends, Judgement, NO_SLOT};
@@ -18,54 +20,57 @@ use crate::tables::{Hop, TUNNELS_OF_A_NODE, Tables, Via};
 use crate::wire::address::Address;
 use crate::wire::{protocol, vxlan};
 
+pub use glance::{Glance, Name};
 pub use key::flow_key;
+pub use known::{Passage, known};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entrance {
-    /// An endpoint's port.
-    Endpoint(u32),
-    /// The host port: the node and the world.
-    Host,
-    /// The host port where the world is behind the uplink: the node.
-    Node,
-    /// The uplink: the world.
-    Uplink,
-    /// A known peer's tunnel.
-    Tunnel(u32),
+pub struct Entrance {
+    /// The way back to those who entered here.
+    back: Hop,
+    /// The bits in which the hop of who may enter here is equal to that.
+    equal: u32,
 }
 
 impl Entrance {
+    /// The host port: the node and the world.
+    pub const HOST: Self = Self { back: Via::Host.encode(), equal: !Hop::NODE_OR_HOST };
+    /// The host port where the world is behind the uplink: the node.
+    pub const NODE: Self = Self { back: Via::Node.encode(), equal: u32::MAX };
+    /// The uplink: the world.
+    pub const UPLINK: Self = Self { back: Via::Host.encode(), equal: u32::MAX };
+
+    /// An endpoint's port.
+    #[inline]
+    pub const fn endpoint(index: u32) -> Self {
+        Self { back: Via::Endpoint(index).encode(), equal: u32::MAX }
+    }
+
+    /// A known peer's tunnel. The pool of a packet's destination chose the encapsulation, that of its source chooses the one
+    /// back.
+    #[inline]
+    pub const fn tunnel(index: u32) -> Self {
+        Self { back: Via::Tunnel(index).encode(), equal: !(TUNNELS_OF_A_NODE - 1) }
+    }
+
     /// Whether packets from an address that is reached by `hop` may enter here: the strict reverse path (RFC 3704, 2.2).
     #[inline]
     fn admits(self, hop: Hop) -> bool {
-        // Of the two hops' bits those that must be equal.
-        let (own, equal) = match self {
-            Self::Endpoint(index) => (Via::Endpoint(index), u32::MAX),
-            Self::Host => (Via::Host, !Hop::NODE_OR_HOST),
-            Self::Node => (Via::Node, u32::MAX),
-            Self::Uplink => (Via::Host, u32::MAX),
-            // The pool of a packet's destination chose the encapsulation, that of its source chooses the one back.
-            Self::Tunnel(index) => (Via::Tunnel(index), !(TUNNELS_OF_A_NODE - 1)),
-        };
-        (own.encode().0 ^ hop.0) & equal == 0
+        (self.back.0 ^ hop.0) & self.equal == 0
     }
 
     /// The way back to those who entered here.
-    pub fn back(self) -> Via {
-        match self {
-            Self::Endpoint(index) => Via::Endpoint(index),
-            Self::Host | Self::Uplink => Via::Host,
-            Self::Node => Via::Node,
-            Self::Tunnel(index) => Via::Tunnel(index),
-        }
+    #[inline]
+    pub const fn back(self) -> Via {
+        Via::decode(self.back)
     }
 
     /// What a source is refused with that may not enter here.
     fn refusal(self) -> DropReason {
-        match self {
-            Self::Endpoint(_) | Self::Host | Self::Node | Self::Uplink => DropReason::SourceSpoofed,
-            Self::Tunnel(_) => DropReason::TunnelSourceMismatch,
+        match self.back() {
+            Via::Tunnel(_) => DropReason::TunnelSourceMismatch,
+            _ => DropReason::SourceSpoofed,
         }
     }
 }
@@ -77,21 +82,13 @@ pub struct Subject<'a> {
     pub packet: &'a Packet,
     /// Its headers.
     pub parsed: &'a Parsed,
-    /// Where it entered.
-    pub entrance: Entrance,
-    /// Length on a wire: of the packet, or of a super-packet's largest segment.
-    pub unit: usize,
-    /// How many packets it stands for.
-    pub segments: u64,
+    /// What was seen of it at first.
+    pub glance: &'a Glance,
     /// How many workers have had it before.
     pub times: u8,
 }
 
 impl Subject<'_> {
-    fn flags(&self) -> TcpFlags {
-        TcpFlags(self.parsed.tcp_flags)
-    }
-
     fn transport(&self) -> Transport {
         let Parsed { protocol, source_port: source, destination_port: destination, .. } =
             *self.parsed;
@@ -107,19 +104,11 @@ impl Subject<'_> {
 /// A decision: the fate, and the counter slots of what gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub struct Decision {
+pub struct Decision<'a> {
     /// What becomes of the packet.
-    pub fate: Fate,
+    pub fate: Fate<'a>,
     /// What decided at the source's egress and at the destination's ingress ([`NO_SLOT`]: nothing was asked).
     pub rules: RuleCounters,
-}
-
-impl Decision {
-    /// Nothing was decided, and so it is to be dropped.
-    pub const NOTHING: Self = Self {
-        fate: Fate::Drop(DropReason::NoTables),
-        rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT },
-    };
 }
 
 /// Whom a packet's flow goes to, or why not; a packet's later fragments follow its first.
@@ -170,48 +159,17 @@ pub struct Memory {
     pub next: (WorkerId, u8),
 }
 
-/// The name of a packet's flow, found once for all who ask.
-#[derive(Debug, Clone, Copy)]
-pub struct Name {
-    /// The [`flow_key`].
-    pub key: FlowKey,
-    /// Which way the packet goes in it.
-    pub orientation: Orientation,
-    /// Where the flow probably is.
-    pub guess: Guess,
-    /// The key's hash in the worker's flow table.
-    pub hash: u64,
-}
-
-impl Name {
-    /// No flow's.
-    pub const NOTHING: Self = Self {
-        key: FlowKey::NOTHING,
-        orientation: Orientation::LowToHigh,
-        guess: Guess::NONE,
-        hash: 0,
-    };
-
-    /// Of a packet; `flows` is the table that it will be looked up in.
-    #[inline]
-    pub fn of(parsed: &Parsed, flows: &FlowTable) -> Self {
-        let (key, orientation) = flow_key(parsed);
-        Self { key, orientation, guess: Guess::NONE, hash: flows.hash(&key) }
-    }
-}
-
-/// Decides one packet. `name` is its flow's; `now` is in seconds.
+/// Decides one packet. `now` is in seconds.
 #[inline]
-pub fn decide(
-    tables: &Tables,
+pub fn decide<'a>(
+    tables: &'a Tables,
     memory: &mut Memory,
     subject: &Subject<'_>,
-    name: &Name,
     now: u32,
-) -> Decision {
-    let settled = settle(tables, memory, subject, name, now);
+) -> Decision<'a> {
+    let settled = settle(tables, memory, subject, now);
     let fate = match settled.verdict {
-        Ok(way) => depart(tables, subject, way),
+        Ok(way) => depart(tables, subject.glance, way),
         Err(Stop::Drop(reason)) => Fate::Drop(reason),
         Err(Stop::HandOver(to)) => Fate::HandOver(to),
     };
@@ -219,35 +177,23 @@ pub fn decide(
 }
 
 #[inline]
-fn settle(
-    tables: &Tables,
-    memory: &mut Memory,
-    subject: &Subject<'_>,
-    name: &Name,
-    now: u32,
-) -> Settled {
+fn settle(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, now: u32) -> Settled {
     let parsed = subject.parsed;
     let tunnel = parsed.protocol == protocol::IPIP
         || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
-    if tunnel && matches!(subject.entrance, Entrance::Endpoint(_)) {
+    if tunnel && matches!(subject.glance.entrance.back(), Via::Endpoint(_)) {
         return Settled::refused(DropReason::TunnelFromPod);
     }
     let plain = parsed.fragment == Fragment::Whole && !parsed.is_icmp_error();
     if plain && !tables.host_policy.has_untracked() {
-        return flow::flow(tables, memory, subject, name, now);
+        return flow::flow(tables, memory, subject, now);
     }
-    settle_others(tables, memory, subject, name, now)
+    settle_others(tables, memory, subject, now)
 }
 
 /// As [`settle`], of fragments, ICMP errors, and where some packets are asked about before connection tracking.
 #[inline(never)]
-fn settle_others(
-    tables: &Tables,
-    memory: &mut Memory,
-    subject: &Subject<'_>,
-    name: &Name,
-    now: u32,
-) -> Settled {
+fn settle_others(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, now: u32) -> Settled {
     if !subject.parsed.is_forwardable() {
         return Settled::refused(DropReason::NotForwardable);
     }
@@ -259,10 +205,10 @@ fn settle_others(
         } else if subject.parsed.is_icmp_error() {
             flow::related(tables, &mut memory.flows, subject, now)
         } else {
-            flow::flow(tables, memory, subject, name, now)
+            flow::flow(tables, memory, subject, now)
         }
     };
-    let entrance = subject.entrance.back().encode().0;
+    let entrance = subject.glance.entrance.back.0;
     match subject.parsed.fragment {
         Fragment::Whole => first(memory),
         Fragment::First { .. } => {
@@ -292,8 +238,8 @@ fn settle_others(
 /// asked about for itself. `None`: it decides nothing.
 fn untracked(tables: &Tables, subject: &Subject<'_>) -> Option<Settled> {
     let ends = ends(tables, subject.parsed.source, subject.parsed.destination);
-    if !subject.entrance.admits(ends.from.encode()) {
-        return Some(Settled::refused(subject.entrance.refusal()));
+    if !subject.glance.entrance.admits(ends.from.encode()) {
+        return Some(Settled::refused(subject.glance.entrance.refusal()));
     }
     let grounds = judge::grounds(tables, &ends);
     let transport = subject.transport();
@@ -336,8 +282,7 @@ fn connects(tables: &Tables, ends: &Ends) -> bool {
 
 /// What is left of routing when the packet may go: its hop limit and its size.
 #[inline]
-fn depart(tables: &Tables, subject: &Subject<'_>, way: Way) -> Fate {
-    let parsed = subject.parsed;
+fn depart<'a>(tables: &'a Tables, glance: &Glance, way: Way) -> Fate<'a> {
     let answer = |reason, error| Fate::Answer { reason, error };
     let Some(link) = tables.link(Via::decode(way.to)) else {
         return match Via::decode(way.to) {
@@ -347,10 +292,10 @@ fn depart(tables: &Tables, subject: &Subject<'_>, way: Way) -> Fate {
     };
     // The node and Manx are one router: between them is no hop.
     let hop = way.to != Hop::NODE && way.from != Hop::NODE;
-    if hop && parsed.ttl <= 1 {
+    if hop && glance.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }
-    if subject.unit > link.mtu as usize && !parsed.may_fragment() {
+    if glance.unit > link.mtu && glance.dont_fragment {
         return answer(DropReason::TooBig, ErrorKind::TooBig { mtu: link.mtu });
     }
     Fate::Forward { link, hop }

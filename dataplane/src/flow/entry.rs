@@ -1,5 +1,6 @@
 //! A flow: the cached decision, and what it rests on.
 
+use super::state::LEAST_TIMEOUT;
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
 use crate::sys::memory::prefetch;
 use crate::tables::Hop;
@@ -98,10 +99,8 @@ pub struct FlowEntry {
     last_seen: u32,
     /// When all that the verdict and the next hops rest on was last looked at.
     pub as_of: AsOf,
-    /// Next hop of packets in the original direction.
-    pub next_hop_original: Hop,
-    /// Next hop of replies: where the first packet came from.
-    pub next_hop_reply: Hop,
+    /// By direction, the next hop of its packets: that of replies is where the first packet came from.
+    pub next_hops: [Hop; 2],
     /// What the verdict rests on.
     pub rests_on: RestsOn,
     /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
@@ -127,8 +126,7 @@ impl FlowEntry {
             standing: Standing::Free,
             last_seen: now,
             as_of: AsOf::default(),
-            next_hop_original: Hop::default(),
-            next_hop_reply: Hop::default(),
+            next_hops: [Hop::default(); 2],
             rests_on: RestsOn::default(),
             attachments: [0; 2],
             counters: RuleCounters::default(),
@@ -181,16 +179,19 @@ impl FlowEntry {
     /// Where packets of a direction come from and go to.
     #[inline]
     pub fn hops(&self, direction: FlowDirection) -> [Hop; 2] {
-        match direction {
-            FlowDirection::Original => [self.next_hop_reply, self.next_hop_original],
-            FlowDirection::Reply => [self.next_hop_original, self.next_hop_reply],
-        }
+        [self.next_hops[direction as usize ^ 1], self.next_hops[direction as usize]]
     }
 
     /// What the flow's state says of a packet.
     #[inline]
     pub fn admission(&self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         self.state.admission(flags, direction)
+    }
+
+    /// Whether a packet of this direction leaves the flow's state as it is ([`FlowState::stays`]).
+    #[inline]
+    pub fn stays(&self, flags: TcpFlags, direction: FlowDirection) -> bool {
+        self.state.stays(flags, direction)
     }
 
     /// Counts an admitted packet (a super-packet: its segments) and follows the connection's state.
@@ -204,6 +205,12 @@ impl FlowEntry {
         now: u32,
     ) {
         self.state = self.state.next(flags, direction);
+        self.count(direction, packets, bytes, now);
+    }
+
+    /// As [`FlowEntry::pass`], of a packet that leaves the state as it is.
+    #[inline]
+    pub fn count(&mut self, direction: FlowDirection, packets: u64, bytes: u64, now: u32) {
         self.last_seen = now;
         let traffic = &mut self.traffic[direction as usize];
         traffic.packets += packets;
@@ -232,6 +239,7 @@ impl FlowEntry {
     /// clock's coarseness.
     #[inline]
     pub fn is_expired(&self, now: u32) -> bool {
-        now.saturating_sub(self.last_seen) > self.state.timeout()
+        let silent = now.saturating_sub(self.last_seen);
+        silent > LEAST_TIMEOUT && silent > self.state.timeout()
     }
 }

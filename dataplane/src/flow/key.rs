@@ -1,6 +1,7 @@
 //! A connection's name: one for both directions.
 
 use std::hash::{Hash, Hasher};
+use std::net::Ipv4Addr;
 
 use crate::wire::address::Address;
 
@@ -17,24 +18,31 @@ pub enum Orientation {
 /// The canonical 5-tuple: `(low, low_port) <= (high, high_port)`, so that both directions of a connection give one key.
 ///
 /// Protocols without ports carry 0; for ICMP see [`FlowKey::query`] and [`FlowKey::message`].
+///
+/// It is made, compared and hashed with every packet, so that of IPv4 two words tell everything.
 #[derive(Debug, Clone, Copy, Eq)]
 #[repr(C)]
 pub struct FlowKey {
-    low: Address,
-    high: Address,
-    /// From the lowest bits up: the low end's port, the high end's, the protocol, and ICMP's type, of a query or its reply the
-    /// one that comes from the low end. In one number, because it is compared and hashed with every packet.
-    rest: u64,
+    /// From the lowest bits up: the low end's port and IPv4 address, the protocol, and ICMP's type, of a query or its reply the
+    /// one that comes from the low end. IPv6: the last half of the low end's address.
+    first: u64,
+    /// The high end's port and IPv4 address. IPv6: both ports, protocol, type and [`IS_V6`].
+    second: u64,
+    /// IPv6: what is left of the two addresses.
+    v6: [u64; 3],
 }
 
-const HIGH_PORT: u32 = 16;
-const PROTOCOL: u32 = 32;
-const ICMP_TYPE: u32 = 40;
+const ADDRESS: u32 = u16::BITS;
+const PROTOCOL: u32 = ADDRESS + u32::BITS;
+const ICMP_TYPE: u32 = PROTOCOL + u8::BITS;
+const HIGH_PORT: u32 = u16::BITS;
+/// These two lie lower in a second word, and there is room for the bit that says so.
+const SECOND: u32 = u16::BITS;
+const IS_V6: u64 = 1 << 63;
 
 impl FlowKey {
     /// No connection's: what stands where a key is to be.
-    pub const NOTHING: Self =
-        Self { low: Address::UNSPECIFIED, high: Address::UNSPECIFIED, rest: 0 };
+    pub const NOTHING: Self = Self { first: 0, second: 0, v6: [0; 3] };
 
     /// The key of a packet, and which way the packet goes.
     #[inline]
@@ -45,29 +53,69 @@ impl FlowKey {
         destination_port: u16,
         protocol: u8,
     ) -> (Self, Orientation) {
-        let ends = [(source, source_port), (destination, destination_port)];
+        let (Some(from), Some(to)) = (source.to_v4(), destination.to_v4()) else {
+            let ends = [(source, source_port), (destination, destination_port)];
+            return Self::new_v6(ends, protocol);
+        };
+        let end =
+            |address: Ipv4Addr, port| u64::from(address.to_bits()) << ADDRESS | u64::from(port);
+        let (from, to) = (end(from, source_port), end(to, destination_port));
+        let orientation = if from <= to { Orientation::LowToHigh } else { Orientation::HighToLow };
+        let first = from.min(to) | u64::from(protocol) << PROTOCOL;
+        (Self { first, second: from.max(to), v6: [0; 3] }, orientation)
+    }
+
+    #[inline(never)]
+    fn new_v6(ends: [(Address, u16); 2], protocol: u8) -> (Self, Orientation) {
         let (orientation, [low, high]) = if ends[0] <= ends[1] {
             (Orientation::LowToHigh, ends)
         } else {
             (Orientation::HighToLow, [ends[1], ends[0]])
         };
-        let rest =
-            u64::from(low.1) | u64::from(high.1) << HIGH_PORT | u64::from(protocol) << PROTOCOL;
-        (Self { low: low.0, high: high.0, rest }, orientation)
-    }
-
-    fn with_icmp_type(self, icmp_type: u8) -> Self {
-        Self { rest: self.rest | u64::from(icmp_type) << ICMP_TYPE, ..self }
-    }
-
-    #[inline]
-    fn low_port(&self) -> u16 {
-        self.rest as u16
+        let half = |bits: u128| [(bits >> 64) as u64, bits as u64];
+        let ([low_high, first], [high_high, high_low]) =
+            (half(low.0.to_bits()), half(high.0.to_bits()));
+        let second = u64::from(low.1)
+            | u64::from(high.1) << HIGH_PORT
+            | u64::from(protocol) << (PROTOCOL - SECOND)
+            | IS_V6;
+        (Self { first, second, v6: [low_high, high_high, high_low] }, orientation)
     }
 
     #[inline]
-    fn high_port(&self) -> u16 {
-        (self.rest >> HIGH_PORT) as u16
+    fn is_v6(&self) -> bool {
+        self.second & IS_V6 != 0
+    }
+
+    /// The word with the protocol and ICMP's type, where they are in the first one of IPv4.
+    #[inline]
+    fn upper(&self) -> u64 {
+        if self.is_v6() { self.second << SECOND } else { self.first }
+    }
+
+    fn with_icmp_type(mut self, icmp_type: u8) -> Self {
+        if self.is_v6() {
+            self.second |= u64::from(icmp_type) << (ICMP_TYPE - SECOND);
+        } else {
+            self.first |= u64::from(icmp_type) << ICMP_TYPE;
+        }
+        self
+    }
+
+    fn low(&self) -> (Address, u16) {
+        if self.is_v6() {
+            (address(self.v6[0], self.first), self.second as u16)
+        } else {
+            v4(self.first)
+        }
+    }
+
+    fn high(&self) -> (Address, u16) {
+        if self.is_v6() {
+            (address(self.v6[1], self.v6[2]), (self.second >> HIGH_PORT) as u16)
+        } else {
+            v4(self.second)
+        }
     }
 
     /// The key of an ICMP query, such as an echo request, or of its reply (RFC 792; RFC 4443, section 4). `types` are the
@@ -109,57 +157,101 @@ impl FlowKey {
     /// ICMP's type as the low end's packets show it.
     #[inline]
     pub fn icmp_type(&self) -> u8 {
-        (self.rest >> ICMP_TYPE) as u8
+        (self.upper() >> ICMP_TYPE) as u8
     }
 
     /// The code of an ICMP [`message`](Self::message); `None`: it is a [`query`](Self::query) or its reply, which have 0.
     #[inline]
     pub fn icmp_code(&self) -> Option<u8> {
         // A query's ports are complements of each other, a message's are its code.
-        (self.low_port() == self.high_port()).then(|| self.low_port() as u8)
+        let (low, high) = (self.low().1, self.high().1);
+        (low == high).then_some(low as u8)
     }
 
     /// The IP protocol number.
     #[inline]
     pub fn protocol(&self) -> u8 {
-        (self.rest >> PROTOCOL) as u8
+        (self.upper() >> PROTOCOL) as u8
+    }
+
+    /// The two ends' IPv4 addresses as numbers; of IPv6 addresses some bits.
+    #[inline]
+    pub fn v4_addresses(&self) -> [u32; 2] {
+        [self.first, self.second].map(|word| (word >> ADDRESS) as u32)
     }
 
     /// Address and port that a packet of this orientation comes from.
-    #[inline]
     pub fn source(&self, orientation: Orientation) -> (Address, u16) {
         match orientation {
-            Orientation::LowToHigh => (self.low, self.low_port()),
-            Orientation::HighToLow => (self.high, self.high_port()),
+            Orientation::LowToHigh => self.low(),
+            Orientation::HighToLow => self.high(),
         }
     }
 
     /// Address and port that a packet of this orientation goes to.
-    #[inline]
     pub fn destination(&self, orientation: Orientation) -> (Address, u16) {
         match orientation {
-            Orientation::LowToHigh => (self.high, self.high_port()),
-            Orientation::HighToLow => (self.low, self.low_port()),
+            Orientation::LowToHigh => self.high(),
+            Orientation::HighToLow => self.low(),
         }
     }
 }
 
+/// The IPv4 end that a word holds.
+fn v4(word: u64) -> (Address, u16) {
+    (Ipv4Addr::from_bits((word >> ADDRESS) as u32).into(), word as u16)
+}
+
+fn address(high: u64, low: u64) -> Address {
+    Address::v6((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
+}
+
 impl PartialEq for FlowKey {
-    /// Without a branch between the words: nearly always all of them are equal.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        let low = self.low.to_bits() ^ other.low.to_bits();
-        let high = self.high.to_bits() ^ other.high.to_bits();
-        low | high | u128::from(self.rest ^ other.rest) == 0
+        // Without a branch between the words: nearly always both are equal.
+        let differing = (self.first ^ other.first) | (self.second ^ other.second);
+        differing == 0 && (!self.is_v6() || self.v6 == other.v6)
     }
 }
 
 impl Hash for FlowKey {
-    /// Three wide writes; the derived form would make five.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u128(self.low.to_bits());
-        state.write_u128(self.high.to_bits());
-        state.write_u64(self.rest);
+        state.write_u128(u128::from(self.first) << 64 | u128::from(self.second));
+        if self.is_v6() {
+            state.write_u128(u128::from(self.v6[0]) << 64 | u128::from(self.v6[1]));
+            state.write_u64(self.v6[2]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_key_holds_what_it_was_made_of_and_both_directions_make_one(
+            ends: [([u8; 16], u16); 2], is_v4: bool, protocol: u8, icmp_type: u8,
+        ) {
+            let [from, to] = ends.map(|(bytes, port)| {
+                let v4 = [bytes[0], bytes[1], bytes[2], bytes[3]];
+                let ip = if is_v4 { IpAddr::from(v4) } else { IpAddr::from(bytes) };
+                (Address::from(ip), port)
+            });
+            let (key, orientation) = FlowKey::new(from.0, to.0, from.1, to.1, protocol);
+            prop_assert_eq!((key.source(orientation), key.destination(orientation)), (from, to));
+            let typed = key.with_icmp_type(icmp_type);
+            prop_assert_eq!((typed.protocol(), typed.icmp_type()), (protocol, icmp_type));
+            prop_assert_eq!(typed.source(orientation), from);
+            prop_assert_eq!(typed == key, icmp_type == 0);
+            let (back, other) = FlowKey::new(to.0, from.0, to.1, from.1, protocol);
+            prop_assert_eq!((back, other == orientation), (key, from == to));
+        }
     }
 }

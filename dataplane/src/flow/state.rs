@@ -105,6 +105,32 @@ pub enum Admission {
     Recycle,
 }
 
+/// By direction, a bit for each state that a packet without SYN, FIN and RST leaves as it is.
+const STEADY: [u16; 2] = [steady(FlowDirection::Original), steady(FlowDirection::Reply)];
+
+const fn steady(direction: FlowDirection) -> u16 {
+    let (mut states, mut at) = (0, 0);
+    while at < FlowState::ALL.len() {
+        let state = FlowState::ALL[at];
+        if state as u8 == state.after(TcpFlags::ACK, direction) as u8 {
+            states |= 1 << state as u8;
+        }
+        at += 1;
+    }
+    states
+}
+
+/// No state's [timeout](FlowState::timeout) is shorter, in seconds.
+pub(super) const LEAST_TIMEOUT: u32 = {
+    let (mut least, mut at) = (u32::MAX, 0);
+    while at < FlowState::ALL.len() {
+        let timeout = FlowState::ALL[at].timeout();
+        least = if timeout < least { timeout } else { least };
+        at += 1;
+    }
+    least
+};
+
 impl FlowState {
     /// Every state, in the order of the discriminants.
     pub const ALL: [Self; 15] = [
@@ -145,11 +171,14 @@ impl FlowState {
     #[inline]
     #[must_use]
     pub const fn next(self, flags: TcpFlags, direction: FlowDirection) -> Self {
+        if self.stays(flags, direction) { self } else { self.after(flags, direction) }
+    }
+
+    /// Whether a packet leaves the state as it is, as nearly all do. `false`: it may.
+    #[inline]
+    pub const fn stays(self, flags: TcpFlags, direction: FlowDirection) -> bool {
         const CHANGING: u8 = TcpFlags::FIN.0 | TcpFlags::SYN.0 | TcpFlags::RST.0;
-        if matches!(self, Self::Established | Self::UdpAnswered) && flags.0 & CHANGING == 0 {
-            return self;
-        }
-        self.after(flags, direction)
+        flags.0 & CHANGING == 0 && STEADY[direction as usize] >> self as u8 & 1 != 0
     }
 
     #[inline(never)]

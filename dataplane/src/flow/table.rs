@@ -20,6 +20,7 @@ use super::entry::{FlowEntry, Standing};
 use super::key::FlowKey;
 use super::queue::Slots;
 use super::shards::{Shards, WorkerId};
+use crate::sys::lanes;
 use crate::sys::memory::{ZeroedPages, prefetch};
 
 const WAYS: usize = 8;
@@ -34,61 +35,45 @@ const SAMPLE: usize = 4;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
-    /// Tags of four ways each, the lowest way's in the lowest bits.
-    tags: [u64; 2],
+    tags: [u16; WAYS],
     slots: [u32; WAYS],
     /// Entries whose first bucket this is and that live in their alternate.
     spilled: u32,
 }
 
-const TAG_BITS: usize = 16;
-/// In each lane of a word: one, and everything but the top bit.
-const ONES: u64 = 0x0001_0001_0001_0001;
-const LOW: u64 = 0x7fff_7fff_7fff_7fff;
-
-/// Some of a bucket's ways, a bit for each.
-struct Ways(u64);
+/// Some of a bucket's ways: two bits for each.
+struct Ways(u32);
 
 impl Iterator for Ways {
     type Item = usize;
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
-        let bit = self.0.trailing_zeros() as usize;
-        if bit == 64 {
-            return None;
-        }
-        self.0 &= self.0 - 1;
-        // The lanes of the first word have their top bit, those of the second one the bit eight below.
-        Some(bit / TAG_BITS + if bit % TAG_BITS == TAG_BITS - 1 { 0 } else { WAYS / 2 })
+        let bit = self.0.trailing_zeros();
+        self.0 &= self.0.wrapping_sub(1) & !(2 << (bit & 31));
+        (bit < 2 * WAYS as u32).then_some(bit as usize / 2)
     }
 }
 
 impl Bucket {
-    /// The ways with this tag: of all lanes at once those that are zero once the tag is taken off.
+    /// The ways with this tag.
     #[inline]
     fn with(&self, tag: u16) -> Ways {
-        let [first, second] = self.tags.map(|word| {
-            let other = word ^ (u64::from(tag) * ONES);
-            !(((other & LOW) + LOW) | other | LOW)
-        });
-        Ways(first | second >> 8)
+        Ways(lanes::equal(self.tags, tag))
     }
 
     #[inline]
     fn tag(&self, way: usize) -> u16 {
-        (self.tags[way / 4] >> (way % 4 * TAG_BITS)) as u16
+        self.tags[way]
     }
 
     fn set_tag(&mut self, way: usize, tag: u16) {
-        let shift = way % 4 * TAG_BITS;
-        let word = &mut self.tags[way / 4];
-        *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
+        self.tags[way] = tag;
     }
 
     #[inline]
     fn used(&self) -> usize {
-        WAYS - self.with(0).0.count_ones() as usize
+        WAYS - self.with(0).0.count_ones() as usize / 2
     }
 
     #[inline]
@@ -221,12 +206,34 @@ impl FlowTable {
     #[inline]
     pub fn guess(&self, hash: u64) -> Guess {
         let bucket = &self.buckets[self.first(hash)];
-        let Some(way) = bucket.with(tag(hash)).next() else { return Guess::NONE };
-        let slot = bucket.slots[way];
+        match bucket.with(tag(hash)).next() {
+            Some(way) => self.guessed(bucket.slots[way]),
+            None if bucket.spilled == 0 => Guess::NONE,
+            None => self.guess_alternate(hash),
+        }
+    }
+
+    #[inline(never)]
+    fn guess_alternate(&self, hash: u64) -> Guess {
+        let bucket = &self.buckets[self.alternate(hash)];
+        bucket.with(tag(hash)).next().map_or(Guess::NONE, |way| self.guessed(bucket.slots[way]))
+    }
+
+    #[inline]
+    fn guessed(&self, slot: u32) -> Guess {
         if let Some(entry) = self.entries.get(slot as usize) {
             entry.prefetch();
         }
         Guess(slot)
+    }
+
+    /// The flow of this key if that is where it was guessed to be, and live; otherwise ask [`FlowTable::lookup`].
+    #[inline]
+    pub fn at(&mut self, key: &FlowKey, Guess(guess): Guess, now: u32) -> Option<&mut FlowEntry> {
+        let entry = self.entries.get_mut(guess as usize)?;
+        // The queue is brought up to date by the lookup.
+        let stands = entry.standing == Standing::of(entry.state());
+        (entry.key() == key && stands && !entry.is_expired(now)).then_some(entry)
     }
 
     /// For a batch with `count` flows that are probably new: asks for all that has to go for them.
@@ -240,20 +247,8 @@ impl FlowTable {
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
-    #[inline]
-    pub fn lookup(
-        &mut self,
-        hash: u64,
-        key: &FlowKey,
-        Guess(guess): Guess,
-        now: u32,
-    ) -> Option<&mut FlowEntry> {
-        let guessed = self.entries.get(guess as usize);
-        let slot = if guessed.is_some_and(|it| it.standing != Standing::Free && it.key() == key) {
-            guess
-        } else {
-            self.find(hash, key)?.slot
-        };
+    pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<&mut FlowEntry> {
+        let slot = self.find(hash, key)?.slot;
         let entry = &self.entries[slot as usize];
         if entry.is_expired(now) {
             return None;
@@ -523,16 +518,15 @@ mod tests {
                 let evicted = table.insert(hash, flow, now);
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
-                assert_eq!(
-                    table.lookup(hash, &key, Guess::NONE, now).map(|flow| *flow.key()),
-                    Some(key)
-                );
+                assert_eq!(table.lookup(hash, &key, now).map(|flow| *flow.key()), Some(key));
             }
             assert_eq!(table.len(), 2 * WAYS);
             assert_eq!(table.buckets[0].used(), WAYS);
             assert!(table.buckets[0].spilled == WAYS as u32);
             for (hash, key) in &crowd[4..] {
-                assert!(table.lookup(*hash, key, table.guess(*hash), start + 20).is_some());
+                assert!(table.lookup(*hash, key, start + 20).is_some());
+                let guess = table.guess(*hash);
+                assert!(table.at(key, guess, start + 20).is_some(), "in either bucket");
             }
             assert_eq!(table.age(table.buckets(), start + 900), 2 * WAYS);
             assert!(table.buckets.iter().all(|bucket| bucket.spilled == 0 && bucket.used() == 0));

@@ -8,6 +8,7 @@
 
 pub mod batch;
 pub mod clock;
+pub mod lanes;
 pub mod memory;
 pub mod socket;
 pub mod tun;

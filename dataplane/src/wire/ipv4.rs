@@ -254,29 +254,32 @@ pub struct Plain {
     pub destination: [u8; 4],
 }
 
+/// What says that a packet is a part of one: in the header's second word, as a little-endian machine reads it.
+const PARTIAL: u32 = ((MORE_FRAGMENTS | OFFSET_MASK).swap_bytes() as u32) << 16;
+
 impl Plain {
     /// The header and what follows it, up to the total length; `None`: it is something else, or something is wrong with it.
     #[inline]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
-        let &[first, second, third, source, destination] = header.as_chunks().0.first_chunk()?;
-        let word = |word| u64::from(u32::from_ne_bytes(word));
-        let sum = word(first) + word(second) + word(third) + word(source) + word(destination);
-        let total_len = u16::from_be_bytes([first[2], first[3]]);
+        let &words = header.as_chunks().0.first_chunk::<5>()?;
+        let [first, second, third, ..] = words.map(u32::from_le_bytes);
+        let sum = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let total_len = ((first >> 16) as u16).swap_bytes();
         let payload = payload.get(..usize::from(total_len).checked_sub(HEADER_LEN)?)?;
-        let flags_offset = u16::from_be_bytes([second[2], second[3]]);
-        let is_whole = flags_offset & (MORE_FRAGMENTS | OFFSET_MASK) == 0;
-        if first[0] != 0x45 || !is_whole || !checksum::is_right(checksum::fold64(sum)) {
+        // Version and length of the header; that there is neither an offset nor more to come.
+        let unlike = ((first & 0xff) ^ 0x45) | (second & PARTIAL);
+        if unlike != 0 || !checksum::is_right(checksum::fold64(sum)) {
             return None;
         }
         let plain = Self {
             total_len,
-            dont_fragment: flags_offset & DONT_FRAGMENT != 0,
-            ecn: Ecn::from_bits(first[1]),
-            ttl: third[0],
-            protocol: third[1],
-            source,
-            destination,
+            dont_fragment: (second >> 16) as u16 & DONT_FRAGMENT.swap_bytes() != 0,
+            ecn: Ecn::from_bits((first >> 8) as u8),
+            ttl: third as u8,
+            protocol: (third >> 8) as u8,
+            source: words[3],
+            destination: words[4],
         };
         Some((plain, payload))
     }

@@ -17,7 +17,7 @@ use crossbeam::channel::{Receiver, Sender, TryRecvError};
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::fate::DropReason;
 use crate::flow::{MAX_WORKERS, Shards};
-use crate::handover::Colleagues;
+use crate::handover::{Colleagues, HandedOver};
 use crate::outbox::{Outbox, Ports};
 use crate::packet::{Packet, Pool};
 use crate::pipeline::{Arrival, Context, Pipeline, Sizes};
@@ -244,14 +244,15 @@ impl Worker {
         {
             let id = first.port;
             let Some(slot) = self.ports.slot(id) else {
-                self.counters.portless.add(first.segments);
+                self.counters.portless.add(first.segments.into());
                 self.pool.put(first.packet);
                 found += 1;
                 continue;
             };
             let counters = Arc::clone(&slot.counters);
             let role = self.tables.role(id);
-            let arrival = Arrival { port: id, role, counters: &counters, now };
+            let times = first.times;
+            let arrival = Arrival { port: id, role, counters: &counters, now, times };
             let mut context = Context {
                 tables: &self.tables,
                 ports: &mut self.ports,
@@ -265,7 +266,8 @@ impl Worker {
                 self.pipeline.take_over(&mut context, &mut self.batch, &arrival, packet);
                 found += 1;
                 next = if found < limit { self.colleagues.take(context.pool) } else { None };
-                if self.batch.len() < BATCH && next.as_ref().is_some_and(|it| it.port == id) {
+                let goes_along = |it: &HandedOver| (it.port, it.times) == (id, times);
+                if self.batch.len() < BATCH && next.as_ref().is_some_and(goes_along) {
                     taken = next.take();
                 }
             }
@@ -301,7 +303,7 @@ impl Worker {
         let packets = self.batch.len();
         if packets > 0 {
             let role = self.tables.role(id);
-            let arrival = Arrival { port: id, role, counters: &counters, now };
+            let arrival = Arrival { port: id, role, counters: &counters, now, times: 0 };
             let mut context = Context {
                 tables: &self.tables,
                 ports: &mut self.ports,

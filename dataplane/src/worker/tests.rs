@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crossbeam::channel::unbounded;
 
 use super::*;
-use crate::decide::Name;
 use crate::flow::WorkerId;
 use crate::handover::HandedOver;
-use crate::parse::Parsed;
 use crate::port::{Capabilities, Received, Transmitted};
 
 /// A port of a device that brings only what is dropped, and whose descriptor epoll does not know when it is let go of.
@@ -137,8 +135,6 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let mut turn = |worker: &mut Worker| {
         let packet = HandedOver {
             packet: pool.take().unwrap(),
-            parsed: Parsed::NOTHING,
-            name: Name::NOTHING,
             segments: 1,
             port: PortId(9),
             peer: None,

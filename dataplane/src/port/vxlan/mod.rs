@@ -190,7 +190,7 @@ impl PacketIo for VxlanSocket {
             calls -= 1;
             let before = into.len();
             match self.inbox.receive(self.fd.as_fd(), self.local, pool, into) {
-                Ok(()) => bytes += into[before..].iter().map(Packet::len).sum::<usize>(),
+                Ok(()) => bytes += into[before..].iter().map(|packet| packet.len()).sum::<usize>(),
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => received.malformed += 1,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

@@ -1,0 +1,92 @@
+//! What is seen of a packet at first: enough for [`known`](super::known()), little enough for a batch of them to stay at hand.
+
+use super::{Entrance, flow_key};
+use crate::flow::{FlowKey, FlowTable, Guess, Orientation, TcpFlags};
+use crate::parse::{Fragment, Parsed};
+use crate::wire::vxlan;
+
+/// The name of a packet's flow, found once for all who ask.
+#[derive(Debug, Clone, Copy)]
+pub struct Name {
+    /// The [`flow_key`].
+    pub key: FlowKey,
+    /// The key's hash in the worker's flow table.
+    pub hash: u64,
+    /// Where the flow probably is.
+    pub guess: Guess,
+    /// Which way the packet goes in it.
+    pub orientation: Orientation,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub struct Glance {
+    /// Of its flow.
+    pub name: Name,
+    /// Where it entered.
+    pub entrance: Entrance,
+    /// How many packets a wire would carry for it; 0: nobody can read it.
+    pub segments: u32,
+    /// The length on a wire: of the packet, or of a super-packet's largest segment.
+    pub unit: u32,
+    /// The packet's length by its IP header.
+    pub total_len: u16,
+    /// Where the upper layer's header ends: what each segment of a super-packet repeats.
+    pub header_len: u16,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// TCP's flags, else none.
+    pub tcp_flags: TcpFlags,
+    /// Whether it must not be cut to fit a link.
+    pub dont_fragment: bool,
+    /// Whether its flow alone decides it: it is whole, has ports, and no tunnel is in it.
+    pub is_plain: bool,
+}
+
+impl Glance {
+    /// At nothing: what stands where one is to be.
+    pub const NOTHING: Self = Self {
+        name: Name {
+            key: FlowKey::NOTHING,
+            hash: 0,
+            guess: Guess::NONE,
+            orientation: Orientation::LowToHigh,
+        },
+        entrance: Entrance::UPLINK,
+        segments: 0,
+        unit: 0,
+        total_len: 0,
+        header_len: 0,
+        ttl: 0,
+        tcp_flags: TcpFlags(0),
+        dont_fragment: false,
+        is_plain: false,
+    };
+
+    /// At a packet, and how many it is [on a wire](crate::packet::Body::on_a_wire); `flows` is the table that its flow will be
+    /// looked up in.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
+    pub fn at(
+        parsed: &Parsed,
+        (segments, unit): (u32, u32),
+        entrance: Entrance,
+        flows: &FlowTable,
+    ) -> Self {
+        let (key, orientation) = flow_key(parsed);
+        Self {
+            name: Name { key, hash: flows.hash(&key), guess: Guess::NONE, orientation },
+            entrance,
+            segments,
+            unit,
+            total_len: parsed.total_len,
+            header_len: parsed.header_len,
+            ttl: parsed.ttl,
+            tcp_flags: TcpFlags(parsed.tcp_flags),
+            dont_fragment: parsed.dont_fragment,
+            is_plain: parsed.has_ports
+                && parsed.fragment == Fragment::Whole
+                && parsed.destination_port != vxlan::PORT,
+        }
+    }
+}

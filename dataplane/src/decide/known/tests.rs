@@ -1,0 +1,192 @@
+use std::net::Ipv4Addr;
+
+use manx_policy_compiler::image::ChainId;
+use proptest::prelude::*;
+
+use super::*;
+use crate::decide::{Decision, Entrance, Subject, decide};
+use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, TcpFlags};
+use crate::fragment::FragmentTracker;
+use crate::packet::Pool;
+use crate::parse::parse;
+use crate::tables::{Endpoint, Hop, PortId, Via};
+use crate::wire::{ipv4, protocol, put};
+
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+/// When the packet comes.
+const NOW: u32 = 10_000;
+
+/// A flow as earlier packets may have left it, and a packet that may be one of its.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is so or not by itself")]
+struct Case {
+    /// The first packet's flags and the later ones', with who sent them.
+    before: Vec<(bool, u8)>,
+    silent: u32,
+    verdict: Verdict,
+    is_current: bool,
+    hops: [u32; 2],
+    is_tcp: bool,
+    flags: u8,
+    is_reply: bool,
+    ttl: u8,
+    len: usize,
+    dont_fragment: bool,
+    entrance: u32,
+}
+
+/// Seldom something else.
+fn mostly<T: Clone + std::fmt::Debug + 'static>(
+    usual: T,
+    other: impl Strategy<Value = T> + 'static,
+) -> impl Strategy<Value = T> {
+    prop_oneof![9 => Just(usual), 1 => other]
+}
+
+prop_compose! {
+    fn case()(
+        before in mostly(
+            vec![(false, TcpFlags::SYN.0), (true, 0x12), (false, 0x10)],
+            prop::collection::vec((any::<bool>(), 0u8..0x20), 1..5),
+        ),
+        silent in mostly(0, prop_oneof![0u32..100, Just(4_000)]),
+        verdict in mostly(Verdict::Allow, prop_oneof![Just(Verdict::DenyEgress), Just(Verdict::DenyIngress)]),
+        is_current in mostly(true, Just(false)),
+        hops in mostly([0, 1], [0u32..4, 0u32..4]),
+        is_tcp: bool,
+        flags in mostly(0x10, 0u8..0x40),
+        is_reply: bool,
+        ttl in mostly(64, 1u8..3),
+        len in mostly(100, 60usize..1600),
+        dont_fragment: bool,
+        entrance in mostly(2, 0u32..2),
+    ) -> Case {
+        let entrance = if entrance == 2 { hops[usize::from(is_reply)] } else { entrance };
+        Case {
+            before, silent, verdict, is_current, hops, is_tcp, flags, is_reply, ttl, len, dont_fragment, entrance,
+        }
+    }
+}
+
+fn tables() -> Tables {
+    let endpoint = |attachment: u32| {
+        let (ingress, egress) = (ChainId::MISSING, ChainId::MISSING);
+        let link = Link::native(PortId(attachment as u16), 1500);
+        Some(Endpoint { attachment, link, ingress, egress, revision: 1 })
+    };
+    let host = Some(Link::native(PortId(9), 1400));
+    Tables { version: 7, endpoints: vec![endpoint(1), endpoint(2)], host, ..Tables::closed() }
+}
+
+fn hop(number: u32) -> Hop {
+    [Via::Endpoint(0), Via::Endpoint(1), Via::Node, Via::Unreachable][number as usize].encode()
+}
+
+fn packet(case: &Case) -> Vec<u8> {
+    let mut bytes = vec![0; case.len];
+    let [from, to] = if case.is_reply { [1, 0] } else { [0, 1] };
+    bytes[..2].copy_from_slice(&[0x45, 0]);
+    bytes[2..4].copy_from_slice(&(case.len as u16).to_be_bytes());
+    bytes[6] = if case.dont_fragment { 0x40 } else { 0 };
+    bytes[8] = case.ttl;
+    bytes[9] = if case.is_tcp { protocol::TCP } else { protocol::UDP };
+    bytes[12..16].copy_from_slice(&ADDRESSES[from].octets());
+    bytes[16..20].copy_from_slice(&ADDRESSES[to].octets());
+    let ports = [1000u16, 80].map(u16::to_be_bytes);
+    put(&mut bytes, 20..24, &[ports[from], ports[to]].concat());
+    if case.is_tcp {
+        (bytes[32], bytes[33]) = (5 << 4, case.flags);
+    } else {
+        put(&mut bytes, 24..26, &(case.len as u16 - 20).to_be_bytes());
+    }
+    ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+    bytes
+}
+
+fn memory(case: &Case, tables: &Tables) -> Memory {
+    let seed = HashSeed::fixed(1);
+    let mut flows = FlowTable::new(16, seed).unwrap();
+    let upper = if case.is_tcp { protocol::TCP } else { protocol::UDP };
+    let [from, to] = ADDRESSES.map(Into::into);
+    let (key, original) = crate::flow::FlowKey::new(from, to, 1000, 80, upper);
+    let then = NOW - case.silent;
+    let flags = |flags| TcpFlags(if case.is_tcp { flags } else { 0 });
+    let mut entry = FlowEntry::open(key, original, flags(case.before[0].1), then);
+    for &(is_reply, sent) in &case.before {
+        let direction = if is_reply { FlowDirection::Reply } else { FlowDirection::Original };
+        entry.pass(direction, flags(sent), 1, 100, then);
+    }
+    entry.verdict = case.verdict;
+    entry.next_hops = [hop(case.hops[1]), hop(case.hops[0])];
+    entry.counters = RuleCounters { egress: 3, ingress: 4 };
+    entry.as_of = flow::as_of(tables, &key);
+    entry.as_of.version ^= u32::from(!case.is_current);
+    flows.insert(flows.hash(&key), entry, then);
+    let next = (crate::flow::WorkerId(0), 0);
+    Memory { flows, fragments: FragmentTracker::new(1), evictions: 0, next }
+}
+
+fn flow_of(memory: &Memory) -> String {
+    format!("{:?}", memory.flows.iter().collect::<Vec<_>>())
+}
+
+fn glance(bytes: &[u8], case: &Case, flows: &FlowTable) -> Glance {
+    let parsed = parse(bytes).unwrap();
+    let back = Via::decode(hop(case.entrance));
+    let entrance = match back {
+        Via::Endpoint(index) => Entrance::endpoint(index),
+        _ => Entrance::NODE,
+    };
+    let mut glance = Glance::at(&parsed, (1, bytes.len() as u32), entrance, flows);
+    glance.name.guess = flows.guess(glance.name.hash);
+    glance
+}
+
+#[test]
+fn a_packet_of_a_living_connection_goes_the_short_way_in_both_directions() {
+    let tables = tables();
+    for (is_reply, is_tcp) in [(false, false), (true, true), (false, true)] {
+        let case = Case {
+            before: vec![(false, TcpFlags::SYN.0), (true, 0x12), (false, 0x10)],
+            silent: 1,
+            verdict: Verdict::Allow,
+            is_current: true,
+            hops: [0, 1],
+            is_tcp,
+            flags: 0x10,
+            is_reply,
+            ttl: 64,
+            len: 1500,
+            dont_fragment: true,
+            entrance: u32::from(is_reply),
+        };
+        let mut memory = memory(&case, &tables);
+        let glance = glance(&packet(&case), &case, &memory.flows);
+        assert_eq!(glance.name.orientation == Orientation::LowToHigh, !is_reply);
+        let passage = known(&tables, &mut memory, &glance, NOW).unwrap();
+        assert_eq!((passage.link.port, passage.hop), (PortId(2 - u16::from(is_reply)), true));
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_short_way_is_the_long_one_and_leaves_the_same_behind(case in case()) {
+        let tables = tables();
+        let bytes = packet(&case);
+        let (mut short, mut long) = (memory(&case, &tables), memory(&case, &tables));
+        let before = flow_of(&short);
+        let glance = glance(&bytes, &case, &short.flows);
+        let passage = known(&tables, &mut short, &glance, NOW);
+        let Some(passage) = passage else {
+            prop_assert_eq!(flow_of(&short), before, "nothing is done");
+            return Ok(());
+        };
+        let packet = Pool::new(1).take_filled(&bytes).unwrap();
+        let parsed = parse(&bytes).unwrap();
+        let subject = Subject { packet: &packet, parsed: &parsed, glance: &glance, times: 0 };
+        let Decision { fate, rules } = decide(&tables, &mut long, &subject, NOW);
+        let Passage { link, hop, .. } = passage;
+        prop_assert_eq!((fate, rules), (Fate::Forward { link, hop }, passage.rules));
+        prop_assert_eq!(flow_of(&short), flow_of(&long));
+    }
+}
