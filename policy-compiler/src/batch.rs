@@ -1,10 +1,10 @@
-//! Lookups side by side: each part of the way is gone for all packets before the next is for any, so that what one has to
-//! fetch from memory is fetched beside what the others have to. Who has several packets to judge at once asks here.
+//! Lookups side by side: each step is made for all packets before the next is made for any, so that what one has to fetch
+//! from memory is fetched beside what the others have to. Who has several packets to judge at once asks here.
 //!
 //! Law: the answers are those of [`Image::identity_v4`] and [`Image::classify`], one by one.
 
 use crate::image::{ChainId, Identity, Image, PathId};
-use crate::lines::{Place, table};
+use crate::lines::{Packet, Place, STEPS};
 use crate::model::Transport;
 
 /// So many lookups are made side by side.
@@ -38,19 +38,39 @@ impl Image {
     }
 
     fn side_by_side(&self, all: &[Asked], paths: &mut [PathId]) {
-        let mut places = [Place::default(); SIDE_BY_SIDE];
-        for (place, asked) in places.iter_mut().zip(all) {
+        let mut steps = [Step::default(); SIDE_BY_SIDE];
+        let steps = &mut steps[..all.len().min(SIDE_BY_SIDE)];
+        let mut lines = false;
+        for (step, asked) in steps.iter_mut().zip(all) {
             let row = self.row(asked.chain, asked.local, asked.peer);
-            *place = self.lines.first(row, table(asked.transport.protocol)).unwrap_or(NOWHERE);
+            step.packet = Packet::from(asked.transport);
+            step.place = self.lines.first(row, step.packet.table).unwrap_or(NOWHERE);
+            lines |= step.place.is_line();
         }
-        for ((path, place), asked) in paths.iter_mut().zip(places).zip(all) {
+        for _ in 0..STEPS {
+            if !std::mem::take(&mut lines) {
+                break;
+            }
+            for step in steps.iter_mut().filter(|step| step.place.is_line()) {
+                step.place = self.lines.next(step.place, &step.packet).unwrap_or(NOWHERE);
+                lines |= step.place.is_line();
+            }
+        }
+        for ((path, step), asked) in paths.iter_mut().zip(steps).zip(all) {
             let Asked { chain, local, peer, transport } = *asked;
-            *path = match self.lines.behind(place, transport) {
-                Some(path) if place != NOWHERE => path,
-                _ => self.without_row(chain, local, peer, transport),
+            *path = match step.place.as_path().filter(|_| step.place != NOWHERE) {
+                Some(path) => path,
+                None => self.without_row(chain, local, peer, transport),
             };
         }
     }
+}
+
+/// How far the lookup for a packet is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Step {
+    place: Place,
+    packet: Packet,
 }
 
 /// In the place of a place: there is none. No image has so many paths.

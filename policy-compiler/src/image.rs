@@ -73,7 +73,7 @@ impl Path {
 pub struct Counts {
     /// Local endpoints.
     pub endpoints: usize,
-    /// Identities that some address may have.
+    /// Identities that some address has, or had since all tables were last made anew.
     pub identities: usize,
     /// Classes of identities.
     pub classes: usize,
