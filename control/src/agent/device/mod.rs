@@ -20,7 +20,7 @@ use crate::doctor::{self, Lack};
 use crate::netlink::{self, Netlink, Peer, Route, Veth};
 use crate::netns::{self, sysctl};
 
-/// Our end of every veth has this hardware address, as Calico's host ends do; it is never seen beyond the pair.
+/// What the other end of every veth takes for our hardware address, as Calico's host ends have it; it is never seen beyond the pair.
 const OWN_MAC: Mac = [0xee; 6];
 /// Who the other end of a veth believes its router to be; the port answers for it (and for every other address).
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -223,7 +223,9 @@ fn make_veth(
     far_end: &str,
 ) -> Result<(Made, Queues), Error> {
     let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None };
-    let veth = Veth { name: far_end, mac: Some(OWN_MAC), mtu: wanted.mtu, peer };
+    // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which drops them as
+    // soon as the packet socket has its copies, and looks for no route.
+    let veth = Veth { name: far_end, mac: None, mtu: wanted.mtu, peer };
     let far_index = netlink::in_netns(agent, async |netlink| {
         netlink.add_veth(&veth).await?;
         let link = netlink.existing(far_end).await?;
