@@ -36,7 +36,7 @@ pub const DEFAULT_BUDGET: usize = 64 << 20;
 #[derive(Debug)]
 pub struct Compiler {
     interner: Interner,
-    tables: Tables,
+    pub(crate) tables: Tables,
     /// How many identities the last image used.
     used: u32,
     budget: usize,
@@ -152,10 +152,10 @@ impl Compiler {
                 .collect(),
             cells: cells.into(),
             linear,
-            lines: self.tables.rows.lines.clone(),
-            paths: self.tables.paths.published(),
+            lines: self.tables.made.rows.lines.clone(),
+            paths: self.tables.made.paths.published(),
             no_path: Path::unknown(Direction::Ingress),
-            slots: self.tables.paths.slots(),
+            slots: self.tables.made.paths.slots(),
             serial: self.serial,
         }
     }

@@ -3,6 +3,7 @@
 //! A tree of lines follows from the intervals that it tells apart, and a line from those and where they lead. So from the
 //! leaves on equal intervals lead to one place, and rows are equal where their places are.
 
+use crate::image::PathId;
 use crate::lines::{Interval, Line, Lines, Place, Row, WIDTH};
 use crate::numbers::Numbers;
 
@@ -57,27 +58,46 @@ impl Laid {
 
     /// Leaves out all rows but those that are wanted, by number; the new numbers of these, in their order.
     pub(crate) fn leave_out(&mut self, wanted: &[bool]) -> Vec<Option<u32>> {
-        let Self { lines: before, .. } = std::mem::take(self);
-        let mut moved = vec![None; before.all.len()];
-        let rows = (0..before.len() as u32).zip(wanted);
+        let Self { lines, .. } = std::mem::take(self);
+        self.take(&lines, wanted, |path| path)
+    }
+
+    /// Adds other lines' rows that are wanted, by number; `paths` says of their paths which they are here. The rows' numbers
+    /// here, in their order.
+    pub(crate) fn take(
+        &mut self,
+        other: &Lines,
+        wanted: &[bool],
+        paths: impl Fn(PathId) -> PathId,
+    ) -> Vec<Option<u32>> {
+        let mut taken = vec![None; other.all.len()];
+        let rows = (0..other.len() as u32).zip(wanted);
         rows.map(|(row, wanted)| {
-            let row = before.row(row).filter(|_| *wanted)?;
-            let row = row.map(|place| self.moved(&before, place, &mut moved));
+            let row = other.row(row).filter(|_| *wanted)?;
+            let row = row.map(|place| self.taken(other, place, &mut taken, &paths));
             Some(self.row(row))
         })
         .collect()
     }
 
-    /// A place among other lines, with all lines that it leads to.
-    fn moved(&mut self, before: &Lines, place: Place, moved: &mut [Option<u32>]) -> Place {
-        let Some(number) = place.as_line() else { return place };
-        if let Some(known) = moved[number as usize] {
+    /// A place of other lines, with all lines that it leads to.
+    fn taken(
+        &mut self,
+        other: &Lines,
+        place: Place,
+        taken: &mut [Option<u32>],
+        paths: &impl Fn(PathId) -> PathId,
+    ) -> Place {
+        let Some(number) = place.as_line() else {
+            return place.as_path().map_or(place, |path| Place::path(paths(path)));
+        };
+        if let Some(known) = taken[number as usize] {
             return place.to_line(known);
         }
-        let mut line = before.all[number as usize];
-        line.to = line.to.map(|to| self.moved(before, to, moved));
+        let mut line = other.all[number as usize];
+        line.to = line.to.map(|to| self.taken(other, to, taken, paths));
         let new = self.line(&line);
-        moved[number as usize] = Some(new);
+        taken[number as usize] = Some(new);
         place.to_line(new)
     }
 }
@@ -85,7 +105,6 @@ impl Laid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::PathId;
     use crate::lines::{NO_KEY, Packet, TABLES};
     use crate::model::Transport;
     use proptest::prelude::*;

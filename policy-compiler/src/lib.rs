@@ -12,7 +12,8 @@
 //! 6. `classes`, `identity`: truths → identities, numbers whose meaning never changes, and classes of them in one image, which
 //!    `class_map` holds.
 //! 7. `claim`, `row`: the rules that hold between two ends → what happens to each protocol, port and type. They refuse to
-//!    know who the ends are. `laid` holds each row and line once, by `numbers`; `paths` holds where they lead.
+//!    know who the ends are. `plan` says which rows are to be made, `making` makes them, on two cores where they are many;
+//!    `laid` holds each row and line once, by `numbers`, and `paths` where they lead.
 //! 8. [`compile`]: puts 2 to 7 together into an image, keeping identities and counter slots for its life.
 //!    [`update`] changes one in place where a pod comes or goes and nothing else; in what stands `answer` says what policies
 //!    ask anew, and `sets` what network sets bring or take; `touched` says it of the addresses.
@@ -26,7 +27,8 @@
 //!
 //! [`prefix_map`] is the longest-prefix match that 3 and 6 use, and the dataplane for its routes.
 //!
-//! There is no I/O here, no clock, no async, no randomness that shows (hash seeds only) and no unsafe code.
+//! There is no I/O here, no clock, no async, no randomness that shows (hash seeds only) and no unsafe code. Where a whole
+//! compilation is large a second thread helps (`beside`); what it makes depends on no thread.
 //!
 //! **Not supported**: HTTP matches and domain names (the import fails closed on them).
 //!
@@ -38,6 +40,7 @@
 mod addresses;
 mod answer;
 pub mod batch;
+mod beside;
 mod canonical;
 mod chains;
 mod changes;
@@ -52,10 +55,12 @@ mod index;
 mod laid;
 mod linear;
 mod lines;
+mod making;
 mod members;
 pub mod model;
 mod numbers;
 mod paths;
+mod plan;
 mod pods;
 mod predicates;
 pub mod prefix_map;

@@ -23,7 +23,7 @@ const NONE: u32 = u32::MAX;
 
 impl Paths {
     /// The path of a decision.
-    pub(crate) fn of(&mut self, decision: Decision) -> PathId {
+    pub(crate) fn of(&mut self, decision: Arc<Decision>) -> PathId {
         let (slot, decision) = self.slots.of(decision);
         let at = slot as usize;
         if self.by_slot.len() <= at {
@@ -34,6 +34,11 @@ impl Paths {
             self.all.push(Path::new(decision, slot));
         }
         PathId(self.by_slot[at])
+    }
+
+    /// All so far, by number.
+    pub(crate) fn all(&self) -> &[Path] {
+        &self.all
     }
 
     pub(crate) fn len(&self) -> usize {

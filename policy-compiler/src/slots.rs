@@ -33,8 +33,8 @@ impl Slots {
     }
 
     /// The slot of a decision, and the decision as it is kept.
-    pub(crate) fn of(&mut self, decision: Decision) -> (u32, Arc<Decision>) {
-        match self.of.entry(Arc::new(decision)) {
+    pub(crate) fn of(&mut self, decision: Arc<Decision>) -> (u32, Arc<Decision>) {
+        match self.of.entry(decision) {
             Entry::Occupied(known) => (*known.get(), Arc::clone(known.key())),
             Entry::Vacant(free) => {
                 let slot = self.free.pop_first().unwrap_or_else(|| {

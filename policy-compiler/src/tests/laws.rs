@@ -51,6 +51,24 @@ proptest! {
     }
 
     #[test]
+    fn whether_two_threads_made_it_cannot_be_told_from_an_image(
+        model in model(),
+        budget in prop_oneof![1 => Just(usize::MAX), 3 => 0usize..20_000],
+    ) {
+        let local = some_local(&model);
+        let [one, two] = [usize::MAX, 0].map(|many| {
+            let mut compiler = Compiler::with_budget(budget);
+            compiler.tables.many = Some(many);
+            compiler.compile(&model, &local)
+        });
+        prop_assert_eq!(&one.cells, &two.cells);
+        prop_assert_eq!(one.bytes(), two.bytes());
+        prop_assert_eq!(one.counts(), two.counts());
+        prop_assert_eq!(one.paths(), two.paths());
+        prop_assert_eq!(one.canonical_hash(), two.canonical_hash());
+    }
+
+    #[test]
     fn side_by_side_is_as_one_by_one(
         model in model(),
         budget in prop_oneof![3 => Just(usize::MAX), 1 => Just(0)],

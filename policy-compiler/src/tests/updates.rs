@@ -31,6 +31,8 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
         let mut compiler = Compiler::new();
+        // What one thread makes from nothing two make here.
+        compiler.tables.many = Some(0);
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }
     }

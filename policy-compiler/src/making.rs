@@ -1,0 +1,356 @@
+//! Makes the rows of a [`Plan`], and the paths that they lead to.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::beside::both;
+use crate::claim::{Claimed, Distinct, Way, ways};
+use crate::image::{LINEAR, LocalFacts};
+use crate::laid::Laid;
+use crate::model::{Decision, Direction, Family, Noted, Reason};
+use crate::paths::Paths;
+use crate::plan::Plan;
+use crate::predicates::{Known, Predicates};
+use crate::resolve::{Outcome, PredicateId, ResolvedList, Step};
+use crate::row::{ByFirst, Room};
+
+/// The rows and paths so far.
+#[derive(Debug, Default)]
+pub(crate) struct Making {
+    pub(crate) paths: Paths,
+    pub(crate) rows: Laid,
+    /// Bytes of the cells of the chains so far.
+    pub(crate) cell_bytes: usize,
+}
+
+/// Rows that were made, by their numbers in the plan, and the chains that would take more than the budget, by theirs.
+pub(crate) struct Made {
+    pub(crate) rows: Vec<u32>,
+    pub(crate) beyond: Vec<usize>,
+}
+
+/// With more rows than these two threads make them.
+const MANY: usize = 512;
+
+impl Making {
+    /// Bytes of rows and cells.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.lines.bytes() + self.cell_bytes
+    }
+
+    /// The first paths are those of what is unknown.
+    pub(crate) fn begin(&mut self) {
+        for direction in Direction::ALL {
+            self.paths.of(Arc::new(Reason::Unknown(direction).into()));
+        }
+    }
+
+    /// Makes all rows of a plan, in order, within a budget. Whether two threads do it cannot be told from what they make:
+    /// each makes its half, and the second half's rows and paths then get the numbers that they had got behind the first's.
+    /// `None` where two threads made more than the budget: then it depends on the order which rows there are, and this is not
+    /// to be used any more.
+    pub(crate) fn make(
+        &mut self,
+        plan: &Plan<'_>,
+        predicates: &Predicates,
+        budget: usize,
+        many: Option<usize>,
+    ) -> Option<Made> {
+        let all = plan.len();
+        if all <= many.unwrap_or(MANY) {
+            return Some(self.some(plan, 0..all, predicates, budget));
+        }
+        let mut other = Self::default();
+        let (mut first, second) = both(
+            true,
+            || self.some(plan, 0..all / 2, predicates, budget),
+            || {
+                other.begin();
+                other.some(plan, all / 2..all, predicates, budget)
+            },
+        );
+        let bytes = self.rows.lines.bytes() + other.rows.lines.bytes();
+        if !(first.beyond.is_empty() && second.beyond.is_empty())
+            || bytes + self.cell_bytes + other.cell_bytes > budget
+        {
+            return None;
+        }
+        first.rows.extend(self.join(&other, &second.rows));
+        self.cell_bytes += other.cell_bytes;
+        Some(first)
+    }
+
+    /// The numbers here of rows that were made elsewhere.
+    fn join(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
+        let Self { paths, rows: laid, .. } = self;
+        let paths: Vec<_> =
+            other.paths.all().iter().map(|it| paths.of(it.decision.clone())).collect();
+        let wanted = vec![true; other.rows.lines.len()];
+        let numbers = laid.take(&other.rows.lines, &wanted, |path| {
+            paths.get(path.0 as usize).copied().unwrap_or_default()
+        });
+        let number = |row: &u32| numbers.get(*row as usize).copied().flatten().unwrap_or(LINEAR);
+        rows.iter().map(number).collect()
+    }
+
+    /// Makes some rows of a plan, in order, as long as they fit.
+    fn some(
+        &mut self,
+        plan: &Plan<'_>,
+        wanted: Range<usize>,
+        predicates: &Predicates,
+        budget: usize,
+    ) -> Made {
+        let mut made = Made { rows: Vec::with_capacity(wanted.len()), beyond: Vec::new() };
+        let mut desk = Desk::default();
+        for (at, chain) in plan.chains.iter().enumerate() {
+            let rows = chain.rows.start.max(wanted.start)..chain.rows.end.min(wanted.end);
+            let is_last = wanted.end == plan.len();
+            if chain.rows.start >= wanted.start && (is_last || chain.rows.start < wanted.end) {
+                self.cell_bytes += size_of_val(&*chain.cells);
+            }
+            if !rows.is_empty() {
+                let mut making = ChainRows::new(chain.list, chain.local, predicates, &mut desk);
+                for number in rows.clone() {
+                    if self.bytes() > budget {
+                        break;
+                    }
+                    let (family, truth) = plan.row(number);
+                    made.rows.push(making.row(self, family, truth));
+                }
+            }
+            made.rows.resize(rows.end.max(wanted.start) - wanted.start, LINEAR);
+            if self.bytes() > budget {
+                made.beyond.push(at);
+            }
+        }
+        made
+    }
+}
+
+/// A step that may match, as rows need it.
+#[derive(Clone, Copy)]
+struct Ready {
+    step: u32,
+    tier: u32,
+    does: Does,
+    ways: Ways,
+}
+
+#[derive(Clone, Copy)]
+enum Does {
+    Decide,
+    Pass,
+    GoOn,
+}
+
+/// The ways in which a step can match.
+#[derive(Clone, Copy)]
+enum Ways {
+    /// What most steps have: it claims the same of every peer of whom a predicate is true; `None`: of every peer.
+    One(Option<PredicateId>, Claimed),
+    /// Some among those of the family.
+    Some { first: u32, end: u32 },
+}
+
+/// The steps of a chain, for the peers of a family.
+#[derive(Default)]
+struct OfFamily<'a> {
+    /// For each group of the list's [`StepIndex`] where its steps stand in `ready`, once they were asked for: a row looks at
+    /// all of a group, and they are side by side.
+    groups: Vec<Option<(u32, u32)>>,
+    ready: Vec<Ready>,
+    ways: Vec<Way<'a>>,
+}
+
+/// Makes the rows of one chain.
+struct ChainRows<'a, 'd> {
+    list: &'a ResolvedList,
+    local: &'a LocalFacts,
+    predicates: &'a Predicates,
+    families: [OfFamily<'a>; 2],
+    /// Where packets are led with nothing noted on the way.
+    paths: ByFirst,
+    desk: &'d mut Desk,
+}
+
+/// What making rows needs, for one after the other.
+#[derive(Default)]
+struct Desk {
+    /// Of all chains: many have the same.
+    claims: Distinct,
+    room: Room,
+    /// Steps, each with its place among those of its family that are ready behind it.
+    candidates: Vec<u64>,
+    claimed: Vec<(u32, Claimed)>,
+}
+
+impl<'a> OfFamily<'a> {
+    /// Adds the steps of a group.
+    fn add_group(
+        &mut self,
+        group: usize,
+        steps: &[u32],
+        list: &'a ResolvedList,
+        local: &Known<'_>,
+        claims: &mut Distinct,
+        candidates: &mut Vec<u64>,
+    ) {
+        let known = self.groups.get(group).copied().flatten();
+        let (first, end) = known.unwrap_or_else(|| {
+            let first = self.ready.len() as u32;
+            for step in steps {
+                let ready = self.prepare(*step, list, local, claims);
+                self.ready.extend(ready);
+            }
+            let run = (first, self.ready.len() as u32);
+            if self.groups.len() <= group {
+                self.groups.resize(group + 1, None);
+            }
+            self.groups[group] = Some(run);
+            run
+        });
+        let places = (first..end).zip(&self.ready[first as usize..end as usize]);
+        candidates.extend(places.map(|(at, ready)| u64::from(ready.step) << 32 | u64::from(at)));
+    }
+
+    /// `None` for a step that matches nobody here.
+    fn prepare(
+        &mut self,
+        index: u32,
+        list: &'a ResolvedList,
+        local: &Known<'_>,
+        claims: &mut Distinct,
+    ) -> Option<Ready> {
+        let step = list.steps.steps.get(index as usize)?;
+        if !step.rule.families[local.family as usize] {
+            return None;
+        }
+        let first = self.ways.len();
+        ways(&step.rule, list.list.direction, local, claims, |way| self.ways.push(way));
+        let ways = match self.ways[first..] {
+            [] => return None,
+            [Way::Same(wanted, claimed)] => {
+                self.ways.truncate(first);
+                Ways::One(wanted, claimed)
+            }
+            _ => Ways::Some { first: first as u32, end: self.ways.len() as u32 },
+        };
+        let does = match *step.outcome {
+            Outcome::Decide(_) => Does::Decide,
+            Outcome::Pass(_) => Does::Pass,
+            Outcome::Log(_) | Outcome::Staged(_) => Does::GoOn,
+        };
+        Some(Ready { step: index, tier: step.tier, does, ways })
+    }
+}
+
+impl<'a, 'd> ChainRows<'a, 'd> {
+    fn new(
+        list: &'a ResolvedList,
+        local: &'a LocalFacts,
+        predicates: &'a Predicates,
+        desk: &'d mut Desk,
+    ) -> Self {
+        let paths = ByFirst::of(list.steps.steps.len());
+        Self { list, local, predicates, families: Default::default(), paths, desk }
+    }
+
+    /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
+    fn row(&mut self, making: &mut Making, family: Family, truth: &[PredicateId]) -> u32 {
+        self.claim(family, truth);
+        let Self { paths: known, desk: Desk { room, claimed, claims, .. }, .. } = self;
+        let Making { paths, rows, .. } = making;
+        let steps = &self.list.steps;
+        let direction = self.list.list.direction;
+        let row = room.row(claimed, claims, known, rows, |matching| {
+            let mut noted: Vec<&Noted> = Vec::new();
+            let matching = matching.map(|rule| rule as usize);
+            let decided = steps.walk(matching, |rule| noted.push(rule));
+            let reason = decided.and_then(|decided| steps.reason(decided)).cloned();
+            // What is behind the first that matches matters only if that notes something and goes on.
+            let always = noted.is_empty();
+            let path = paths.of(Arc::new(Decision {
+                reason: reason.unwrap_or(Reason::Unknown(direction)),
+                noted: noted.into_iter().cloned().collect(),
+            }));
+            (path, always)
+        });
+        rows.row(row)
+    }
+
+    /// The steps that may match those of a family of whom something is true, ascending.
+    fn find_candidates(&mut self, truth: &[PredicateId], local: &Known<'_>) {
+        let Self { list, families, desk: Desk { candidates, claims, .. }, .. } = self;
+        let of_family = &mut families[local.family as usize];
+        candidates.clear();
+        let Some(index) = list.index.get() else {
+            let may_match = |step: &Step| {
+                let mut entities = step.rule.peer.entities.iter();
+                entities
+                    .any(|it| it.wanted.first().is_none_or(|it| truth.binary_search(it).is_ok()))
+            };
+            for (at, _) in (0..).zip(&list.steps.steps).filter(|(_, step)| may_match(step)) {
+                if let Some(ready) = of_family.prepare(at, list, local, claims) {
+                    candidates.push(u64::from(at) << 32 | of_family.ready.len() as u64);
+                    of_family.ready.push(ready);
+                }
+            }
+            return;
+        };
+        let wanting = truth.iter().filter_map(|it| index.wanting(&list.peer, *it));
+        for (group, steps) in std::iter::once((0, index.always.as_slice())).chain(wanting) {
+            of_family.add_group(group, steps, list, local, claims, candidates);
+        }
+        candidates.sort_unstable();
+        candidates.dedup_by_key(|step| *step >> 32);
+    }
+
+    /// What steps claim of those of a family of whom, of all that is asked, exactly `truth` is true.
+    fn claim(&mut self, family: Family, truth: &[PredicateId]) {
+        let (facts, answers) = (self.local, &self.predicates.answers);
+        let local = Known { truth: &facts[family as usize], family, answers };
+        let peer = Known { truth, family, answers };
+        self.find_candidates(truth, &local);
+        let Self { families, desk: Desk { candidates, claimed, claims, .. }, .. } = self;
+        let OfFamily { ready, ways: all_ways, .. } = &families[family as usize];
+        claimed.clear();
+        // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
+        let (mut decided, mut passed) = (None, None);
+        for Ready { step, tier, does, ways } in
+            candidates.iter().map(|it| ready[*it as u32 as usize])
+        {
+            if decided == Some(tier) {
+                continue;
+            }
+            let before = claimed.len();
+            let holds =
+                |it: Option<PredicateId>| it.is_none_or(|it| truth.binary_search(&it).is_ok());
+            match ways {
+                Ways::One(wanted, claim) if holds(wanted) => claimed.push((step, claim)),
+                Ways::One(..) => {}
+                Ways::Some { first, end } => {
+                    for way in &all_ways[first as usize..end as usize] {
+                        let here = match way {
+                            Way::Same(wanted, claim) => holds(*wanted).then_some(*claim),
+                            Way::Asking(way) => way.claim(&peer, claims),
+                        };
+                        claimed.extend(here.map(|claim| (step, claim)));
+                    }
+                }
+            }
+            match does {
+                Does::Pass if claimed.len() > before => passed = Some(tier),
+                Does::Decide
+                    if claimed[before..].iter().any(|(_, it)| claims.is_everything(*it)) =>
+                {
+                    if passed != Some(tier) {
+                        break;
+                    }
+                    decided = Some(tier);
+                }
+                _ => {}
+            }
+        }
+    }
+}
