@@ -12,7 +12,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::classes::{Classifying, KindId};
 use crate::image::Identity;
@@ -52,7 +52,7 @@ type V6 = (u128, u8);
 impl Prefix for V6 {
     fn net(self) -> IpNet {
         let address = Ipv6Addr::from_bits(self.0);
-        ipnet::Ipv6Net::new(address, self.1).unwrap_or_default().into()
+        Ipv6Net::new(address, self.1).unwrap_or_default().into()
     }
 
     fn contains(self, other: Self) -> bool {
@@ -68,6 +68,10 @@ impl Prefix for V6 {
 
 fn v4(net: Ipv4Net) -> V4 {
     u64::from(net.addr().to_bits()) << 8 | u64::from(net.prefix_len())
+}
+
+fn v6(net: Ipv6Net) -> V6 {
+    (net.addr().to_bits(), net.prefix_len())
 }
 
 /// What stands at a prefix, as a number that sorts: an atom, members by their kind, an address that is unknown.
@@ -115,10 +119,33 @@ pub(crate) struct Addresses {
     v6: Vec<(V6, Item)>,
 }
 
+/// The prefixes of all network sets, ascending, each with its set's position: sets are many and long, and where they are
+/// needs nothing to be known of what policies ask.
+#[derive(Debug, Default)]
+pub(crate) struct OfSets {
+    v4: Vec<(V4, u32)>,
+    v6: Vec<(V6, u32)>,
+}
+
+impl OfSets {
+    pub(crate) fn of(members: &Members<'_>) -> Self {
+        let mut of_sets = Self::default();
+        for (position, member) in (0..).zip(&members.all).filter(|(_, member)| member.is_set()) {
+            member.for_each_net(|net| match net {
+                IpNet::V4(net) => of_sets.v4.push((v4(net), position)),
+                IpNet::V6(net) => of_sets.v6.push((v6(net), position)),
+            });
+        }
+        sort_v4(&mut of_sets.v4);
+        of_sets
+    }
+}
+
 impl Addresses {
     pub(crate) fn of(
         model: &Model,
         members: &Members<'_>,
+        of_sets: OfSets,
         kinds: &[Option<KindId>],
         atoms: &AtomTruths,
     ) -> Self {
@@ -127,7 +154,7 @@ impl Addresses {
         for net in atoms.prefixes() {
             addresses.add(net, Item::ATOM);
         }
-        for (member, kind) in members.all.iter().zip(kinds) {
+        for (member, kind) in members.all.iter().zip(kinds).filter(|(it, _)| !it.is_set()) {
             if let Some(kind) = kind {
                 member.for_each_net(|net| addresses.add(net, Item::from(*kind)));
             }
@@ -136,6 +163,11 @@ impl Addresses {
             addresses.add(IpNet::from(*address), Item::UNKNOWN);
         }
         sort_v4(&mut addresses.v4);
+        let item = |position: u32| Some(Item::from(kinds.get(position as usize).copied()??));
+        let of_sets_v4 = of_sets.v4.into_iter().filter_map(|(net, at)| Some((net, item(at)?)));
+        addresses.v4 = merged(of_sets_v4.collect(), addresses.v4);
+        let of_sets_v6 = of_sets.v6.into_iter().filter_map(|(net, at)| Some((net, item(at)?)));
+        addresses.v6.extend(of_sets_v6);
         addresses.v6.sort_unstable();
         addresses
     }
@@ -143,7 +175,7 @@ impl Addresses {
     fn add(&mut self, net: IpNet, item: Item) {
         match net {
             IpNet::V4(net) => self.v4.push((v4(net), item)),
-            IpNet::V6(net) => self.v6.push(((net.addr().to_bits(), net.prefix_len()), item)),
+            IpNet::V6(net) => self.v6.push((v6(net), item)),
         }
     }
 
@@ -156,7 +188,7 @@ impl Addresses {
         });
         let mut v6 = Vec::with_capacity(self.v6.len());
         identities(&self.v6, classifying, |(address, length), identity| {
-            let net = ipnet::Ipv6Net::new(Ipv6Addr::from_bits(address), length);
+            let net = Ipv6Net::new(Ipv6Addr::from_bits(address), length);
             v6.extend(net.map(|net| (net, identity.0)));
         });
         PrefixMap::of(Identity::UNKNOWN.0, v4, v6)
@@ -169,7 +201,7 @@ impl Addresses {
                 Ipv4Net::new(address, len).ok().map(|net| v4(net.trunc()))
             }),
             IpAddr::V6(address) => holders(&self.v6, here, |len| {
-                let net = ipnet::Ipv6Net::new(address, len).ok()?.trunc();
+                let net = Ipv6Net::new(address, len).ok()?.trunc();
                 Some((net.addr().to_bits(), len))
             }),
         }
@@ -287,14 +319,44 @@ fn identities<P: Prefix>(
 /// Bits of an address that one pass of a sort looks at.
 const DIGIT: u32 = 11;
 
-/// Sorts: many by the digits of their addresses, from the last on, and then those of each address.
-fn sort_v4(items: &mut Vec<(V4, Item)>) {
-    if items.len() < 1 << DIGIT || items.is_sorted() {
-        return items.sort_unstable();
+/// Of two lists that ascend by prefix one that ascends.
+fn merged(mut some: Vec<(V4, Item)>, others: Vec<(V4, Item)>) -> Vec<(V4, Item)> {
+    sort_each(&mut some, |item| item.0);
+    if others.is_empty() {
+        return some;
+    } else if some.is_empty() {
+        return others;
     }
-    let mut other = vec![(0, Item::ATOM); items.len()];
+    let mut all = Vec::with_capacity(some.len() + others.len());
+    let mut rest = some.as_slice();
+    for other in others {
+        let (before, after) = rest.split_at(rest.partition_point(|item| *item < other));
+        all.extend_from_slice(before);
+        all.push(other);
+        rest = after;
+    }
+    all.extend_from_slice(rest);
+    all
+}
+
+/// Brings those that have the same of something, and are side by side, into order.
+fn sort_each<T: Ord, K: PartialEq>(items: &mut [T], key: impl Fn(&T) -> K) {
+    for same in items.chunk_by_mut(|a, b| key(a) == key(b)) {
+        if same.len() > 1 {
+            same.sort_unstable();
+        }
+    }
+}
+
+/// Sorts: many by the digits of their addresses, from the last on, and then those of each address.
+fn sort_v4<T: Copy + Ord>(items: &mut Vec<(V4, T)>) {
+    let first = match items.first() {
+        Some(first) if items.len() >= 1 << DIGIT && !items.is_sorted() => *first,
+        _ => return items.sort_unstable(),
+    };
+    let mut other = vec![first; items.len()];
     for shift in [8, 8 + DIGIT, 8 + 2 * DIGIT] {
-        let digit = |item: &(V4, Item)| (item.0 >> shift) as usize & ((1 << DIGIT) - 1);
+        let digit = |item: &(V4, T)| (item.0 >> shift) as usize & ((1 << DIGIT) - 1);
         let mut places = [0u32; 1 << DIGIT];
         for item in &*items {
             places[digit(item)] += 1;
@@ -310,11 +372,7 @@ fn sort_v4(items: &mut Vec<(V4, Item)>) {
         }
         std::mem::swap(items, &mut other);
     }
-    for of_one_address in items.chunk_by_mut(|a, b| a.0 >> 8 == b.0 >> 8) {
-        if of_one_address.len() > 1 {
-            of_one_address.sort_unstable();
-        }
-    }
+    sort_each(items, |item| item.0 >> 8);
 }
 
 /// What stands at a prefix.

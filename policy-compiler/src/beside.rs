@@ -1,5 +1,8 @@
 //! Two things done at once.
 
+/// With fewer than so many members of a cluster a thread of its own is not worth while for them.
+pub(crate) const MEMBERS: usize = 2_048;
+
 /// Does both, the second on a thread of its own if that is worth while, and hands over what they give.
 pub(crate) fn both<A, B: Send>(
     is_worth_it: bool,

@@ -13,7 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, OfSets};
+use crate::beside;
 use crate::chains::{Chains, LocalEnds};
 use crate::changes::Changes;
 use crate::class_map::{ClassMap, NO_CLASS};
@@ -126,9 +127,16 @@ impl Compiler {
         });
         let (resolved, asked, mut standing) = again.unwrap_or_else(|| {
             let mut kept = Kept::default();
-            let resolved = resolve(model, local, &mut kept, &mut self.ordered);
+            let is_large = model.endpoints.len() + model.network_sets.len() >= beside::MEMBERS;
+            let policies = || resolve(model, local, &mut kept, &mut self.ordered);
+            let held = || {
+                let members = Members::of(model);
+                let of_sets = OfSets::of(&members);
+                (members, of_sets)
+            };
+            let (resolved, held) = beside::both(is_large, policies, held);
             let asked = InUse::of_anybody(&resolved, &kept.vocabulary);
-            let standing = self.stand(model, local, marks, &resolved, kept);
+            let standing = self.stand(model, local, marks, &resolved, kept, held);
             (resolved, asked, standing)
         });
         let peers = Arc::clone(&standing.peers);
@@ -160,7 +168,7 @@ impl Compiler {
         }
     }
 
-    /// What there is to say of all addresses.
+    /// What there is to say of all addresses, given who holds them.
     fn stand(
         &mut self,
         model: &Model,
@@ -168,10 +176,10 @@ impl Compiler {
         marks: [Mark; 8],
         resolved: &Resolved,
         mut kept: Kept,
+        (members, of_sets): (Members<'_>, OfSets),
     ) -> Standing {
         self.interner.forget_if_sparse(self.used);
         self.tables.forget();
-        let members = Members::of(model);
         let mut asked = InUse::of_peers(resolved, &kept.vocabulary);
         let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
         // What will be asked has numbers behind those of answers.
@@ -180,7 +188,7 @@ impl Compiler {
         asked.predicates.resize(predicates.all.len(), false);
         let atoms = AtomTruths::new(&predicates.all);
         let (kinds, of_members) = Kinds::of_members(&members, &truths);
-        let addresses = Addresses::of(model, &members, &of_members, &atoms);
+        let addresses = Addresses::of(model, &members, of_sets, &of_members, &atoms);
         let said = self.interner.said_of_all(&predicates.all);
         let mut classifying = Classifying::new(&mut self.interner, &kinds, &atoms, &said);
         let prefixes = addresses.identities(&mut classifying);

@@ -105,6 +105,11 @@ impl<'m> Member<'m> {
         matches!(self.what, What::Pod(_) | What::Host(..))
     }
 
+    /// Whether it is a network set.
+    pub(crate) fn is_set(&self) -> bool {
+        matches!(self.what, What::Set(_))
+    }
+
     /// Hands over the prefixes that it has.
     pub(crate) fn for_each_net(&self, mut hand: impl FnMut(IpNet)) {
         let mut hosts = |addresses: &BTreeSet<IpAddr>| {
