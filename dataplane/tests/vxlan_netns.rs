@@ -252,7 +252,9 @@ fn what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent() {
             assert_eq!(train(&mut pool, change), expected, "{what}");
         }
         // What comes between them is shorter, longer, or of another kind.
-        for lens in [vec![10], vec![1400], vec![700; 30], vec![1012; 30], vec![1400; 3]] {
+        for lens in
+            [vec![10], (10..20).collect(), vec![1400], vec![700; 30], vec![1012; 30], vec![1400; 3]]
+        {
             let mut packets: Vec<_> =
                 lens.iter().map(|len| datagram(&mut pool, &numbered(9, *len))).collect();
             let sent: Vec<_> = packets.iter().map(|packet| packet.bytes()[28..].to_vec()).collect();

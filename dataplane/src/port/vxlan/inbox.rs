@@ -19,6 +19,9 @@ use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
 const TUNNEL: usize = OUTER - HEADERS;
 /// The longest headers that are laid out apart, VXLAN's among them.
 const REPEATED_MAX: usize = 256;
+/// After so many datagrams one by one the next is expected to be such a one, too: each call with a layout tells the kernel of some
+/// ninety pieces.
+const ALONE: u8 = 4;
 
 /// Where the socket's datagrams go.
 pub(super) struct Inbox {
@@ -31,6 +34,8 @@ pub(super) struct Inbox {
     apart: Box<[u8]>,
     /// How the next one probably looks.
     expected: Option<Layout>,
+    /// Datagrams that have come by themselves since a super-datagram.
+    alone: u8,
 }
 
 /// How the datagrams of a super-datagram look, but for the last.
@@ -50,6 +55,7 @@ impl Inbox {
             left: None,
             apart: vec![0; REPEATED_MAX * (SEGMENTS - 1)].into_boxed_slice(),
             expected: None,
+            alone: 0,
         }
     }
 
@@ -94,6 +100,7 @@ impl Inbox {
             let first = &self.room[..super_datagram.segment.min(super_datagram.len)];
             if first.len() < super_datagram.len {
                 self.expected = Layout::of(first);
+                self.alone = 0;
             }
             self.left = Some((super_datagram, 0));
             return Ok(());
@@ -135,8 +142,13 @@ impl Inbox {
             return Err(io::ErrorKind::InvalidData.into());
         }
         if len <= segment && len <= layout.segment() {
+            self.alone += 1;
+            if self.alone == ALONE {
+                self.expected = None;
+            }
             return Ok((super_datagram, Some((len, Offload::default()))));
         }
+        self.alone = 0;
         let count = len.div_ceil(segment);
         let joined = if segment == layout.segment() && count <= SEGMENTS {
             let body = &mut body[..len - (count - 1) * layout.repeated];
