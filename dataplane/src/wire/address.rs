@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::checksum;
+
 /// What precedes an IPv4 address in its IPv4-mapped form, `::ffff:0:0/96` (RFC 4291, section 2.5.5.2).
 const MAPPED: u64 = 0xffff;
 
@@ -82,9 +84,11 @@ impl Address {
 
     /// Sum of the address as it stands in a header, for pseudo-headers ([`crate::checksum`]).
     #[inline]
-    pub(crate) fn checksum(self) -> u32 {
-        // 0xffff is zero to a ones' complement sum, so the mapped prefix adds nothing.
-        crate::checksum::sum(&self.to_bits().to_be_bytes())
+    pub(crate) const fn checksum(self) -> u32 {
+        let Self { high, low } = self;
+        // 2^16 counts 1, so words may be added two at a time; 0xffff counts nothing, so the mapped prefix does.
+        let pairs = (high >> 32) + (high as u32 as u64) + (low >> 32) + (low as u32 as u64);
+        checksum::fold(checksum::fold64(pairs)) as u32
     }
 }
 
@@ -124,6 +128,12 @@ mod tests {
                 let ip = ip.to_canonical();
                 prop_assert_eq!(Address::from(ip).to_ip(), ip);
                 prop_assert_eq!(Address::from(ip).is_v4(), ip.is_ipv4());
+                let octets = match ip {
+                    IpAddr::V4(v4) => v4.octets().to_vec(),
+                    IpAddr::V6(v6) => v6.octets().to_vec(),
+                };
+                let sums = [Address::from(ip).checksum(), checksum::sum(&octets)];
+                prop_assert_eq!(checksum::fold(sums[0]) % 0xffff, checksum::fold(sums[1]) % 0xffff);
             }
         }
 
