@@ -156,6 +156,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
         return false;
     }
     packet.set_len(outer.link_len + usize::from(total_len));
+    // It is there: it has just been put there.
     let Some(header) = packet.room_mut().get_mut(outer.link_len..) else { return false };
     // As far as UDP's length.
     let Some(header) = header.first_chunk_mut::<{ ipv4::HEADER_LEN + 6 }>() else { return false };

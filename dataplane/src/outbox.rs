@@ -134,7 +134,12 @@ impl Outbox {
             self.waiting.push(link.port);
         }
         let mtu = link.mtu as usize;
-        let tunnel = link.tunnel.and_then(|index| tables.tunnel(index));
+        let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
+            None => None,
+            Some(Some(tunnel)) => Some(tunnel),
+            // Never bare.
+            Some(None) => return Err(refuse(pool, packet, DropReason::HostUnreachable)),
+        };
         if packet.is_finished() && packet.len() <= mtu {
             self.queued += 1;
             return finish(slot, pool, packet, 1, header_len, tunnel, &mut self.next_id);

@@ -66,25 +66,6 @@ pub struct Parsed {
 }
 
 impl Parsed {
-    /// Of nothing: what stands where a packet is to be parsed.
-    pub const NOTHING: Self = Self {
-        source: Address::UNSPECIFIED,
-        destination: Address::UNSPECIFIED,
-        protocol: 0,
-        ttl: 0,
-        dont_fragment: false,
-        tcp_flags: 0,
-        icmp_type: 0,
-        icmp_code: 0,
-        has_ports: false,
-        source_port: 0,
-        destination_port: 0,
-        transport_offset: 0,
-        header_len: 0,
-        total_len: 0,
-        fragment: Fragment::Whole,
-    };
-
     /// Whether it is IPv4.
     #[inline]
     pub fn is_v4(&self) -> bool {
@@ -95,12 +76,6 @@ impl Parsed {
     #[inline]
     pub fn is_forwardable(&self) -> bool {
         self.source.is_forwardable() && self.destination.is_forwardable()
-    }
-
-    /// Whether it may be cut to fit a link ([`crate::fragment::fragment`]).
-    #[inline]
-    pub fn may_fragment(&self) -> bool {
-        !self.dont_fragment
     }
 
     /// Type and code of ICMP or `ICMPv6`, but for later fragments.

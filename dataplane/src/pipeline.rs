@@ -245,6 +245,9 @@ impl Pipeline {
         batch: &mut Vec<Packet>,
         arrival: &Arrival<'_>,
     ) -> u64 {
+        // Of the others nobody has said where they entered.
+        debug_assert_eq!(batch.len(), self.entrances.len(), "each packet has an entrance");
+        batch.drain(self.entrances.len().min(batch.len())..).for_each(|it| context.pool.put(it));
         self.glances.resize(batch.len(), Glance::NOTHING);
         let flows = &self.memory.flows;
         let (mut segments, mut refused) = (0, 0);

@@ -350,7 +350,10 @@ impl Tables {
             Via::Node => self.host.as_ref(),
             Via::Host => self.uplink.as_ref().or(self.host.as_ref()),
             Via::Endpoint(index) => Some(&self.endpoint(index)?.link),
-            Via::Tunnel(index) => Some(&self.tunnel(index)?.link),
+            // Never bare, never to another node.
+            Via::Tunnel(index) => {
+                Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
+            }
         }
     }
 }

@@ -52,7 +52,7 @@ impl Glance {
             guess: Guess::NONE,
             orientation: Orientation::LowToHigh,
         },
-        entrance: Entrance::UPLINK,
+        entrance: Entrance::NOWHERE,
         segments: 0,
         unit: 0,
         total_len: 0,

@@ -34,6 +34,8 @@ pub struct Entrance {
 }
 
 impl Entrance {
+    /// Where nobody may enter: no hop is equal to this in all bits.
+    pub const NOWHERE: Self = Self { back: Hop(u32::MAX), equal: u32::MAX };
     /// The host port: the node and the world.
     pub const HOST: Self = Self { back: Via::Host.encode(), equal: !Hop::NODE_OR_HOST };
     /// The host port where the world is behind the uplink: the node.

@@ -285,6 +285,8 @@ impl Worker {
             Err(error) => {
                 slot.hot = false;
                 self.lost.push((id, error));
+                // What it had brought is nobody else's to be judged as.
+                self.batch.drain(..).for_each(|packet| self.pool.put(packet));
                 return (0, false);
             }
         };

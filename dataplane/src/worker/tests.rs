@@ -93,9 +93,17 @@ struct Watched<F> {
     received: F,
 }
 
-impl<F: FnMut() -> Received + Send + 'static> PacketIo for Watched<F> {
-    fn receive(&mut self, _: &mut Pool, _: &mut Vec<Packet>, _: usize) -> io::Result<Received> {
-        Ok((self.received)())
+impl<F> PacketIo for Watched<F>
+where
+    F: FnMut(&mut Pool, &mut Vec<Packet>) -> io::Result<Received> + Send + 'static,
+{
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        _: usize,
+    ) -> io::Result<Received> {
+        (self.received)(pool, into)
     }
 
     fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
@@ -124,9 +132,9 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let (reader, mut writer) = io::pipe().unwrap();
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
-    let received = move || {
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
         counted.fetch_add(1, Relaxed);
-        Received { drained: true, ..Received::default() }
+        Ok(Received { drained: true, ..Received::default() })
     };
     let bell = Box::new(Watched { descriptor: reader.into(), received });
     commands.send(Command::Attach(PortId(0), bell, Arc::default())).unwrap();
@@ -163,15 +171,41 @@ fn nobody_sleeps_while_a_port_has_more() {
     let (reader, _writer) = io::pipe().unwrap();
     let (done, is_done) = unbounded();
     let mut left = 100_000;
-    let received = move || {
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
         if left == 0 {
             let _ = done.send(());
-            return Received { drained: true, ..Received::default() };
+            return Ok(Received { drained: true, ..Received::default() });
         }
         left -= 1;
-        Received { malformed: 1, ..Received::default() }
+        Ok(Received { malformed: 1, ..Received::default() })
     };
     let port = Box::new(Watched { descriptor: reader.into(), received });
     assert!(worker.commands().tell(Command::Attach(PortId(0), port, Arc::default())));
     is_done.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn what_a_failing_port_had_brought_is_not_the_next_ones() {
+    let (mut worker, commands, reports) = worker();
+    let failing = |pool: &mut Pool, into: &mut Vec<Packet>| {
+        into.extend(pool.take_filled(&[0x45; 40]));
+        Err(io::ErrorKind::NotConnected.into())
+    };
+    let (reader, _writer) = io::pipe().unwrap();
+    let port = Box::new(Watched { descriptor: reader.into(), received: failing });
+    let (brought, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(PortCounters::default()));
+    let seen = Arc::clone(&brought);
+    let received = move |_: &mut Pool, into: &mut Vec<Packet>| {
+        seen.fetch_max(into.len() as u32, Relaxed);
+        Ok(Received { drained: true, ..Received::default() })
+    };
+    let (reader, _other_writer) = io::pipe().unwrap();
+    let next = Box::new(Watched { descriptor: reader.into(), received });
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    commands.send(Command::Attach(PortId(1), next, Arc::clone(&counters))).unwrap();
+    assert!(worker.obey());
+    assert_eq!(worker.turn(Duration::from_secs(1)), 0);
+    assert!(matches!(reports.try_recv(), Ok(Report::PortLost(PortId(0), _))));
+    assert_eq!((brought.load(Relaxed), counters.received_packets.read()), (0, 0));
+    assert_eq!((worker.batch.len(), worker.pool.available()), (0, 4));
 }

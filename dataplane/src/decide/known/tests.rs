@@ -10,7 +10,7 @@ use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
 use crate::tables::{Endpoint, Hop, PortId, Via};
-use crate::wire::{ipv4, protocol, put};
+use crate::wire::{ipv4, protocol, put, vxlan};
 
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 /// When the packet comes.
@@ -27,6 +27,8 @@ struct Case {
     is_current: bool,
     hops: [u32; 2],
     is_tcp: bool,
+    /// The responder's.
+    port: u16,
     flags: u8,
     is_reply: bool,
     ttl: u8,
@@ -54,6 +56,7 @@ prop_compose! {
         is_current in mostly(true, Just(false)),
         hops in mostly([0, 1], [0u32..4, 0u32..4]),
         is_tcp: bool,
+        port in mostly(80, Just(vxlan::PORT)),
         flags in mostly(0x10, 0u8..0x40),
         is_reply: bool,
         ttl in mostly(64, 1u8..3),
@@ -63,7 +66,7 @@ prop_compose! {
     ) -> Case {
         let entrance = if entrance == 2 { hops[usize::from(is_reply)] } else { entrance };
         Case {
-            before, silent, verdict, is_current, hops, is_tcp, flags, is_reply, ttl, len, dont_fragment, entrance,
+            before, silent, verdict, is_current, hops, is_tcp, port, flags, is_reply, ttl, len, dont_fragment, entrance,
         }
     }
 }
@@ -92,7 +95,7 @@ fn packet(case: &Case) -> Vec<u8> {
     bytes[9] = if case.is_tcp { protocol::TCP } else { protocol::UDP };
     bytes[12..16].copy_from_slice(&ADDRESSES[from].octets());
     bytes[16..20].copy_from_slice(&ADDRESSES[to].octets());
-    let ports = [1000u16, 80].map(u16::to_be_bytes);
+    let ports = [1000u16, case.port].map(u16::to_be_bytes);
     put(&mut bytes, 20..24, &[ports[from], ports[to]].concat());
     if case.is_tcp {
         (bytes[32], bytes[33]) = (5 << 4, case.flags);
@@ -108,7 +111,7 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     let mut flows = FlowTable::new(16, seed).unwrap();
     let upper = if case.is_tcp { protocol::TCP } else { protocol::UDP };
     let [from, to] = ADDRESSES.map(Into::into);
-    let (key, original) = crate::flow::FlowKey::new(from, to, 1000, 80, upper);
+    let (key, original) = crate::flow::FlowKey::new(from, to, 1000, case.port, upper);
     let then = NOW - case.silent;
     let flags = |flags| TcpFlags(if case.is_tcp { flags } else { 0 });
     let mut entry = FlowEntry::open(key, original, flags(case.before[0].1), then);
@@ -153,6 +156,7 @@ fn a_packet_of_a_living_connection_goes_the_short_way_in_both_directions() {
             is_current: true,
             hops: [0, 1],
             is_tcp,
+            port: 80,
             flags: 0x10,
             is_reply,
             ttl: 64,

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
 use super::{HEADERS, OUTER, headers};
-use crate::offload::join::{self, join};
+use crate::offload::join::{self, Joined, join};
 use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool};
 use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
 
@@ -150,16 +150,7 @@ impl Inbox {
         }
         self.alone = 0;
         let count = len.div_ceil(segment);
-        let joined = if segment == layout.segment() && count <= SEGMENTS {
-            let body = &mut body[..len - (count - 1) * layout.repeated];
-            let mut tunnel = [0; TUNNEL];
-            tunnel.copy_from_slice(&body[..TUNNEL]);
-            let others = self.apart.chunks_exact(layout.repeated).take(count - 1);
-            let others = others.map_while(|headers| headers.strip_prefix(&tunnel));
-            join(&mut body[TUNNEL..], segment - TUNNEL, others)
-        } else {
-            None
-        };
+        let joined = layout.join(&super_datagram, body, &self.apart);
         let segments = joined.map_or(0, |joined| joined.segments);
         if segments < count {
             self.put_in_one_piece(body, layout, len);
@@ -193,6 +184,26 @@ impl Layout {
     /// Bytes of each datagram but the last.
     const fn segment(self) -> usize {
         self.repeated + self.size
+    }
+
+    /// Makes one packet of a super-datagram that lies as [`Layout::pieces`] says, or of its beginning. `None`: it looks otherwise, or
+    /// its datagrams do not belong together.
+    fn join(
+        self,
+        &SuperDatagram { len, segment, .. }: &SuperDatagram,
+        body: &mut [u8],
+        apart: &[u8],
+    ) -> Option<Joined> {
+        let others = len.div_ceil(segment).checked_sub(1)?;
+        // Of the last one all headers must be there: what is shorter has left older bytes behind its own.
+        let last = len - others * segment;
+        if segment != self.segment() || others >= SEGMENTS || last < self.repeated {
+            return None;
+        }
+        let body = body.get_mut(..len - others * self.repeated)?;
+        let (tunnel, inner) = body.split_first_chunk_mut::<TUNNEL>()?;
+        let headers = apart.chunks_exact(self.repeated).take(others);
+        join(inner, segment - TUNNEL, headers.map_while(|it| it.strip_prefix(&tunnel[..])))
     }
 
     /// Where the bytes of a super-datagram go, in their order: to `body` the first datagram, and then the payload of the others;
@@ -229,5 +240,49 @@ fn moved(offload: Offload, by: u16) -> Offload {
             Offload { checksum: Checksum::Partial { start: start + by, offset }, ..offload }
         }
         Checksum::Unverified | Checksum::Verified => offload,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A datagram of TCP within VXLAN: sequence number, payload.
+    fn datagram(sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let mut inner = Vec::new();
+        let ip = etherparse::PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+        ip.tcp(1, 2, sequence, 100).ack(9).write(&mut inner, payload).unwrap();
+        [&[7; TUNNEL][..], &inner].concat()
+    }
+
+    #[test]
+    fn a_last_datagram_of_any_length_is_handed_up_as_it_is_or_joined() {
+        const SIZE: usize = 5;
+        let first = datagram(0, &[1; SIZE]);
+        let layout = Layout::of(&first).unwrap();
+        assert_eq!((layout.repeated, layout.size), (TUNNEL + 40, SIZE));
+        let last = datagram(SIZE as u32, &[2; SIZE]);
+        for cut in 1..=last.len() {
+            let bytes = [&first[..], &last[..cut]].concat();
+            let (mut body, mut inbox) = (vec![9; MAX_PACKET], Inbox::new());
+            let mut rest = &bytes[..];
+            for piece in layout.pieces(&mut body, &mut inbox.apart) {
+                let (now, behind) = rest.split_at(piece.len().min(rest.len()));
+                piece[..now.len()].copy_from_slice(now);
+                rest = behind;
+            }
+            let super_datagram = SuperDatagram {
+                source: Ipv4Addr::LOCALHOST,
+                source_port: 1,
+                len: bytes.len(),
+                segment: first.len(),
+                tos: 0,
+            };
+            let joined = layout.join(&super_datagram, &mut body.clone(), &inbox.apart);
+            let segments = joined.map_or(0, |joined| joined.segments);
+            assert_eq!(segments, if cut == last.len() { 2 } else { 0 }, "{cut} bytes");
+            inbox.put_in_one_piece(&mut body, layout, bytes.len());
+            assert!(inbox.room[..bytes.len()] == bytes, "{cut} bytes");
+        }
     }
 }
