@@ -10,13 +10,47 @@ use crate::model::{
 };
 use crate::selector::Selector;
 
-/// The pods by their own labels; made when first needed, as it takes a look at all.
+/// The pods by their own labels; made when first needed, as it takes a look at all. Pods that share their labels are found by
+/// one place.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
-    /// Of all pods that were there since.
-    names: Vec<ObjectName>,
-    /// By key and value their places in `names`; some may be gone, or have other labels.
+    names: Names,
+    /// Distinct in memory, each with the places in `names` of its pods; some may be gone, or have other labels. Kept, so that
+    /// nothing else is where they are.
+    sets: Vec<(Arc<Labels>, Vec<u32>)>,
+    /// By where they are in memory.
+    numbers: AHashMap<usize, u32>,
+    /// By key and value which sets have it.
     of: AHashMap<String, AHashMap<String, Vec<u32>>>,
+}
+
+/// The names of pods, one behind the other: a cluster has many.
+#[derive(Debug, Default)]
+struct Names {
+    /// The namespace and the name of each.
+    text: String,
+    /// Where each namespace ends, and each name.
+    ends: Vec<[usize; 2]>,
+}
+
+impl Names {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn push(&mut self, ObjectName { namespace, name }: &ObjectName) {
+        self.text.push_str(namespace);
+        let middle = self.text.len();
+        self.text.push_str(name);
+        self.ends.push([middle, self.text.len()]);
+    }
+
+    fn at(&self, place: u32) -> Option<ObjectName> {
+        let [middle, end] = *self.ends.get(place as usize)?;
+        let before = (place as usize).checked_sub(1).and_then(|before| self.ends.get(before));
+        let start = before.map_or(0, |[_, end]| *end);
+        Some(ObjectName::new(self.text.get(start..middle)?, self.text.get(middle..end)?))
+    }
 }
 
 /// Names without a pod are kept up to this many and as many as there are pods.
@@ -27,28 +61,52 @@ static NONE: Labels = Labels::new();
 impl Pods {
     /// A pod came, or changed. What it was before does no harm.
     pub(crate) fn note(&mut self, model: &Model, name: &ObjectName, pod: &Endpoint) {
-        if self.names.is_empty() {
+        if self.names.len() == 0 {
             return;
         }
         if self.names.len() > model.endpoints.len() * 2 + SPARE {
             *self = Self::default();
             return;
         }
-        self.add(name, pod);
+        self.add(name, &pod.labels);
     }
 
-    fn add(&mut self, name: &ObjectName, pod: &Endpoint) {
+    fn add(&mut self, name: &ObjectName, labels: &Arc<Labels>) {
         let place = self.names.len() as u32;
-        self.names.push(name.clone());
-        for (key, value) in pod.labels.iter() {
-            if !self.of.contains_key(key) {
-                self.of.insert(key.clone(), AHashMap::new());
+        self.names.push(name);
+        let Self { sets, of, .. } = self;
+        let number = *self.numbers.entry(Arc::as_ptr(labels).addr()).or_insert_with(|| {
+            let number = sets.len() as u32;
+            for (key, value) in labels.iter() {
+                if !of.contains_key(key) {
+                    of.insert(key.clone(), AHashMap::new());
+                }
+                let Some(of_key) = of.get_mut(key) else { continue };
+                match of_key.get_mut(value) {
+                    Some(sets) => sets.push(number),
+                    None => drop(of_key.insert(value.clone(), vec![number])),
+                }
             }
-            let Some(of_key) = self.of.get_mut(key) else { continue };
-            match of_key.get_mut(value) {
-                Some(places) => places.push(place),
-                None => drop(of_key.insert(value.clone(), vec![place])),
+            sets.push((Arc::clone(labels), Vec::new()));
+            number
+        });
+        if let Some((_, places)) = sets.get_mut(number as usize) {
+            places.push(place);
+        }
+    }
+
+    /// Adds all pods. They are anywhere in memory: of many at once it is looked where their labels are, so that they are
+    /// fetched side by side.
+    fn add_all(&mut self, model: &Model) {
+        const SIDE_BY_SIDE: usize = 64;
+        let mut all = model.endpoints.iter();
+        loop {
+            let names: Vec<_> = all.by_ref().take(SIDE_BY_SIDE).collect();
+            if names.is_empty() {
+                return;
             }
+            let labels: Vec<&Arc<Labels>> = names.iter().map(|(_, pod)| &pod.labels).collect();
+            names.iter().zip(labels).for_each(|((name, _), labels)| self.add(name, labels));
         }
     }
 
@@ -87,24 +145,25 @@ impl Pods {
                 && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
         });
         let Some((key, values)) = own else { return model.endpoints.iter().collect() };
-        if self.names.is_empty() {
-            model.endpoints.iter().for_each(|(name, pod)| self.add(name, pod));
+        if self.names.len() == 0 {
+            self.add_all(model);
         }
         let Some(of_key) = self.of.get(*key) else { return Vec::new() };
-        let mut places: Vec<u32> = match values {
+        let mut sets: Vec<u32> = match values {
             Some(values) => {
                 values.iter().filter_map(|it| of_key.get(*it)).flatten().copied().collect()
             }
             None => of_key.values().flatten().copied().collect(),
         };
-        places.sort_unstable();
-        places.dedup();
+        sets.sort_unstable();
+        sets.dedup();
+        let sets = sets.iter().filter_map(|set| self.sets.get(*set as usize));
+        let places = sets.flat_map(|(_, places)| places);
         // A pod that has changed has several places.
-        let names = places.iter().filter_map(|place| self.names.get(*place as usize));
-        let mut names: Vec<_> = names.collect();
+        let mut names: Vec<_> = places.filter_map(|place| self.names.at(*place)).collect();
         names.sort_unstable();
         names.dedup();
-        names.into_iter().filter_map(|name| model.endpoints.get_key_value(name)).collect()
+        names.iter().filter_map(|name| model.endpoints.get_key_value(name)).collect()
     }
 }
 
@@ -115,4 +174,52 @@ fn in_namespace<'m>(
     let from = ObjectName::new(namespace, "");
     let namespace = from.namespace.clone();
     model.endpoints.range(from..).take_while(move |(name, _)| name.namespace == namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_a_selector_matches_are_among_those_that_it_may() {
+        let labels = |app: usize| Arc::new(Labels::from([("app".to_owned(), format!("a{app}"))]));
+        let shared = [labels(0), labels(1), labels(2)];
+        let mut model = Model::default();
+        let name = |at: usize| ObjectName::new(format!("ns{}", at % 3), format!("p{at}"));
+        let pod = |at: usize| Endpoint {
+            // Some share their labels, and some of those that have equal ones do not.
+            labels: if at.is_multiple_of(5) { labels(0) } else { Arc::clone(&shared[at % 3]) },
+            ..Endpoint::default()
+        };
+        for at in 0..200 {
+            model.endpoints.insert(name(at), Arc::new(pod(at)));
+        }
+        let mut pods = Pods::default();
+        let found = |pods: &mut Pods, model: &Model, app: &str| -> Vec<ObjectName> {
+            let selector = Selector::equals("app", app);
+            let may = pods.that_may_match(model, &selector).into_iter();
+            let matching = may.filter(|(name, pod)| selector.matches(&model.pod_view(name, pod)));
+            matching.map(|(name, _)| name.clone()).collect()
+        };
+        let expected = |model: &Model, app: &str| -> Vec<ObjectName> {
+            let has = |pod: &Endpoint| pod.labels.get("app").is_some_and(|value| value == app);
+            let pods = model.endpoints.iter().filter(|(_, pod)| has(pod));
+            pods.map(|(name, _)| name.clone()).collect()
+        };
+        assert_eq!(expected(&model, "a0").len(), 93);
+        for app in ["a0", "a1", "a2", "a3"] {
+            assert_eq!(found(&mut pods, &model, app), expected(&model, app));
+        }
+        // One goes, one comes, one has other labels.
+        model.endpoints.remove(&name(7));
+        for (at, app) in [(500, 1), (8, 3)] {
+            let pod = Endpoint { labels: labels(app), ..Endpoint::default() };
+            pods.note(&model, &name(at), &pod);
+            model.endpoints.insert(name(at), Arc::new(pod));
+        }
+        for app in ["a0", "a1", "a2", "a3"] {
+            assert_eq!(found(&mut pods, &model, app), expected(&model, app));
+        }
+        assert_eq!(expected(&model, "a3").len(), 1);
+    }
 }
