@@ -100,7 +100,7 @@ impl Interner {
             known.get(before.copied().unwrap_or(0)..ends[at as usize]) == Some(key)
         };
         let number = if *first > MAX_VALUE - next {
-            identities.find(key, is)
+            identities.find(key, is).map(|number| (number, false))
         } else {
             Some(identities.of(key, next, is))
         };

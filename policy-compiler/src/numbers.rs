@@ -46,18 +46,18 @@ impl Numbers {
         (next, true)
     }
 
-    /// As [`of`](Self::of); `None` for a value that has no number.
+    /// The number of a value that has one, of which `is` says whether a number is its own.
     pub(crate) fn find<T: Hash + ?Sized>(
         &self,
         value: &T,
         is: impl Fn(u32) -> bool,
-    ) -> Option<(u32, bool)> {
+    ) -> Option<u32> {
         if self.places.is_empty() {
             return None;
         }
         let hash = self.hashes.hash_one(value) as u32;
         let here = self.places[place(&self.places, hash, is)];
-        (here.number != FREE.number).then_some((here.number, false))
+        (here.number != FREE.number).then_some(here.number)
     }
 
     fn grow(&mut self) {
@@ -98,7 +98,7 @@ mod tests {
             for value in all {
                 let known = distinct.iter().position(|it| *it == value);
                 let found = numbers.find(&value, |at| distinct[at as usize] == value);
-                prop_assert_eq!(found.map(|(number, _)| number as usize), known);
+                prop_assert_eq!(found.map(|number| number as usize), known);
                 let (number, is_new) =
                     numbers.of(&value, distinct.len() as u32, |at| distinct[at as usize] == value);
                 prop_assert_eq!(number as usize, known.unwrap_or(distinct.len()));
