@@ -82,6 +82,7 @@ fn address(end: u8) -> IpAddr {
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let arguments = Arguments::parse_from(arguments);
     process::end_with_parent().map_err(|error| error.to_string())?;
+    let polling = if arguments.busy { Polling::Busy } else { Polling::Adaptive };
     let agent = AgentNamespace::create().map_err(|error| error.to_string())?;
     let mut ports = Queues::new();
     for (netns, end) in arguments.ends.iter().zip(0..) {
@@ -93,6 +94,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
             segments: None,
             device: if arguments.veth { Device::Veth } else { Device::Tun },
             queues: 1,
+            polling,
         };
         let (_, queues) =
             pod_device::attach(&agent, &attachment).map_err(|error| error.to_string())?;
@@ -103,7 +105,6 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     {
         return Err(format!("cannot stay on core {core}"));
     }
-    let polling = if arguments.busy { Polling::Busy } else { Polling::Adaptive };
     forward(&mut ports, polling).map_err(|error| error.to_string())
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ipnet::IpNet;
+use manx_dataplane::worker::Polling;
 
 use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
 use crate::api::Device;
@@ -42,6 +43,7 @@ impl HostDevice {
         device: Device,
         mtu: u32,
         queues: usize,
+        polling: Polling,
         uplink: &str,
     ) -> Result<(Self, Queues), Error> {
         let netns = netns::current()?;
@@ -53,6 +55,7 @@ impl HostDevice {
             mtu,
             segments: None,
             queues,
+            polling,
         };
         let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
         let host = Self { netns, made, uplink: uplink.to_owned() };

@@ -210,8 +210,14 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
     let namespace = AgentNamespace::create()?;
     let pod_device = pod_device::choose(settings.pod_device)?;
-    let (host_device, host) =
-        HostDevice::attach(&namespace, pod_device, uplink.mtu, workers, &uplink.name)?;
+    let (host_device, host) = HostDevice::attach(
+        &namespace,
+        pod_device,
+        uplink.mtu,
+        workers,
+        settings.polling,
+        &uplink.name,
+    )?;
 
     let (report, reports) = crossbeam::channel::unbounded();
     let of_each =
@@ -225,6 +231,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         namespace,
         host_device,
         pod_device,
+        polling: settings.polling,
         addresses,
         raw: tunnels.raw,
         packet_socket: tunnels.packet_socket,

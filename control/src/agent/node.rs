@@ -14,7 +14,7 @@ use manx_dataplane::counters::PortCounters;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables, Via};
-use manx_dataplane::worker::Workers;
+use manx_dataplane::worker::{Polling, Workers};
 use manx_policy_compiler::model::ObjectName;
 
 use super::capture;
@@ -77,6 +77,7 @@ pub(super) struct Agent {
     namespace: AgentNamespace,
     host_device: HostDevice,
     pod_device: Device,
+    polling: Polling,
     addresses: ipam::store::Store,
     underlay: Underlay,
     host: Link,
@@ -101,6 +102,7 @@ pub(super) struct Parts {
     pub(super) namespace: AgentNamespace,
     pub(super) host_device: HostDevice,
     pub(super) pod_device: Device,
+    pub(super) polling: Polling,
     pub(super) addresses: ipam::store::Store,
     pub(super) raw: Queues,
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
@@ -136,6 +138,7 @@ impl Agent {
             namespace: parts.namespace,
             host_device: parts.host_device,
             pod_device: parts.pod_device,
+            polling: parts.polling,
             addresses: parts.addresses,
             underlay: Underlay {
                 mtu: parts.underlay_mtu,

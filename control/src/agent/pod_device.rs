@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use manx_dataplane::worker::Polling;
+
 use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
 use crate::api::Device;
 use crate::netlink::{self, Route};
@@ -35,6 +37,8 @@ pub struct Attachment<'a> {
     pub device: Device,
     /// One for each worker.
     pub queues: usize,
+    /// Whether the workers sleep.
+    pub polling: Polling,
 }
 
 /// A pod's interface, without its queues.
@@ -70,6 +74,7 @@ pub fn attach(
         mtu: attachment.mtu,
         segments: attachment.segments,
         queues: attachment.queues,
+        polling: attachment.polling,
     };
     let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
     let pod = PodDevice {

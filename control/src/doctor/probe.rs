@@ -8,7 +8,7 @@ use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::Reception;
 use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::link::Link;
-use manx_dataplane::port::packet::PacketPort;
+use manx_dataplane::port::packet::{PacketPort, Receipt};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -130,7 +130,7 @@ fn no_udp_offload() -> Lack {
 
 fn try_packet_sockets() -> Check {
     let link = Link { own: [0; 6], peer: [0; 6], addresses: Vec::new() };
-    match PacketPort::open(LOOPBACK, &link, 1) {
+    match PacketPort::open(LOOPBACK, &link, 1, Receipt::Calls) {
         Ok(_) => Ok("packet sockets with virtio headers open".to_owned()),
         Err(error) => Err(sockets::packet_sockets_refused(&error)),
     }

@@ -232,7 +232,7 @@ impl Datagrams {
 }
 
 /// Whether the interface that a packet socket was bound to has been deleted.
-fn gone(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn gone(fd: BorrowedFd<'_>) -> bool {
     !matches!(socket::bound_link(fd), Ok(Some(_)))
 }
 

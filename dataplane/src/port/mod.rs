@@ -9,6 +9,7 @@ pub mod link;
 pub mod memory;
 pub mod packet;
 pub mod pcap;
+mod ring;
 mod sctp;
 pub mod tun;
 pub mod uplink;

@@ -4,12 +4,16 @@
 //! with no address, no IPv6 and no forwarding, where there is nothing that it could do with them.
 //!
 //! Packets cross with a virtio header, so that the pod's TCP and UDP hand over super-packets and unfinished checksums.
+//!
+//! For a worker that never sleeps the kernel puts what is small into a ring, where it is found without a system call, and wakes
+//! nobody for it; what no slot holds it queues on the socket, as it does with everything for one that sleeps.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::datagram::{Datagrams, HeadLen, Judged, Route};
 use super::link::{ETHERNET_LEN, Frame, Link, REPLY_MAX};
+use super::ring::Ring;
 use super::virtio::{self, HEADER_LEN};
 use super::{Capabilities, PacketIo, Received, Transmitted, filter};
 use crate::packet::{Packet, Pool};
@@ -21,10 +25,22 @@ const BUFFER: i32 = 8 << 20;
 /// Every ethertype.
 const ANY: u16 = libc::ETH_P_ALL as u16;
 
+/// How packets are taken from a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Receipt {
+    /// By system calls, when its descriptor is readable.
+    #[default]
+    Calls,
+    /// Out of memory that is shared with the kernel, 128 KiB a queue, as far as they are small. It has no descriptor: it is to be
+    /// polled. Where the kernel gives no such memory: by system calls.
+    Ring,
+}
+
 /// One queue of a link to a pod.
 #[derive(Debug)]
 pub struct PacketPort {
     datagrams: Datagrams,
+    ring: Option<Ring>,
     link: Link,
 }
 
@@ -33,9 +49,15 @@ impl PacketPort {
     /// flows over them in order.
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
-    pub fn open(index: u32, link: &Link, queues: usize) -> io::Result<Vec<Self>> {
-        let sockets = open_sockets(index, ANY, &filter::UNTAGGED, queues)?;
-        Ok(sockets.into_iter().map(|fd| Self::new(fd, link.clone())).collect())
+    pub fn open(index: u32, link: &Link, queues: usize, receipt: Receipt) -> io::Result<Vec<Self>> {
+        let mut rings = Vec::new();
+        let prepare = |fd: BorrowedFd<'_>| {
+            let wanted = receipt == Receipt::Ring;
+            rings.push(if wanted { Ring::attach(fd).ok() } else { None });
+        };
+        let sockets = open_sockets(index, ANY, &filter::UNTAGGED, queues, prepare)?;
+        let with_rings = sockets.into_iter().zip(rings);
+        Ok(with_rings.map(|(fd, ring)| Self::new(fd, ring, link.clone())).collect())
     }
 
     /// Takes over a queue that a [`PacketPort`] gave away.
@@ -43,20 +65,22 @@ impl PacketPort {
     /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an interface.
     pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
         check_socket(fd.as_fd())?;
-        Ok(Self::new(fd, link))
+        Ok(Self::new(fd, None, link))
     }
 
-    fn new(fd: OwnedFd, link: Link) -> Self {
-        Self {
-            datagrams: Datagrams::new(fd, HeadLen { receive: HEAD_LEN, transmit: HEAD_LEN }),
-            link,
-        }
+    fn new(fd: OwnedFd, ring: Option<Ring>, link: Link) -> Self {
+        let heads = HeadLen { receive: HEAD_LEN, transmit: HEAD_LEN };
+        Self { datagrams: Datagrams::new(fd, heads), ring, link }
     }
 }
 
 impl From<PacketPort> for OwnedFd {
-    /// The queue's descriptor, to pass it on.
+    /// The queue's descriptor, to pass it on. It is read by system calls from then on.
     fn from(port: PacketPort) -> Self {
+        if let Some(ring) = port.ring {
+            // What would be left is a queue that gives nothing: only a kernel that is out of memory refuses.
+            drop(ring.detach(port.datagrams.fd()));
+        }
         port.datagrams.into_fd()
     }
 }
@@ -69,7 +93,12 @@ impl PacketIo for PacketPort {
         limit: usize,
     ) -> io::Result<Received> {
         let link = &self.link;
-        self.datagrams.receive(pool, into, limit, |head, packet, fd| judge(link, head, packet, fd))
+        let judge =
+            |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| judge(link, head, packet, fd);
+        match &mut self.ring {
+            Some(ring) => ring.receive(&mut self.datagrams, pool, into, limit, judge),
+            None => self.datagrams.receive(pool, into, limit, judge),
+        }
     }
 
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
@@ -88,7 +117,7 @@ impl PacketIo for PacketPort {
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        Some(self.datagrams.raw_fd())
+        self.ring.is_none().then(|| self.datagrams.raw_fd())
     }
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
@@ -120,12 +149,14 @@ fn judge(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> J
 /// Packet sockets with virtio headers on the interface `index`, in one fanout group if there are several.
 ///
 /// A socket without a protocol receives nothing, and a socket that is bound but not yet in its group receives every
-/// queue's frames; so each starts with a filter that lets nothing in, and gets its own only when all are in place.
+/// queue's frames; so each starts with a filter that lets nothing in, and gets its own only when all are in place. `prepare`
+/// sees each before it is bound.
 pub(super) fn open_sockets(
     index: u32,
     ethertype: u16,
     program: &[socket::Instruction],
     queues: usize,
+    mut prepare: impl FnMut(BorrowedFd<'_>),
 ) -> io::Result<Vec<OwnedFd>> {
     let queues = queues.max(1);
     let mut sockets = Vec::with_capacity(queues);
@@ -137,6 +168,7 @@ pub(super) fn open_sockets(
         socket::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         socket::enlarge_buffers(fd, BUFFER)?;
         socket::attach_filter(fd, &filter::NOTHING)?;
+        prepare(fd);
         socket::bind_link(fd, index, ethertype)?;
         if queues > 1 {
             let value = match group {

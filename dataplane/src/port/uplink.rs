@@ -50,7 +50,7 @@ impl PacketUplink {
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
     pub fn open(index: u32, options: UplinkOptions, queues: usize) -> io::Result<Vec<Self>> {
-        open_sockets(index, ethertype::IPV4, &filter::TUNNEL, queues)?
+        open_sockets(index, ethertype::IPV4, &filter::TUNNEL, queues, |_| ())?
             .into_iter()
             .map(|fd| Self::new(fd, options))
             .collect()

@@ -10,6 +10,7 @@ pub mod batch;
 pub mod clock;
 pub mod lanes;
 pub mod memory;
+pub mod ring;
 pub mod socket;
 pub mod tun;
 pub mod udp_gso;

@@ -174,7 +174,10 @@ impl Worker {
             } else if rests {
                 idle.give_way();
             }
-            self.ask(if sleep { SLEEP } else { Duration::ZERO });
+            // Beside ports that are polled anyway the others are asked for by turns.
+            if sleep || self.hot.is_empty() {
+                self.ask(if sleep { SLEEP } else { Duration::ZERO });
+            }
             if sleep {
                 self.colleagues.awake();
             }

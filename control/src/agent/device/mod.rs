@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ipnet::IpNet;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::{Link, Mac};
-use manx_dataplane::port::packet::PacketPort;
+use manx_dataplane::port::packet::{PacketPort, Receipt};
 use manx_dataplane::port::tun::Tun;
+use manx_dataplane::worker::Polling;
 
 use crate::api::{Device, ErrorKind};
 use crate::doctor::{self, Lack};
@@ -133,6 +134,8 @@ pub(super) struct Wanted<'a> {
     pub segments: Option<u32>,
     /// How many queues.
     pub queues: usize,
+    /// Whether the workers that own them sleep.
+    pub polling: Polling,
 }
 
 /// What was made, without its queues.
@@ -240,7 +243,12 @@ fn make_veth(
     // Every Ethernet device has an address of six bytes.
     let peer = link.mac.unwrap_or_default();
     let ours = Link { own: OWN_MAC, peer, addresses: wanted.addresses.to_vec() };
-    let opened = netns::run_in(agent, || PacketPort::open(far_index, &ours, wanted.queues))?;
+    let receipt = match wanted.polling {
+        Polling::Adaptive => Receipt::Calls,
+        Polling::Busy => Receipt::Ring,
+    };
+    let opened =
+        netns::run_in(agent, || PacketPort::open(far_index, &ours, wanted.queues, receipt))?;
     let queues = opened.map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => doctor::packet_sockets_refused(&source).into(),
         _ => Error::Queues { interface: wanted.interface.to_owned(), source },

@@ -52,6 +52,7 @@ impl Pod {
             segments: Some(3),
             device,
             queues: 1,
+            polling: Polling::Adaptive,
         };
         pod_device::attach(agent, &attachment)
     }
@@ -248,8 +249,9 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let agent = AgentNamespace::create().unwrap();
         let node = Pod::new(&[]);
         let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
-        let (host, host_queues) =
-            node.run(|| HostDevice::attach(&agent, device, 1400, 1, "eth0").unwrap());
+        let (host, host_queues) = node.run(|| {
+            HostDevice::attach(&agent, device, 1400, 1, Polling::Adaptive, "eth0").unwrap()
+        });
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
         let wire = Wire::between(host_queues, pod_queues);
 

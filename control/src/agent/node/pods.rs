@@ -43,6 +43,7 @@ impl Agent {
                 segments: self.pod_segments(mtu),
                 device: self.pod_device,
                 queues: self.workers.len(),
+                polling: self.polling,
             },
         );
         let (device, queues) = match made {

@@ -1,0 +1,152 @@
+//! The receive ring of a packet socket: slots of memory that the kernel fills and this program reads, without a system call
+//! (Linux, `packet_mmap.rst`; `TPACKET_V2`).
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::check;
+use super::socket::set_option;
+
+/// Bytes of a slot: 76 of the kernel's, the last ten of which are the virtio header, and a frame of up to 180.
+const SLOT: usize = 256;
+/// How many: about as many packets as a device keeps for a reader that is busy.
+const SLOTS: usize = 512;
+/// What the kernel allocates in one piece; a multiple of every page size that there is.
+const BLOCK: usize = 64 << 10;
+const BYTES: usize = SLOT * SLOTS;
+/// Bytes of a virtio header (virtio 1.2, 5.1.6, without `num_buffers`).
+const VIRTIO_LEN: usize = 10;
+const TO_THE_KERNEL: u32 = 0;
+
+/// What the kernel has put into a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slot<'a> {
+    /// A whole frame behind its virtio header.
+    Whole(&'a [u8]),
+    /// The beginning of a frame that is too long for a slot. It is the next one to be received from the socket.
+    Queued,
+    /// The beginning of such a frame that the socket had no room for.
+    Cut,
+}
+
+/// A ring of [`SLOTS`] slots, and where the next frame will be.
+#[derive(Debug)]
+pub struct ReceiveRing {
+    first: NonNull<u8>,
+    next: usize,
+}
+
+// SAFETY: it owns its mapping alone, and only reads from it what the kernel has let go of.
+unsafe impl Send for ReceiveRing {}
+
+impl ReceiveRing {
+    /// Gives a packet socket with virtio headers a ring; what the socket had queued is gone.
+    ///
+    /// Errors: `ENOMEM`; `EINVAL` before Linux 4.6.
+    pub fn attach(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        set_option(
+            fd,
+            libc::SOL_PACKET,
+            libc::PACKET_VERSION,
+            libc::tpacket_versions::TPACKET_V2 as c_int,
+        )?;
+        // Any number: a frame that no slot holds is queued whole, if only it is not 0.
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, 1)?;
+        set_slots(fd, SLOTS)?;
+        // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours.
+        let address = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), BYTES, access, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
+        match NonNull::new(address.cast()) {
+            Some(first) if address != libc::MAP_FAILED => Ok(Self { first, next: 0 }),
+            _ => {
+                let error = io::Error::last_os_error();
+                set_slots(fd, 0)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the ring from its socket, which queues everything again.
+    pub fn detach(self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        drop(self);
+        set_slots(fd, 0)
+    }
+
+    /// The slot that many behind the next one (less than [`SLOTS`]), if the kernel has filled it.
+    #[inline]
+    pub fn look(&self, ahead: usize) -> Option<Slot<'_>> {
+        let status = self.status(ahead).load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        if status & libc::TP_STATUS_COPY != 0 {
+            return Some(Slot::Queued);
+        }
+        let slot = self.slot(ahead);
+        // SAFETY: the slot lies in the mapping, which lives as long as `self`, and is aligned to 16 bytes; the kernel, which had
+        // written it before it set the status that was read, writes no more until `release`, which borrows `self` mutably.
+        let bytes = unsafe { std::slice::from_raw_parts(slot.as_ptr(), SLOT) };
+        // SAFETY: as above; a `tpacket2_hdr` is integers, and shorter than a slot.
+        let header = unsafe { slot.cast::<libc::tpacket2_hdr>().as_ref() };
+        let start = usize::from(header.tp_mac).saturating_sub(VIRTIO_LEN);
+        let end = usize::from(header.tp_mac) + header.tp_snaplen as usize;
+        match bytes.get(start..end) {
+            Some(frame) if header.tp_snaplen == header.tp_len => Some(Slot::Whole(frame)),
+            Some(_) | None => Some(Slot::Cut),
+        }
+    }
+
+    /// Gives the next `count` slots, which the kernel has filled, back to it.
+    #[inline]
+    pub fn release(&mut self, count: usize) {
+        for _ in 0..count {
+            self.status(0).store(TO_THE_KERNEL, Ordering::Release);
+            self.next = (self.next + 1) % SLOTS;
+        }
+    }
+
+    #[inline]
+    fn slot(&self, ahead: usize) -> NonNull<u8> {
+        // SAFETY: the remainder is below SLOTS, so the address lies in the mapping of BYTES.
+        unsafe { self.first.add((self.next + ahead) % SLOTS * SLOT) }
+    }
+
+    #[inline]
+    fn status(&self, ahead: usize) -> &AtomicU32 {
+        // SAFETY: a slot begins with `tp_status`, four bytes that are aligned, in a mapping that lives as long as `self`; the
+        // kernel changes it atomically too.
+        unsafe { AtomicU32::from_ptr(self.slot(ahead).cast().as_ptr()) }
+    }
+}
+
+impl Drop for ReceiveRing {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `attach` mapped; no borrow outlives `self`.
+        unsafe { libc::munmap(self.first.as_ptr().cast(), BYTES) };
+    }
+}
+
+fn set_slots(fd: BorrowedFd<'_>, slots: usize) -> io::Result<()> {
+    let request = libc::tpacket_req {
+        tp_block_size: if slots == 0 { 0 } else { BLOCK as u32 },
+        tp_block_nr: (slots * SLOT / BLOCK) as u32,
+        tp_frame_size: if slots == 0 { 0 } else { SLOT as u32 },
+        tp_frame_nr: slots as u32,
+    };
+    // SAFETY: the kernel reads one `tpacket_req`, which lives until the call returns.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_RX_RING,
+            (&raw const request).cast(),
+            size_of::<libc::tpacket_req>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
