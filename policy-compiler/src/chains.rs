@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use ahash::AHashMap;
 
@@ -67,7 +68,7 @@ pub(crate) struct Made {
 
 /// The chains of all local endpoints.
 pub(crate) struct Chains {
-    pub(crate) endpoints: BTreeMap<LocalName, Local>,
+    pub(crate) endpoints: BTreeMap<Arc<LocalName>, Local>,
     pub(crate) all: Vec<Made>,
 }
 
@@ -79,6 +80,7 @@ impl Chains {
         pods: &AHashMap<LocalName, PodTruths>,
     ) -> Self {
         let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
+        let mut endpoints = Vec::with_capacity(resolved.endpoints.len());
         let mut known: AHashMap<Made, ChainId> = AHashMap::new();
         for (name, lists) in &resolved.endpoints {
             let mut local = Local { chains: BTreeMap::new(), revision: 0 };
@@ -89,7 +91,7 @@ impl Chains {
                 let mut made = Made { list: *index, local: None, each: Vec::new() };
                 if asked.is_empty() {
                     made.local = Some(LocalFacts::default());
-                } else if let Some(truths) = pods.get(name) {
+                } else if let Some(truths) = pods.get(&**name) {
                     made.local = constant(truths, &asked);
                     if made.local.is_none() {
                         let each = truths.iter();
@@ -112,8 +114,9 @@ impl Chains {
                 local.chains.insert(*at, chain);
             }
             local.revision = hasher.finish();
-            chains.endpoints.insert(name.clone(), local);
+            endpoints.push((Arc::clone(name), local));
         }
+        chains.endpoints = endpoints.into_iter().collect();
         chains
     }
 }

@@ -116,7 +116,7 @@ impl Compiler {
         let again = standing.and_then(|mut standing| {
             let mut touched = Touched::default();
             standing.follow_sets(model, &mut touched)?;
-            let resolved = resolve(model, local, &mut standing.resolved, &mut self.ordered);
+            let resolved = resolve(model, local, &mut standing.resolved, &mut self.ordered, true);
             let vocabulary = &standing.resolved.vocabulary;
             let peers = InUse::of_peers(&resolved, vocabulary);
             let asked = InUse::of_anybody(&resolved, vocabulary);
@@ -128,7 +128,7 @@ impl Compiler {
         let (resolved, asked, mut standing) = again.unwrap_or_else(|| {
             let mut kept = Kept::default();
             let is_large = model.endpoints.len() + model.network_sets.len() >= beside::MEMBERS;
-            let policies = || resolve(model, local, &mut kept, &mut self.ordered);
+            let policies = || resolve(model, local, &mut kept, &mut self.ordered, false);
             let held = || {
                 let members = Members::of(model);
                 let of_sets = OfSets::of(&members);

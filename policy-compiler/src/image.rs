@@ -152,7 +152,7 @@ pub struct Image {
     pub(crate) peers: Arc<Peers>,
     /// By predicate whether a rule here asks it, or a question that it answers.
     pub(crate) in_use: Box<[bool]>,
-    pub(crate) endpoints: BTreeMap<LocalName, Local>,
+    pub(crate) endpoints: BTreeMap<Arc<LocalName>, Local>,
     pub(crate) chains: Box<[Chain]>,
     /// Row of (chain, class), all classes of a chain together, or [`LINEAR`].
     pub(crate) cells: Box<[u32]>,
@@ -318,7 +318,7 @@ impl Image {
 
     /// The local endpoints, in order.
     pub fn endpoints(&self) -> impl Iterator<Item = &LocalName> {
-        self.endpoints.keys()
+        self.endpoints.keys().map(|name| &**name)
     }
 
     /// What a chain is made of.

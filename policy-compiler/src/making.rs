@@ -56,7 +56,7 @@ impl Making {
         budget: usize,
         many: Option<usize>,
     ) -> Option<Made> {
-        let all = plan.len();
+        let all = plan.rows;
         if all <= many.unwrap_or(MANY) {
             return Some(self.some(plan, 0..all, predicates, budget));
         }
@@ -105,9 +105,9 @@ impl Making {
         let mut desk = Desk::default();
         for (at, chain) in plan.chains.iter().enumerate() {
             let rows = chain.rows.start.max(wanted.start)..chain.rows.end.min(wanted.end);
-            let is_last = wanted.end == plan.len();
+            let is_last = wanted.end == plan.rows;
             if chain.rows.start >= wanted.start && (is_last || chain.rows.start < wanted.end) {
-                self.cell_bytes += size_of_val(&*chain.cells);
+                self.cell_bytes += chain.bytes();
             }
             if !rows.is_empty() {
                 let mut making = ChainRows::new(chain.list, chain.local, predicates, &mut desk);
@@ -115,7 +115,7 @@ impl Making {
                     if self.bytes() > budget {
                         break;
                     }
-                    let (family, truth) = plan.row(number);
+                    let (family, truth) = chain.row(number);
                     made.rows.push(making.row(self, family, truth));
                 }
             }
@@ -267,14 +267,17 @@ impl<'a, 'd> ChainRows<'a, 'd> {
             let mut noted: Vec<&Noted> = Vec::new();
             let matching = matching.map(|rule| rule as usize);
             let decided = steps.walk(matching, |rule| noted.push(rule));
-            let reason = decided.and_then(|decided| steps.reason(decided)).cloned();
+            let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
+            let decision = decision.unwrap_or_else(|| Arc::new(Reason::Unknown(direction).into()));
             // What is behind the first that matches matters only if that notes something and goes on.
             let always = noted.is_empty();
-            let path = paths.of(Arc::new(Decision {
-                reason: reason.unwrap_or(Reason::Unknown(direction)),
-                noted: noted.into_iter().cloned().collect(),
-            }));
-            (path, always)
+            let decision = if always {
+                decision
+            } else {
+                let noted = noted.into_iter().cloned().collect();
+                Arc::new(Decision { reason: decision.reason.clone(), noted })
+            };
+            (paths.of(decision), always)
         });
         rows.row(row)
     }

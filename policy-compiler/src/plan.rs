@@ -40,62 +40,134 @@ impl ByTruth {
 /// Where so few rows are to be made each step is asked.
 const FEW: usize = 8;
 
-/// No row.
+/// No part.
 const NONE: u32 = u32::MAX;
+
+/// Whom rows are made for: their family, and what is true of them, of all that a chain asks.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    all: Vec<(Family, usize)>,
+    /// What is true of each, one behind the other; each ends where `all` says.
+    truths: Vec<PredicateId>,
+}
+
+impl Parts {
+    fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn part(&self, number: usize) -> (Family, &[PredicateId]) {
+        let (family, end) = self.all[number];
+        let start = number.checked_sub(1).map_or(0, |before| self.all[before].1);
+        (family, &self.truths[start..end])
+    }
+
+    fn push(&mut self, family: Family, truth: impl IntoIterator<Item = PredicateId>) -> u32 {
+        self.truths.extend(truth);
+        self.all.push((family, self.truths.len()));
+        self.all.len() as u32 - 1
+    }
+}
+
+/// All classes, parted by what is true of them, of some predicates.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    of_class: Vec<u32>,
+    parts: Parts,
+}
+
+impl Partition {
+    fn of(asked: &[PredicateId], classes: &ByTruth) -> Self {
+        // The predicates that are true of each class; most classes have none of them.
+        let touched = asked.iter().flat_map(|predicate| {
+            let column = classes.columns.group(*predicate as usize);
+            column.iter().map(|class| (*class, *predicate))
+        });
+        let touched = Occupied::of(classes.families.len(), touched);
+        let mut parts = Parts::default();
+        let mut of_class = vec![NONE; classes.families.len()];
+        let mut known: [AHashMap<&[PredicateId], u32>; 2] = Default::default();
+        for (class, relevant) in touched.each() {
+            let family = classes.families[class];
+            let known = known[family as usize].entry(relevant);
+            of_class[class] =
+                *known.or_insert_with(|| parts.push(family, relevant.iter().copied()));
+        }
+        let mut untouched = [NONE; 2];
+        for (part, family) in of_class.iter_mut().zip(&classes.families) {
+            if *part == NONE {
+                let rest = &mut untouched[*family as usize];
+                if *rest == NONE {
+                    *rest = parts.push(*family, []);
+                }
+                *part = *rest;
+            }
+        }
+        Self { of_class, parts }
+    }
+}
+
+/// How the chains so far part the classes, by what they ask: a chain that comes in the place of another mostly asks the same.
+#[derive(Debug, Default)]
+pub(crate) struct Partitions {
+    /// Each with the turn when it was last in use.
+    all: AHashMap<Box<[PredicateId]>, (Arc<Partition>, u64)>,
+}
+
+impl Partitions {
+    /// That of predicates, ascending.
+    fn of(&mut self, mut asked: Vec<PredicateId>, classes: &ByTruth, turn: u64) -> Arc<Partition> {
+        // What is true of nobody parts nobody.
+        asked.retain(|predicate| !classes.columns.group(*predicate as usize).is_empty());
+        if let Some((known, used)) = self.all.get_mut(asked.as_slice()) {
+            *used = turn;
+            return Arc::clone(known);
+        }
+        let made = Arc::new(Partition::of(&asked, classes));
+        self.all.insert(asked.into(), (Arc::clone(&made), turn));
+        made
+    }
+
+    /// Forgets those that no chain that comes at this turn has, if they are more than two for each chain.
+    pub(crate) fn forget_some(&mut self, chains: usize, turn: u64) {
+        if self.all.len() > chains * 2 {
+            self.all.retain(|_, (_, used)| *used == turn);
+        }
+    }
+}
 
 /// Rows to be made, chain by chain, by number.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
     pub(crate) chains: Vec<Planned<'a>>,
-    rows: Vec<(Family, usize)>,
-    /// What is true for each row, one behind the other; each ends where `rows` says.
-    truths: Vec<PredicateId>,
+    /// How many rows are to be made.
+    pub(crate) rows: usize,
 }
 
 /// A chain of which rows are to be made.
 pub(crate) struct Planned<'a> {
     pub(crate) list: &'a Arc<ResolvedList>,
     pub(crate) local: &'a LocalFacts,
-    /// By class the row that stands, or, of a chain of which none does, the number of the one that is to be made.
-    pub(crate) cells: Vec<u32>,
-    /// Of a chain of which some rows stand the other classes, each with the number of its row.
-    open: Option<Vec<(u32, u32)>>,
+    cells: Planning,
     /// Its rows.
     pub(crate) rows: Range<usize>,
 }
 
+enum Planning {
+    /// No row stands.
+    All(Arc<Partition>),
+    /// By class the row that stands, and the other classes, each with its part.
+    Some { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
+}
+
 impl<'a> Plan<'a> {
-    /// How many rows are to be made.
-    pub(crate) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// The family of those of whom a row speaks, and what is true of them, of all that the chain asks.
-    pub(crate) fn row(&self, number: usize) -> (Family, &[PredicateId]) {
-        let (family, end) = self.rows[number];
-        let start = number.checked_sub(1).map_or(0, |before| self.rows[before].1);
-        (family, &self.truths[start..end])
-    }
-
-    fn push(&mut self, family: Family, truth: impl IntoIterator<Item = PredicateId>) -> u32 {
-        self.truths.extend(truth);
-        self.rows.push((family, self.truths.len()));
-        self.rows.len() as u32 - 1
-    }
-
-    fn end(
-        &mut self,
-        list: &'a Arc<ResolvedList>,
-        local: &'a LocalFacts,
-        cells: Vec<u32>,
-        open: Option<Vec<(u32, u32)>>,
-        first: usize,
-    ) {
-        let rows = first..self.rows.len();
+    fn add(&mut self, list: &'a Arc<ResolvedList>, local: &'a LocalFacts, cells: Planning) {
+        let rows = self.rows..self.rows + cells.parts().len();
         if rows.len() > FEW {
             list.index();
         }
-        self.chains.push(Planned { list, local, cells, open, rows });
+        self.rows = rows.end;
+        self.chains.push(Planned { list, local, cells, rows });
     }
 
     /// Adds a chain of whose rows all but some classes' stand; `None` for a class that is none.
@@ -103,21 +175,20 @@ impl<'a> Plan<'a> {
         &mut self,
         list: &'a Arc<ResolvedList>,
         local: &'a LocalFacts,
-        (cells, unmade): (Vec<u32>, &[u32]),
+        (rows, unmade): (Vec<u32>, &[u32]),
         classes: &[Truth],
         answers: &[Answers],
     ) -> Option<()> {
         let asked = list.asked_of_peers(answers);
-        let families = unmade.iter().map(|class| family(classes.get(*class as usize)?));
-        let families: Vec<Family> = families.collect::<Option<_>>()?;
-        let first = self.rows.len();
         let is_asked = |it: &PredicateId| asked.binary_search(it).is_ok();
-        let open = unmade.iter().zip(families).map(|(class, family)| {
-            let relevant = classes[*class as usize].iter().copied().filter(is_asked);
-            (*class, self.push(family, relevant))
+        let mut parts = Parts::default();
+        let open = unmade.iter().map(|class| {
+            let truth = classes.get(*class as usize)?;
+            let relevant = truth.iter().copied().filter(is_asked);
+            Some((*class, parts.push(family(truth)?, relevant)))
         });
-        let open = open.collect();
-        self.end(list, local, cells, Some(open), first);
+        let open = open.collect::<Option<_>>()?;
+        self.add(list, local, Planning::Some { rows, open, parts });
         Some(())
     }
 
@@ -126,55 +197,52 @@ impl<'a> Plan<'a> {
         &mut self,
         list: &'a Arc<ResolvedList>,
         local: &'a LocalFacts,
-        classes: &ByTruth,
+        (classes, partitions): (&ByTruth, &mut Partitions),
         answers: &[Answers],
+        turn: u64,
     ) {
-        let first = self.rows.len();
-        // The predicates of the chain that are true of each class; most classes have none of them.
-        let asked = list.asked_of_peers(answers);
-        let touched = asked.iter().flat_map(|predicate| {
-            let column = classes.columns.group(*predicate as usize);
-            column.iter().map(|class| (*class, *predicate))
-        });
-        let touched = Occupied::of(classes.families.len(), touched);
-        let mut cells = vec![NONE; classes.families.len()];
-        let mut known: [AHashMap<&[PredicateId], u32>; 2] = Default::default();
-        for (class, relevant) in touched.each() {
-            let family = classes.families[class];
-            let known = known[family as usize].entry(relevant);
-            let row = known.or_insert_with(|| self.push(family, relevant.iter().copied()));
-            cells[class] = *row;
+        let partition = partitions.of(list.asked_of_peers(answers), classes, turn);
+        self.add(list, local, Planning::All(partition));
+    }
+}
+
+impl Planning {
+    fn parts(&self) -> &Parts {
+        match self {
+            Self::All(partition) => &partition.parts,
+            Self::Some { parts, .. } => parts,
         }
-        let mut untouched = [NONE; 2];
-        for (cell, family) in cells.iter_mut().zip(&classes.families) {
-            if *cell == NONE {
-                let row = &mut untouched[*family as usize];
-                if *row == NONE {
-                    *row = self.push(*family, []);
-                }
-                *cell = *row;
-            }
-        }
-        self.end(list, local, cells, None, first);
     }
 }
 
 impl Planned<'_> {
+    /// Of one of its rows the family of those of whom it speaks, and what is true of them, of all that the chain asks.
+    pub(crate) fn row(&self, number: usize) -> (Family, &[PredicateId]) {
+        self.cells.parts().part(number - self.rows.start)
+    }
+
+    /// Bytes of its cells.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.cells {
+            Planning::All(partition) => size_of_val(&*partition.of_class),
+            Planning::Some { rows, .. } => size_of_val(&**rows),
+        }
+    }
+
     /// By class the row, given those that were made.
     pub(crate) fn filled(self, made: &[u32]) -> Vec<u32> {
-        let made = |row: u32| made.get(row as usize).copied().unwrap_or(LINEAR);
-        let Self { mut cells, open, .. } = self;
-        let Some(open) = open else {
-            for cell in &mut cells {
-                *cell = made(*cell);
-            }
-            return cells;
-        };
-        for (class, row) in open {
-            if let Some(cell) = cells.get_mut(class as usize) {
-                *cell = made(row);
+        let made = made.get(self.rows).unwrap_or_default();
+        let made = |part: u32| made.get(part as usize).copied().unwrap_or(LINEAR);
+        match self.cells {
+            Planning::All(partition) => partition.of_class.iter().map(|part| made(*part)).collect(),
+            Planning::Some { mut rows, open, .. } => {
+                for (class, part) in open {
+                    if let Some(row) = rows.get_mut(class as usize) {
+                        *row = made(part);
+                    }
+                }
+                rows
             }
         }
-        cells
     }
 }

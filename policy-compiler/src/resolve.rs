@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use ipnet::IpNet;
 
 use crate::model::{
-    Direction, Family, Hook, IcmpMatch, Noted, ObjectName, PolicyName, Protocol, Reason,
+    Decision, Direction, Family, Hook, IcmpMatch, Noted, ObjectName, PolicyName, Protocol,
 };
 use crate::selector::Selector;
 
@@ -201,7 +201,7 @@ pub struct ResolvedRule {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Ends the search.
-    Decide(Reason),
+    Decide(Arc<Decision>),
     /// Goes on behind the tier.
     Pass(Noted),
     /// Goes on with the next rule.
@@ -227,7 +227,7 @@ pub struct Steps {
     /// The rules, ascending by tier.
     pub steps: Vec<Step>,
     /// For each tier what happens behind its last rule: a decision, or `None`: the next tier. The last is a decision.
-    pub ends: Vec<Option<Reason>>,
+    pub ends: Vec<Option<Arc<Decision>>>,
 }
 
 impl Steps {
@@ -275,11 +275,11 @@ impl Steps {
         Some(Decided::End(tier as usize + at))
     }
 
-    /// The reason that stands there.
-    pub fn reason(&self, decided: Decided) -> Option<&Reason> {
+    /// The decision that stands there, with nothing noted.
+    pub fn decision(&self, decided: Decided) -> Option<&Arc<Decision>> {
         match decided {
             Decided::Step(index) => match &*self.steps.get(index)?.outcome {
-                Outcome::Decide(reason) => Some(reason),
+                Outcome::Decide(decision) => Some(decision),
                 Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
             },
             Decided::End(tier) => self.ends.get(tier)?.as_ref(),
@@ -304,7 +304,7 @@ pub struct List {
     /// The direction.
     pub direction: Direction,
     /// The policies that select the endpoint, in order, the staged ones among them.
-    pub policies: Vec<PolicyName>,
+    pub policies: Vec<Arc<PolicyName>>,
     /// The profiles behind them.
     pub profiles: Vec<String>,
     /// The host endpoint, if it is not valid: its policies are then those that it may have, and their rules are not asked.
@@ -335,7 +335,7 @@ pub struct ResolvedList {
     /// different (up to 64 bits) for others.
     pub revision: u64,
     /// The rules of each of its policies in order, where these are shared with other lists.
-    pub(crate) of_policies: Vec<Arc<[Step]>>,
+    pub(crate) of_policies: Vec<Arc<kept::PolicyRules>>,
     /// Where they stand among `steps`.
     pub(crate) of_policies_at: Range<usize>,
     /// The names of the policies' tiers.
@@ -349,11 +349,14 @@ pub struct ResolvedList {
 /// A local endpoint: a pod, or, without a namespace, a host endpoint.
 pub type LocalName = ObjectName;
 
+/// Something of an endpoint's for each stage and direction.
+pub type Lists<T> = BTreeMap<(Stage, Direction), T>;
+
 /// What a set of local endpoints needs of the policies.
 #[derive(Debug, Clone, Default)]
 pub struct Resolved {
-    /// For each local endpoint that the model has, the index of its list for each stage and direction.
-    pub endpoints: BTreeMap<LocalName, BTreeMap<(Stage, Direction), usize>>,
+    /// For each local endpoint that the model has, in order, the index of its list for each stage and direction.
+    pub endpoints: Vec<(Arc<LocalName>, Lists<usize>)>,
     /// The distinct lists, in order of first use.
     pub lists: Vec<Arc<ResolvedList>>,
 }

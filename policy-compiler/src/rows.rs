@@ -10,8 +10,8 @@ use crate::classes::NewClass;
 use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Peers};
 use crate::linear::Linear;
 use crate::making::Making;
-use crate::model::Reason;
-use crate::plan::{ByTruth, Plan};
+use crate::model::Decision;
+use crate::plan::{ByTruth, Partitions, Plan};
 use crate::predicates::{Predicates, Truth};
 use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList};
 
@@ -20,6 +20,7 @@ use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList};
 pub(crate) struct Tables {
     pub(crate) made: Making,
     chains: AHashMap<ChainKey, ChainCells>,
+    partitions: Partitions,
     /// With more rows than these it is looked which are in use.
     most_rows: usize,
     /// With more paths than these all is made anew; 0 until they were made once.
@@ -67,6 +68,9 @@ impl Tables {
     /// There are more classes. Each has the row of the one that it comes from where the chain asks nothing in which they
     /// differ, and else one that is to be made.
     pub(crate) fn add_classes(&mut self, new: &[NewClass], predicates: &Predicates) {
+        if !new.is_empty() {
+            self.partitions = Partitions::default();
+        }
         for chain in self.chains.values_mut() {
             for class in new {
                 let alike = class.from.filter(|_| !asks(&chain.list, &class.differs, predicates));
@@ -110,6 +114,7 @@ impl Tables {
             self.most_paths = self.made.paths.len() * 3 + SPARE;
         }
         self.chains.retain(|_, chain| chain.turn == self.turn);
+        self.partitions.forget_some(self.chains.len(), self.turn);
         if self.made.rows.lines.len() > self.most_rows {
             self.leave_out_unused(&mut cells.all);
             self.most_rows = self.made.rows.lines.len() * 3 + SPARE;
@@ -181,7 +186,8 @@ impl Tables {
                     continue;
                 }
             } else {
-                plan.add_all(list, local, by_truth, answers);
+                let classes = (&*by_truth, &mut self.partitions);
+                plan.add_all(list, local, classes, answers, self.turn);
             }
             planned.push(at);
         }
@@ -229,13 +235,13 @@ impl Tables {
     }
 
     fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
-        let mut path = |reason: &Reason| self.made.paths.of(Arc::new(reason.clone().into()));
+        let mut path = |decision: &Arc<Decision>| self.made.paths.of(Arc::clone(decision));
         let step_paths = list
             .steps
             .steps
             .iter()
             .map(|step| match &*step.outcome {
-                Outcome::Decide(reason) => Some(path(reason)),
+                Outcome::Decide(decision) => Some(path(decision)),
                 Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
             })
             .collect();

@@ -135,6 +135,9 @@ impl Model {
     /// What selectors see of a pod.
     pub fn pod_view<'m>(&'m self, name: &'m ObjectName, endpoint: &'m Endpoint) -> View<'m> {
         let service_account = endpoint.service_account.as_deref().map(|account| {
+            if self.service_accounts.is_empty() {
+                return (account, None);
+            }
             let key = ObjectName::new(name.namespace.as_str(), account);
             (account, self.service_accounts.get(&key))
         });

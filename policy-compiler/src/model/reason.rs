@@ -82,7 +82,7 @@ impl PolicyName {
 
     /// What decides between policies of equal order.
     pub fn sort_key(&self) -> String {
-        format!("{}/{}/{}", self.name, self.namespace, self.kind.name())
+        [&self.name, "/", &self.namespace, "/", self.kind.name()].concat()
     }
 }
 

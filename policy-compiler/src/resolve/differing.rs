@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 
+use super::kept::PolicyRules;
 use super::{Asked, PredicateId, ResolvedList, ResolvedRule, Step, Steps};
 use crate::grouped::Grouped;
 use crate::model::Family;
@@ -23,16 +24,26 @@ impl ResolvedList {
         if tiers != other_tiers || ends != other_ends || !here.eq(there) {
             return None;
         }
-        let places = |list: &Self| -> AHashSet<usize> {
-            list.of_policies.iter().map(|steps| Arc::as_ptr(steps).addr()).collect()
-        };
-        let (own, others) = (places(self), places(other));
-        let only = |list: &'l Self, in_other: &AHashSet<usize>| {
-            let all = list.of_policies.iter();
-            let only = all.filter(|steps| !in_other.contains(&Arc::as_ptr(steps).addr()));
-            only.flat_map(|steps| steps.iter().map(|step| &*step.rule)).collect::<Vec<_>>()
-        };
-        Some([only(self, &others), only(other, &own)].concat())
+        let place = |rules: &Arc<PolicyRules>| Arc::as_ptr(rules).addr();
+        // Mostly they are the same up to one policy, and behind it.
+        let (mut own, mut others) = (self.of_policies.as_slice(), other.of_policies.as_slice());
+        while let ([a, own_rest @ ..], [b, others_rest @ ..]) = (own, others)
+            && place(a) == place(b)
+        {
+            (own, others) = (own_rest, others_rest);
+        }
+        while let ([own_rest @ .., a], [others_rest @ .., b]) = (own, others)
+            && place(a) == place(b)
+        {
+            (own, others) = (own_rest, others_rest);
+        }
+        let mut differing = Vec::new();
+        for (here, there) in [(own, others), (others, own)] {
+            let there: AHashSet<usize> = there.iter().map(place).collect();
+            let only = here.iter().filter(|rules| !there.contains(&place(rules)));
+            differing.extend(only.flat_map(|it| it.steps.iter().map(|step| &*step.rule)));
+        }
+        Some(differing)
     }
 
     /// The steps by what they want of the peer.

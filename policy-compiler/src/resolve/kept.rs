@@ -8,8 +8,10 @@ use ahash::{AHashMap, AHashSet};
 
 use super::ordered::{Placed, Speaking};
 use super::vocabulary::Vocabulary;
-use super::{Asked, List, LocalName, Ports, ResolvedEnd, ResolvedList, Stage, Step};
-use crate::model::{Direction, Failsafe, Mark, Model, Policy, PolicyName, Tier};
+use super::{Asked, List, Lists, LocalName, Ports, ResolvedEnd, ResolvedList, Step};
+use crate::model::{
+    Decision, Direction, Endpoint, Failsafe, Mark, Model, Policy, PolicyName, Reason, Tier,
+};
 
 /// More than is in use is kept up to twice as much, and this many.
 const SPARE: usize = 256;
@@ -19,11 +21,11 @@ const SPARE: usize = 256;
 pub(crate) struct Kept {
     pub(crate) vocabulary: Vocabulary,
     /// By direction and by where the policy is in memory: as long as it is kept here, nothing else is there.
-    rules: [AHashMap<usize, PolicyRules>; 2],
+    rules: [AHashMap<usize, (Arc<PolicyRules>, u64)>; 2],
     lists: AHashMap<Arc<List>, KeptList>,
     around: Option<Around>,
     /// What local pods have.
-    pub(super) pods: BTreeMap<LocalName, Chosen>,
+    pub(super) pods: BTreeMap<Arc<LocalName>, Chosen>,
     /// As of which [turn](super::Ordered) of the policies.
     pub(super) pods_at: u64,
     /// Counts resolutions.
@@ -33,9 +35,10 @@ pub(crate) struct Kept {
 /// The policies of an endpoint.
 #[derive(Debug)]
 pub(super) struct Chosen {
+    pub(super) pod: Arc<Endpoint>,
     /// Those that select it, in order.
     pub(super) selecting: Vec<Arc<Placed>>,
-    pub(super) lists: BTreeMap<(Stage, Direction), Arc<ResolvedList>>,
+    pub(super) lists: Lists<Arc<ResolvedList>>,
 }
 
 /// What lists say besides policies.
@@ -47,17 +50,18 @@ struct Around {
 }
 
 /// The rules of a policy in one direction.
-#[derive(Debug, Clone)]
-pub(super) struct PolicyRules {
-    name: PolicyName,
+#[derive(Debug)]
+pub(crate) struct PolicyRules {
+    name: Arc<PolicyName>,
     policy: Arc<Policy>,
     /// The rules, each as of tier 0.
-    pub(super) steps: Arc<[Step]>,
+    pub(super) steps: Box<[Step]>,
     /// What they ask of the local end and of the peer.
-    pub(super) asked: Arc<[Asked; 2]>,
-    /// A hash of the rules, the same in every process; see [`ResolvedList::revision`].
+    pub(super) asked: [Asked; 2],
+    /// What happens behind its tier's last rule, where it is the first of it that is enforced and nothing goes on.
+    pub(super) isolated: Arc<Decision>,
+    /// A hash of its name and the rules, the same in every process; see [`ResolvedList::revision`].
     pub(super) revision: u64,
-    turn: u64,
 }
 
 #[derive(Debug)]
@@ -111,7 +115,7 @@ impl Kept {
             let of_direction = |list: &&Arc<List>| list.direction == direction;
             let named = || self.lists.keys().filter(of_direction).map(|list| list.policies.len());
             if rules.len() > SPARE && rules.len() > named().sum::<usize>() * 2 {
-                rules.retain(|_, it| it.turn == turn);
+                rules.retain(|_, (_, used)| *used == turn);
             }
         }
     }
@@ -141,14 +145,15 @@ impl Kept {
         &mut self,
         direction: Direction,
         (name, policy): Speaking<'_>,
-    ) -> Option<PolicyRules> {
-        let known = self.rules[direction as usize].get_mut(&Arc::as_ptr(policy).addr())?;
+    ) -> Option<Arc<PolicyRules>> {
+        let place = Arc::as_ptr(policy).addr();
+        let (known, used) = self.rules[direction as usize].get_mut(&place)?;
         // One value may stand under two names.
-        if known.name != *name {
+        if !Arc::ptr_eq(&known.name, name) && known.name != *name {
             return None;
         }
-        known.turn = self.turn;
-        Some(known.clone())
+        *used = self.turn;
+        Some(Arc::clone(known))
     }
 
     /// Keeps the rules of a policy.
@@ -157,19 +162,19 @@ impl Kept {
         direction: Direction,
         (name, policy): Speaking<'_>,
         steps: Vec<Step>,
-    ) -> PolicyRules {
+    ) -> Arc<PolicyRules> {
         let mut hasher = AtOnce::default();
-        policy.rules(direction).hash(&mut hasher);
-        let rules = PolicyRules {
-            name: name.clone(),
+        (name, policy.rules(direction)).hash(&mut hasher);
+        let rules = Arc::new(PolicyRules {
+            name: Arc::clone(name),
             policy: Arc::clone(policy),
-            asked: Arc::new(asked(&steps)),
+            asked: asked(&steps),
+            isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
             steps: steps.into(),
             revision: hasher.finish(),
-            turn: self.turn,
-        };
+        });
         let place = Arc::as_ptr(&rules.policy).addr();
-        self.rules[direction as usize].insert(place, rules.clone());
+        self.rules[direction as usize].insert(place, (Arc::clone(&rules), self.turn));
         rules
     }
 }

@@ -1,27 +1,30 @@
 //! The policies that may select a local endpoint, in the order in which they are judged: kept from one resolution to the
 //! next, so that a policy that changes costs its own place.
 
+use std::cell::LazyCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 use super::LocalName;
 use crate::model::{Direction, Mark, Model, NAMESPACE, Order, Policy, PolicyName, Tier};
 use crate::selector::LabelSource;
 
 /// A policy and its name.
-pub(super) type Speaking<'m> = (&'m PolicyName, &'m Arc<Policy>);
+pub(super) type Speaking<'m> = (&'m Arc<PolicyName>, &'m Arc<Policy>);
+
+type Speaker = (Arc<PolicyName>, Arc<Policy>);
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Ordered {
     /// Those of the local endpoints.
-    namespaces: BTreeSet<String>,
+    namespaces: AHashSet<String>,
     tiers: BTreeMap<String, Tier>,
-    /// Every policy of the model, as they were at `mark`.
-    known: BTreeMap<PolicyName, Arc<Policy>>,
+    /// Every policy of the model that may select a local endpoint, as they were at `mark`.
+    known: BTreeMap<Arc<PolicyName>, Arc<Policy>>,
     mark: Option<Mark>,
     /// Counts how often it was brought up to a model.
     pub(super) turn: u64,
@@ -37,24 +40,26 @@ pub(super) struct Placed {
     /// Of its tier: see [`Model::tier_place`].
     tier: (bool, Order),
     sort_key: String,
-    name: PolicyName,
+    name: Arc<PolicyName>,
     policy: Arc<Policy>,
 }
 
 /// What became of policies that may select a local endpoint. One that changed has gone and come.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    gone: Vec<(PolicyName, Arc<Policy>)>,
+    gone: Vec<Speaker>,
     come: Vec<Arc<Placed>>,
 }
 
 impl Changes {
-    /// Brings the policies that select a member up to date; by direction whether any that speaks of it came or went.
-    pub(super) fn apply(
+    /// Brings the policies that select a member up to date; by direction whether any that speaks of it came or went. `view`
+    /// is asked for what selectors see of it.
+    pub(super) fn apply<V: LabelSource>(
         &self,
         selecting: &mut Vec<Arc<Placed>>,
-        view: &impl LabelSource,
+        view: impl FnOnce() -> V,
     ) -> [bool; 2] {
+        let view = LazyCell::new(view);
         let mut touched = [false; 2];
         let mut touch = |policy: &Policy| {
             for direction in Direction::ALL {
@@ -69,7 +74,7 @@ impl Changes {
             }
         }
         for placed in &self.come {
-            if placed.policy.selector.matches(view) {
+            if placed.policy.selector.is_all() || placed.policy.selector.matches(&*view) {
                 touch(&placed.policy);
                 let is_before = |it: &Arc<Placed>| Placed::cmp(it, placed) == Ordering::Less;
                 selecting.insert(selecting.partition_point(is_before), Arc::clone(placed));
@@ -100,7 +105,8 @@ impl Ordered {
         let same_namespaces = {
             let mut namespaces: Vec<&str> = local.iter().map(|it| it.namespace.as_str()).collect();
             namespaces.dedup();
-            namespaces.into_iter().eq(self.namespaces.iter().map(String::as_str))
+            namespaces.len() == self.namespaces.len()
+                && namespaces.into_iter().all(|it| self.namespaces.contains(it))
         };
         if !same_namespaces || self.tiers != model.tiers {
             *self = Self {
@@ -110,7 +116,7 @@ impl Ordered {
                 ..Self::default()
             };
         }
-        let is_first = self.known.is_empty();
+        let is_first = self.mark.is_none();
         let (gone, come) = self.differences(model);
         let mut changes = Changes::default();
         for name in gone {
@@ -137,47 +143,48 @@ impl Ordered {
         Some(changes)
     }
 
-    /// The policies that are no more as they were, and those that are new.
-    fn differences(&self, model: &Model) -> (Vec<PolicyName>, Vec<(PolicyName, Arc<Policy>)>) {
+    /// The policies that are no more as they were, and those that are new, of all that may select a local endpoint.
+    fn differences(&self, model: &Model) -> (Vec<Arc<PolicyName>>, Vec<Speaker>) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
+        let here = |namespace: &str| self.namespaces.contains(namespace);
+        let is_near = |policy: &Policy| policy.selector.may_match(NAMESPACE, &here);
         if let Some(names) = self.mark.as_ref().and_then(|mark| model.policies.since(mark)) {
             for name in names.into_keys() {
-                let (was, is) = (self.known.get(name), model.policies.get(name));
-                if was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is)) {
+                let (was, is) = (self.known.get_key_value(name), model.policies.get(name));
+                if was.zip(is).is_some_and(|((_, was), is)| Arc::ptr_eq(was, is)) {
                     continue;
                 }
-                gone.extend(was.map(|_| name.clone()));
-                come.extend(is.map(|policy| (name.clone(), Arc::clone(policy))));
+                gone.extend(was.map(|(name, _)| Arc::clone(name)));
+                let is = is.filter(|policy| is_near(policy));
+                come.extend(is.map(|policy| (Arc::new(name.clone()), Arc::clone(policy))));
             }
             return (gone, come);
         }
         let mut old = self.known.iter().peekable();
         for (name, policy) in &model.policies {
-            while let Some((before, _)) = old.next_if(|(other, _)| *other < name) {
-                gone.push(before.clone());
+            while let Some((before, _)) = old.next_if(|(other, _)| ***other < *name) {
+                gone.push(Arc::clone(before));
             }
-            match old.next_if(|(other, _)| *other == name) {
+            match old.next_if(|(other, _)| ***other == *name) {
                 Some((_, was)) if Arc::ptr_eq(was, policy) => continue,
-                Some(_) => gone.push(name.clone()),
+                Some((before, _)) => gone.push(Arc::clone(before)),
                 None => {}
             }
-            come.push((name.clone(), Arc::clone(policy)));
+            if is_near(policy) {
+                come.push((Arc::new(name.clone()), Arc::clone(policy)));
+            }
         }
-        gone.extend(old.map(|(name, _)| name.clone()));
+        gone.extend(old.map(|(name, _)| Arc::clone(name)));
         (gone, come)
     }
 
-    /// The lists in which a policy stands.
+    /// The lists in which a policy stands that may select a local endpoint.
     fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<Placed>>)) {
         let Self { namespaces, by_namespace, anywhere, .. } = self;
-        let here = |namespace: &str| namespaces.contains(namespace);
-        if !policy.selector.may_match(NAMESPACE, &here) {
-            return;
-        }
         let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
             return each(anywhere);
         };
-        for namespace in wanted.into_iter().filter(|it| here(it)) {
+        for namespace in wanted.into_iter().filter(|it| namespaces.contains(*it)) {
             if let Some(list) = by_namespace.get_mut(namespace) {
                 each(list);
             } else {
@@ -187,14 +194,14 @@ impl Ordered {
     }
 
     fn take_out(&mut self, name: &PolicyName, policy: &Policy) {
-        self.lists(policy, |list| list.retain(|placed| placed.name != *name));
+        self.lists(policy, |list| list.retain(|placed| *placed.name != *name));
     }
 
-    /// `unsorted`: all are sorted afterwards. `None` if it selects no local endpoint.
+    /// `unsorted`: all are sorted afterwards. `None` if it stands in no list.
     fn put_in(
         &mut self,
         model: &Model,
-        name: &PolicyName,
+        name: &Arc<PolicyName>,
         policy: &Arc<Policy>,
         unsorted: bool,
     ) -> Option<Arc<Placed>> {
@@ -205,7 +212,7 @@ impl Ordered {
                 Arc::new(Placed {
                     tier: (missing, order),
                     sort_key: name.sort_key(),
-                    name: name.clone(),
+                    name: Arc::clone(name),
                     policy: Arc::clone(policy),
                 })
             });

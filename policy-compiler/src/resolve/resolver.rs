@@ -11,33 +11,45 @@ use ipnet::IpNet;
 use super::kept::{Chosen, Kept, PolicyRules, asked};
 use super::ordered::{Changes, Ordered, Placed, Speaking};
 use super::{
-    List, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId, Resolved,
+    List, Lists, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId, Resolved,
     ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
 };
 use crate::model::{
-    Action, DefaultAction, Direction, End, Entity, Family, Model, Noted, PolicyKind, PolicyName,
-    PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
+    Action, DefaultAction, Direction, End, Endpoint, Entity, Family, Model, Noted, PolicyKind,
+    PolicyName, PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
 };
 use crate::selector::Selector;
 
 /// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them. What
-/// is new is added to what is kept.
+/// is new is added to what is kept. `pods_stand`: of these pods, and of what they inherit, nothing has changed since what is kept was made.
 pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
     kept: &mut Kept,
     ordered: &mut Ordered,
+    pods_stand: bool,
 ) -> Resolved {
     let changes = ordered.follow(model, local);
     let mut resolver = Resolver::new(model, kept, ordered);
     // What one has missed another has not.
     let changes = changes.filter(|_| resolver.kept.pods_at + 1 == ordered.turn);
-    let mut before = std::mem::take(&mut resolver.kept.pods);
+    let mut before = std::mem::take(&mut resolver.kept.pods).into_iter().peekable();
+    let mut pods = Vec::with_capacity(before.len());
     for name in local {
-        let before = before.remove(name).zip(changes.as_ref());
-        resolver.endpoint(name, before);
+        while before.next_if(|(other, _)| **other < *name).is_some() {}
+        let before = before.next_if(|(other, _)| **other == *name);
+        let pod = match &before {
+            Some((_, chosen)) if pods_stand => Some(Arc::clone(&chosen.pod)),
+            _ => model.endpoints.get(name).map(Arc::clone),
+        };
+        if let Some(pod) = pod {
+            pods.push(resolver.pod(name, pod, before, changes.as_ref()));
+        } else {
+            resolver.host(name);
+        }
     }
     let Resolver { resolved, kept, .. } = resolver;
+    kept.pods = pods.into_iter().collect();
     kept.pods_at = ordered.turn;
     kept.end(&resolved.lists);
     resolved
@@ -63,30 +75,43 @@ impl<'m, 'k> Resolver<'m, 'k> {
         resolver
     }
 
-    /// `before` is what a pod had, and what has changed since.
-    fn endpoint(&mut self, name: &LocalName, before: Option<(Chosen, &Changes)>) {
-        let model = self.model;
-        if let Some(pod) = model.endpoints.get(name) {
-            let view = model.pod_view(name, pod);
-            let (mut chosen, touched) = if let Some((mut chosen, changes)) = before {
-                let touched = changes.apply(&mut chosen.selecting, &view);
-                (chosen, touched)
-            } else {
-                let selecting = self.ordered.selecting(&view);
-                (Chosen { selecting, lists: BTreeMap::new() }, [true; 2])
-            };
-            for direction in Direction::ALL {
-                if touched[direction as usize] {
-                    let before = chosen.lists.get(&(Stage::Pod, direction));
-                    let before = before.map(Arc::downgrade).unwrap_or_default();
-                    let list = self.list(Stage::Pod, direction, &chosen.selecting, &[], before);
-                    chosen.lists.insert((Stage::Pod, direction), list);
-                }
+    /// `before` is what a pod had, and `changes` what has become of policies since.
+    fn pod(
+        &mut self,
+        name: &LocalName,
+        pod: Arc<Endpoint>,
+        before: Option<(Arc<LocalName>, Chosen)>,
+        changes: Option<&Changes>,
+    ) -> (Arc<LocalName>, Chosen) {
+        let view = || self.model.pod_view(name, &pod);
+        let (name, mut chosen, touched) = match (before, changes) {
+            (Some((name, mut chosen)), Some(changes)) => {
+                let touched = changes.apply(&mut chosen.selecting, view);
+                (name, chosen, touched)
             }
-            self.put(name, &chosen.lists);
-            self.kept.pods.insert(name.clone(), chosen);
-            return;
+            (before, _) => {
+                let selecting = self.ordered.selecting(&view());
+                let name = before.map_or_else(|| Arc::new(name.clone()), |(name, _)| name);
+                let (pod, lists) = (Arc::clone(&pod), BTreeMap::new());
+                (name, Chosen { pod, selecting, lists }, [true; 2])
+            }
+        };
+        chosen.pod = pod;
+        for direction in Direction::ALL {
+            if touched[direction as usize] {
+                let before = chosen.lists.get(&(Stage::Pod, direction));
+                let before = before.map(Arc::downgrade).unwrap_or_default();
+                let list = self.list(Stage::Pod, direction, &chosen.selecting, &[], before);
+                chosen.lists.insert((Stage::Pod, direction), list);
+            }
         }
+        self.put(&name, &chosen.lists);
+        (name, chosen)
+    }
+
+    /// Of a host endpoint, if it is one.
+    fn host(&mut self, name: &LocalName) {
+        let model = self.model;
         let host = model.host_endpoints.get(&name.name);
         let Some(host) = host.filter(|_| name.namespace.is_empty()) else { return };
         let broken = host.broken.then_some(name.name.as_str());
@@ -102,11 +127,11 @@ impl<'m, 'k> Resolver<'m, 'k> {
                 lists.insert((stage, direction), list);
             }
         }
-        self.put(name, &lists);
+        self.put(&Arc::new(name.clone()), &lists);
     }
 
     /// Gives an endpoint its lists.
-    fn put(&mut self, name: &LocalName, lists: &BTreeMap<(Stage, Direction), Arc<ResolvedList>>) {
+    fn put(&mut self, name: &Arc<LocalName>, lists: &Lists<Arc<ResolvedList>>) {
         let all = &mut self.resolved.lists;
         let indexes = lists.iter().map(|(at, list)| {
             let index = *self.indexes.entry(Arc::as_ptr(list).addr()).or_insert_with(|| {
@@ -115,7 +140,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
             });
             (*at, index)
         });
-        self.resolved.endpoints.insert(name.clone(), indexes.collect());
+        let indexes = indexes.collect();
+        self.resolved.endpoints.push((Arc::clone(name), indexes));
     }
 
     fn list(
@@ -135,7 +161,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             })
             .collect();
         let profiles = if stage == Stage::Host { profiles.to_vec() } else { Vec::new() };
-        let policies = speaking.iter().map(|(name, _)| (*name).clone()).collect();
+        let policies = speaking.iter().map(|(name, _)| Arc::clone(name)).collect();
         let list = List { stage, direction, policies, profiles, broken_host: None };
         self.intern(list, &speaking, before)
     }
@@ -152,7 +178,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
                 && name.kind == PolicyKind::Global
                 && policy.may_deny_forwarded(direction)
         });
-        let policies = may_deny.map(|(name, _)| name.clone()).collect();
+        let policies = may_deny.map(|(name, _)| Arc::new(name.clone())).collect();
         let (profiles, broken_host) = (Vec::new(), Some(host.to_owned()));
         let list = List { stage, direction, policies, profiles, broken_host };
         self.intern(list, &[], Weak::new())
@@ -178,7 +204,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         speaking: &[Speaking<'_>],
         before: Weak<ResolvedList>,
     ) -> ResolvedList {
-        let rules: Vec<PolicyRules> =
+        let rules: Vec<Arc<PolicyRules>> =
             speaking.iter().map(|policy| self.rules(list.direction, *policy)).collect();
         let (steps, of_policies_at, tiers) = self.steps(&list, speaking, &rules);
         // All but the policies' is little.
@@ -198,7 +224,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             local,
             peer,
             revision,
-            of_policies: rules.into_iter().map(|rules| rules.steps).collect(),
+            of_policies: rules,
             of_policies_at,
             tiers,
             before,
@@ -207,7 +233,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 
     /// The rules of a policy; none of one that is not valid.
-    fn rules(&mut self, direction: Direction, speaking: Speaking<'_>) -> PolicyRules {
+    fn rules(&mut self, direction: Direction, speaking: Speaking<'_>) -> Arc<PolicyRules> {
         if let Some(known) = self.kept.rules(direction, speaking) {
             return known;
         }
@@ -224,7 +250,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         &mut self,
         list: &List,
         policies: &[Speaking<'_>],
-        rules: &[PolicyRules],
+        rules: &[Arc<PolicyRules>],
     ) -> (Steps, Range<usize>, Vec<String>) {
         let (stage, direction) = (list.stage, list.direction);
         let mut steps = Steps::default();
@@ -232,7 +258,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             let model = self.model;
             for (protocol, port, net) in &model.failsafe.ports[direction as usize] {
                 let rule = failsafe(*protocol, *port, *net, direction);
-                let outcome = Outcome::Decide(Reason::Failsafe(direction));
+                let outcome = decide(Reason::Failsafe(direction));
                 steps.steps.push(self.step(direction, &rule, outcome));
             }
         }
@@ -240,8 +266,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         for (name, _) in
             policies.iter().filter(|(name, policy)| policy.broken && !name.kind.staged())
         {
-            let reason = Reason::Broken(direction, (*name).clone());
-            steps.steps.push(self.step(direction, &everything, Outcome::Decide(reason)));
+            let reason = Reason::Broken(direction, PolicyName::clone(name));
+            steps.steps.push(self.step(direction, &everything, decide(reason)));
         }
         steps.ends.push(None);
         let first_of_policies = steps.steps.len();
@@ -259,13 +285,13 @@ impl<'m, 'k> Resolver<'m, 'k> {
                 stage.ends_tiers()
                     && self.model.tier(&policy.tier).default_action == DefaultAction::Deny
             });
-            steps.ends.push(end.map(|((name, _), _)| Reason::Isolated(direction, (*name).clone())));
+            steps.ends.push(end.map(|(_, rules)| Arc::clone(&rules.isolated)));
         }
         let of_policies = first_of_policies..steps.steps.len();
         let enforced = sound.iter().find(|((name, _), _)| !name.kind.staged());
-        let first = enforced.map(|((name, _), _)| (*name).clone());
+        let first = enforced.map(|((name, _), _)| PolicyName::clone(name));
         let last = self.fallback(list, first, &mut steps);
-        steps.ends.push(Some(last));
+        steps.ends.push(Some(Arc::new(last.into())));
         (steps, of_policies, tiers)
     }
 
@@ -299,7 +325,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
                 };
                 let reason = Reason::Profile(direction, name.clone(), rule.index, verdict);
                 let tier = steps.ends.len() as u32;
-                let step = self.step(direction, rule, Outcome::Decide(reason));
+                let step = self.step(direction, rule, decide(reason));
                 steps.steps.push(Step { tier, ..step });
             }
         }
@@ -389,9 +415,13 @@ impl<'m, 'k> Resolver<'m, 'k> {
 
     /// Hashes with constant keys (`SipHash` with zeroes), because the value must not differ between processes; those who
     /// write policies gain nothing from a collision but late enforcement of their own change.
-    fn revision(&self, list: &List, policies: &[Speaking<'_>], rules: &[PolicyRules]) -> u64 {
+    fn revision(&self, list: &List, policies: &[Speaking<'_>], rules: &[Arc<PolicyRules>]) -> u64 {
         let mut hasher = DefaultHasher::new();
-        list.hash(&mut hasher);
+        let List { stage, direction, policies: names, profiles, broken_host } = list;
+        (stage, direction, names.len(), profiles, broken_host).hash(&mut hasher);
+        if broken_host.is_some() {
+            names.hash(&mut hasher);
+        }
         for ((_, policy), rules) in policies.iter().zip(rules) {
             (policy.broken, &policy.tier, self.model.tier(&policy.tier)).hash(&mut hasher);
             rules.revision.hash(&mut hasher);
@@ -406,14 +436,18 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 }
 
+fn decide(reason: Reason) -> Outcome {
+    Outcome::Decide(Arc::new(reason.into()))
+}
+
 fn outcome(policy: &PolicyName, direction: Direction, rule: &Rule) -> Outcome {
     let name = RuleName { policy: policy.clone(), direction, index: rule.index };
     let noted = |rule: RuleName, action| Noted { rule, action };
     match rule.action {
         Action::Log => Outcome::Log(noted(name, Action::Log)),
         action if policy.kind.staged() => Outcome::Staged(noted(name, action)),
-        Action::Allow => Outcome::Decide(Reason::Rule(name, Verdict::Allow)),
-        Action::Deny => Outcome::Decide(Reason::Rule(name, Verdict::Deny)),
+        Action::Allow => decide(Reason::Rule(name, Verdict::Allow)),
+        Action::Deny => decide(Reason::Rule(name, Verdict::Deny)),
         Action::Pass => Outcome::Pass(noted(name, Action::Pass)),
     }
 }

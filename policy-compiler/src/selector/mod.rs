@@ -123,6 +123,11 @@ impl Selector {
         Node::All.into()
     }
 
+    /// Whether it is written as [`all`](Self::all).
+    pub(crate) fn is_all(&self) -> bool {
+        matches!(*self.0, Node::All)
+    }
+
     /// `key == "value"`.
     pub fn equals(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self::compare(key.into(), Comparison::Equal, value.into())
