@@ -74,13 +74,15 @@ proptest! {
     }
 }
 
-/// Blocks of a few hosts and of many, with values that are near each other and with values that are not; alone and beside
-/// very many.
+/// Blocks of a few hosts and of many, with values that are near each other and with values that are not; alone, beside some
+/// and beside very many. One more host in each is set, whose value is near or not.
 #[test]
 fn a_host_has_its_value_however_many_there_are_beside_it() {
-    let host = |address: u32| IpAddr::V4(Ipv4Addr::from(address));
-    for (step, blocks) in [(1, 41), (70_000, 41), (1, 10_000), (70_000, 10_000)] {
-        let at = |block: u32, low: u32| host(0x0a00_0000 | block << 8 | low);
+    const ONE_MORE: u32 = 201;
+    let at_bits = |block: u32, low: u32| 0x0a00_0000 | block << 8 | low;
+    let counts = [41, 2_000, 10_000];
+    for (step, blocks) in counts.iter().flat_map(|all| [(1, *all), (70_000, *all)]) {
+        let at = |block: u32, low: u32| IpAddr::V4(Ipv4Addr::from(at_bits(block, low)));
         let entry = |block, low: u32| (IpNet::from(at(block, low * 5)), 9 + low * step);
         let around = [("10.0.0.0/15".parse().unwrap(), 8)];
         let all =
@@ -93,6 +95,14 @@ fn a_host_has_its_value_however_many_there_are_beside_it() {
                 let expected = if is_host { 9 + low / 5 * step } else { 8 };
                 assert_eq!(map.lookup(host(low)), expected, "{hosts} hosts, {low}");
             }
+            let set = if hosts % 2 == 0 { 70 } else { 1 << 20 };
+            assert!(map.set_v4(at_bits(hosts, ONE_MORE), set));
+            assert_eq!(map.lookup(host(ONE_MORE)), set);
+            for low in (0..=255).filter(|low| *low != ONE_MORE) {
+                let is_host = low % 5 == 0 && low / 5 < hosts;
+                let expected = if is_host { 9 + low / 5 * step } else { 8 };
+                assert_eq!(map.lookup(host(low)), expected, "{hosts} hosts, {low}, one set");
+            }
         }
     }
 }
@@ -104,7 +114,7 @@ fn a_value_that_does_not_fit_is_stored_as_the_default() {
 }
 
 #[test]
-fn memory_is_the_root_and_a_line_or_part_of_one_for_few_hosts_of_a_block() {
+fn memory_is_the_root_and_half_a_page_for_each_block_or_less_where_they_are_many() {
     let empty = PrefixMap::new(0).bytes();
     let hosts = |blocks: u32, hosts: u32| {
         let all =
@@ -115,21 +125,26 @@ fn memory_is_the_root_and_a_line_or_part_of_one_for_few_hosts_of_a_block() {
         PrefixMap::build(0, all).bytes() - empty
     };
     assert!((256 * 1024..340 * 1024).contains(&empty), "{empty}");
-    // With a page for the /16, and an eighth to spare.
-    assert!((16 * 1024..22 * 1024).contains(&hosts(256, 12)), "{}", hosts(256, 12));
+    // With a page for each /16.
+    for few in [hosts(1024, 1), hosts(1024, 12), hosts(1024, 60)] {
+        assert!((512 * 1024..584 * 1024).contains(&few), "{few}");
+    }
+    let lines = hosts(8 * 256, 12);
+    assert!((128 * 1024..160 * 1024).contains(&lines), "{lines}");
     // With 40 such pages.
     let many = hosts(40 * 256, 8);
     assert!((360 * 1024..480 * 1024).contains(&many), "{many}");
     let few = hosts(40 * 256, 4);
     assert!((190 * 1024..220 * 1024).contains(&few), "{few}");
-    assert!((256 * 1024..300 * 1024).contains(&hosts(256, 60)), "{}", hosts(256, 60));
+    let halves = hosts(8 * 256, 60);
+    assert!((1024 * 1024..1200 * 1024).contains(&halves), "{halves}");
 }
 
 proptest! {
     #[test]
     fn a_host_that_is_set_has_its_value_and_nobody_else_another(
         entries in prop::collection::vec((net(), 1u32..50), 0..40),
-        stores in prop::collection::vec((0u32..1024, 1u32..50), 0..60),
+        stores in prop::collection::vec((0u32..1024, prop_oneof![1u32..50, Just(70_000)]), 0..60),
     ) {
         let map = PrefixMap::build(0, entries.iter().copied());
         let mut after = entries.clone();

@@ -1,0 +1,140 @@
+//! A trie from prefixes.
+
+use std::sync::atomic::AtomicU32;
+
+use super::line::{self, Hosts, Line, WORDS};
+use super::room::{Block, Room};
+use super::{
+    BLOCK, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, NUMBER, PAGE, ROOT, Trie, WORD,
+};
+
+/// With more /24 that hold longer prefixes than these, lookups wait for memory: as lines they are 512 KiB.
+const MANY_BLOCKS: usize = 8192;
+
+/// Spare pages, halves of them and lines: at least as many.
+const SPARE: [usize; 3] = [16, 64, 512];
+
+impl Trie {
+    /// `entries` are cut to their lengths, at most 32, their values at most [`MAX_VALUE`](super::MAX_VALUE). Of two values for
+    /// one prefix the larger stands.
+    pub(in crate::prefix_map) fn build(default: u32, mut entries: Vec<(u32, u8, u32)>) -> Self {
+        if !entries.is_sorted() {
+            entries.sort_unstable();
+        }
+        let lowest = entries.iter().map(|entry| entry.2).filter(|value| *value != default).min();
+        let base = Base { default, base: lowest.unwrap_or_default().saturating_sub(1) };
+        let in_24 = |entry: &(u32, u8, u32)| entry.0 >> 8;
+        let all = || entries.chunk_by(|a, b| in_24(a) == in_24(b));
+        let is_short = |entry: &&(u32, u8, u32)| entry.1 <= 24;
+        let mut root = vec![default; ROOT];
+        let mut blocks = Blocks::new(base, all().take(MANY_BLOCKS + 1).count());
+        let mut short: Vec<_> = entries.iter().filter(is_short).collect();
+        short.sort_by_key(|entry| entry.1);
+        for (address, length, value) in short {
+            let at = (address >> 16) as usize;
+            if *length <= 16 {
+                root[at..][..1 << (16 - length)].fill(*value);
+                continue;
+            }
+            let page = blocks.second(&mut root[at]);
+            page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
+        }
+        for block in all() {
+            // The short prefixes that begin here come first.
+            let block = &block[block.iter().take_while(is_short).count()..];
+            let Some((address, ..)) = block.first() else { continue };
+            let middle = (address >> 8 & 0xff) as usize;
+            let around = blocks.second(&mut root[(address >> 16) as usize])[middle];
+            let block = blocks.add(around, block);
+            blocks.second(&mut root[(address >> 16) as usize])[middle] = block;
+        }
+        let Blocks { pages, halves, lines, .. } = blocks;
+        let pages = pages.iter().map(filled).collect();
+        Self {
+            base,
+            root: root.into_iter().map(AtomicU32::new).collect(),
+            pages: Room::new(pages, SPARE[0]),
+            halves: Room::new(halves, SPARE[1]),
+            lines: Room::new(lines, SPARE[2]),
+        }
+    }
+}
+
+fn filled<B: Block>(cells: &B::Cells) -> B {
+    let block = B::default();
+    block.store(cells);
+    block
+}
+
+struct Blocks {
+    base: Base,
+    /// How many /24 there are at most.
+    of_24: usize,
+    pages: Vec<[u32; 256]>,
+    halves: Vec<Half>,
+    lines: Vec<Line>,
+    /// The first free word of the last line that holds few hosts.
+    free: usize,
+}
+
+impl Blocks {
+    fn new(base: Base, of_24: usize) -> Self {
+        Self { base, of_24, pages: Vec::new(), halves: Vec::new(), lines: Vec::new(), free: 0 }
+    }
+
+    /// The page of a cell of the root, with the cell's value if there was none.
+    fn second(&mut self, cell: &mut u32) -> &mut [u32; 256] {
+        if *cell & BLOCK == 0 {
+            self.pages.push([*cell; 256]);
+            *cell = BLOCK | PAGE | (self.pages.len() as u32 - 1);
+        }
+        &mut self.pages[(*cell & NUMBER) as usize]
+    }
+
+    /// The block of a /24 with some entries, ascending, around them `others`.
+    fn add(&mut self, others: u32, entries: &[(u32, u8, u32)]) -> u32 {
+        let many = self.of_24 > MANY_BLOCKS;
+        if let Some(hosts) = Hosts::of(others, entries).filter(|_| many) {
+            return self.add_hosts(&hosts);
+        }
+        let mut cells = [others; 256];
+        for length in 25..=32u8 {
+            for (address, _, value) in entries.iter().filter(|entry| entry.1 == length) {
+                cells[(address & 0xff) as usize..][..1 << (32 - length)].fill(*value);
+            }
+        }
+        let half = self.base.all_short(&cells);
+        let short = || line::short(&cells);
+        if let Some(half) = half.filter(|_| self.of_24 <= FEW_BLOCKS || short().is_none()) {
+            self.halves.push(filled(&half));
+            return BLOCK | HALF | (self.halves.len() as u32 - 1);
+        }
+        if let Some((kind, lines)) = short() {
+            return self.add_lines(kind, line::used(kind, &lines));
+        }
+        self.pages.push(cells);
+        BLOCK | PAGE | (self.pages.len() as u32 - 1)
+    }
+
+    fn add_hosts(&mut self, hosts: &Hosts) -> u32 {
+        let has_number = self.lines.len() < WORD as usize / WORDS;
+        let Some((count, few)) = hosts.few(self.base).filter(|_| has_number) else {
+            return self.add_lines(HOSTS, &[hosts.line()]);
+        };
+        let few = &few[..line::words_of_few(count)];
+        if self.free.is_multiple_of(WORDS) || self.free % WORDS + few.len() > WORDS {
+            self.free = self.lines.len() * WORDS;
+            self.lines.push(Line::default());
+        }
+        let first = self.free;
+        self.lines[first / WORDS].fill(first % WORDS, few);
+        self.free += few.len();
+        BLOCK | FEW | (count as u32) << COUNT | first as u32
+    }
+
+    fn add_lines(&mut self, kind: u32, lines: &[[u32; WORDS]]) -> u32 {
+        let first = self.lines.len() as u32;
+        self.lines.extend(lines.iter().map(filled::<Line>));
+        BLOCK | kind | first
+    }
+}

@@ -1,0 +1,291 @@
+//! A /24 in a line of the cache or in two, or in some words of a line.
+//!
+//! A line of 16 words holds where runs of one value start and their values, up to 12, or two lines up to 24; or it holds the
+//! hosts that differ from all others and their values, up to twelve. Up to eight such hosts whose values are short share a line
+//! with those of other /24: of each there are as many words as it takes. So a /24 with few hosts costs a lookup one line.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::room::Block;
+use super::{Base, HOSTS, ONE, TWO};
+
+/// Words of a line.
+pub(super) const WORDS: usize = 16;
+
+/// Words of the hosts' last bytes in their line; then come as many values as they have bytes, and that of all others.
+const KEYS: usize = 3;
+const MOST_HOSTS: usize = 4 * KEYS;
+
+/// The same of a few hosts, whose values take two bytes each.
+const FEW_HOSTS: usize = 8;
+
+/// Words of the last bytes of so many hosts.
+#[inline]
+const fn key_words(hosts: usize) -> usize {
+    hosts.div_ceil(4)
+}
+
+/// Words of so many hosts, with their values and that of all others.
+pub(super) const fn words_of_few(hosts: usize) -> usize {
+    key_words(hosts) + (hosts + 1).div_ceil(2)
+}
+
+/// Words of starts, then words of values, of a block of runs.
+const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
+
+/// Bits of a start; the highest tells those behind the last from all keys, and is free for borrowing.
+const LANE: u32 = u8::BITS + 1;
+/// Starts in two words.
+const LANES: usize = (2 * u32::BITS / LANE) as usize;
+/// One in each lane.
+const EACH: u64 = {
+    let mut each = 0;
+    let mut lane = 0;
+    while lane < LANES {
+        each |= 1 << (lane as u32 * LANE);
+        lane += 1;
+    }
+    each
+};
+const BORROW: u64 = EACH << u8::BITS;
+
+/// See the module.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Line([AtomicU32; WORDS]);
+
+impl Block for Line {
+    type Cells = [u32; WORDS];
+
+    fn store(&self, words: &[u32; WORDS]) {
+        self.0.iter().zip(words).for_each(|(word, new)| word.store(*new, Ordering::Relaxed));
+    }
+
+    fn load(&self) -> [u32; WORDS] {
+        self.0.each_ref().map(|word| word.load(Ordering::Acquire))
+    }
+}
+
+impl Line {
+    /// Writes some words, from one of the line on.
+    pub(super) fn fill(&mut self, first: usize, words: &[u32]) {
+        let room = self.0.iter_mut().skip(first);
+        room.zip(words).for_each(|(word, new)| *word.get_mut() = *new);
+    }
+
+    /// Of a key's value among few hosts, from a word of the line on, what stands for it.
+    #[inline]
+    pub(super) fn of_few(&self, first: usize, count: usize, key: u8) -> u16 {
+        let word = |at: usize| value(&self.0[(first + at) % WORDS]);
+        let keys = u64::from(word(0)) | u64::from(word(1)) << u32::BITS;
+        // Behind the last host come all others.
+        let at = first_zero(keys ^ (u64::from(key) * BYTES)).min(count);
+        let pair = word(key_words(count) + at / 2);
+        (pair >> (at % 2 * 16)) as u16
+    }
+
+    /// A key's value among hosts.
+    #[inline]
+    pub(super) fn of_hosts(&self, key: u8) -> u32 {
+        let [first, second, third, ..] = &self.0;
+        let keys = u64::from(key) * BYTES;
+        let low = u64::from(value(first)) | u64::from(value(second)) << u32::BITS;
+        // Behind the last host come all others.
+        let at = match first_zero(low ^ keys) {
+            8 => 8 + first_zero(u64::from(value(third) ^ keys as u32) | !0 << u32::BITS).min(4),
+            at => at,
+        };
+        value(&self.0[KEYS + at])
+    }
+
+    /// A key's value among runs in one line.
+    #[inline]
+    pub(super) fn of_one(&self, key: u8) -> u32 {
+        value(&self.0[(4 + starts_up_to(&self.0[..4], key)) % WORDS])
+    }
+}
+
+/// A key's value among runs in two lines.
+#[inline]
+pub(super) fn of_two([one, two]: [&Line; 2], key: u8) -> u32 {
+    let before = starts_up_to(&one.0[..8], key);
+    value(&if before < 8 { one } else { two }.0[(8 + before) % WORDS])
+}
+
+#[inline]
+fn value(word: &AtomicU32) -> u32 {
+    word.load(Ordering::Relaxed)
+}
+
+/// How many of the starts in some pairs of words are at most `key`: it is held to all of a pair at once, each in its lane;
+/// where the start is above it, it borrows.
+#[inline]
+fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
+    let keys = (u64::from(key) * EACH) | BORROW;
+    let (pairs, _) = words.as_chunks::<2>();
+    let counts = pairs.iter().map(|[low, high]| {
+        let starts = u64::from(value(low)) | u64::from(value(high)) << u32::BITS;
+        (keys - starts) & BORROW
+    });
+    // A lane has room for the sum, and the highest for that of all lanes.
+    let sum = (counts.sum::<u64>() >> u8::BITS).wrapping_mul(EACH);
+    (sum >> ((LANES as u32 - 1) * LANE)) as usize & 0x1f
+}
+
+/// One in each byte.
+const BYTES: u64 = u64::MAX / 0xff;
+
+/// Which byte is the first, from the lowest on, that is zero; 8: none.
+#[inline]
+const fn first_zero(bytes: u64) -> usize {
+    // Below the first zero nothing borrows; what is said of bytes above it may be wrong.
+    let zeroes = bytes.wrapping_sub(BYTES) & !bytes & (BYTES << 7);
+    zeroes.trailing_zeros() as usize / 8
+}
+
+/// The first key and the value of each run of one value, ascending from key 0.
+#[derive(Default)]
+struct Runs {
+    all: [(u8, u32); MOST_RUNS],
+    count: usize,
+}
+
+const MOST_RUNS: usize = 24;
+
+impl Runs {
+    /// From `start` on `value` is in force; `start` is at least that of the last run. `None`: too many.
+    fn push(&mut self, start: u8, value: u32) -> Option<()> {
+        if self.count > 0 && self.all[self.count - 1].0 == start {
+            self.count -= 1;
+        }
+        if self.count == 0 || self.all[self.count - 1].1 != value {
+            *self.all.get_mut(self.count)? = (start, value);
+            self.count += 1;
+        }
+        Some(())
+    }
+}
+
+/// A /24 in which few hosts differ from all others.
+pub(super) struct Hosts {
+    others: u32,
+    keys: [u8; MOST_HOSTS],
+    values: [u32; MOST_HOSTS],
+    count: usize,
+}
+
+impl Hosts {
+    fn new(others: u32) -> Self {
+        Self { others, keys: [0; MOST_HOSTS], values: [others; MOST_HOSTS], count: 0 }
+    }
+
+    /// `None`: too many.
+    fn push(&mut self, key: u8, value: u32) -> Option<()> {
+        if value != self.others {
+            *self.values.get_mut(self.count)? = value;
+            self.keys[self.count] = key;
+            self.count += 1;
+        }
+        Some(())
+    }
+
+    /// Of a /24 in which there are only hosts, ascending, around them `others`.
+    pub(super) fn of(others: u32, entries: &[(u32, u8, u32)]) -> Option<Self> {
+        let mut hosts = Self::new(others);
+        let mut entries = entries.iter().peekable();
+        while let Some((address, length, value)) = entries.next() {
+            if *length != 32 {
+                return None;
+            }
+            // Of several values of one host the last is the largest.
+            if entries.peek().is_none_or(|next| next.0 != *address) {
+                hosts.push(*address as u8, *value)?;
+            }
+        }
+        Some(hosts)
+    }
+
+    fn of_cells(cells: &[u32; 256]) -> Option<Self> {
+        // So many of the first that most of them are of the others.
+        let mut first = [0; MOST_HOSTS * 2 + 1];
+        first.copy_from_slice(cells.get(..MOST_HOSTS * 2 + 1)?);
+        first.sort_unstable();
+        let mut hosts = Self::new(first[MOST_HOSTS]);
+        for (value, key) in cells.iter().zip(0..=u8::MAX) {
+            hosts.push(key, *value)?;
+        }
+        Some(hosts)
+    }
+
+    /// As few hosts, if they are and their values are short: how many, and the words of a line.
+    pub(super) fn few(&self, base: Base) -> Option<(usize, [u32; words_of_few(FEW_HOSTS)])> {
+        if self.count > FEW_HOSTS {
+            return None;
+        }
+        let mut words = [0; words_of_few(FEW_HOSTS)];
+        let (keys, values) = words.split_at_mut(key_words(self.count));
+        for (key, at) in self.keys[..self.count].iter().zip(0u32..) {
+            keys[at as usize / 4] |= u32::from(*key) << (at % 4 * 8);
+        }
+        for (value, at) in self.values[..self.count].iter().chain([&self.others]).zip(0u32..) {
+            values[at as usize / 2] |= u32::from(base.short(*value)?) << (at % 2 * 16);
+        }
+        Some((self.count, words))
+    }
+
+    pub(super) fn line(&self) -> [u32; WORDS] {
+        // Of several equal bytes the first one counts: the last places are the first host's.
+        let mut keys = [self.keys[0]; MOST_HOSTS];
+        keys[..self.count].copy_from_slice(&self.keys[..self.count]);
+        let mut words = [self.others; WORDS];
+        for (word, keys) in words.iter_mut().zip(keys.as_chunks::<4>().0) {
+            *word = u32::from_le_bytes(*keys);
+        }
+        words[KEYS..][..MOST_HOSTS].copy_from_slice(&self.values);
+        words
+    }
+}
+
+/// The short block of these cells, if there is one: its kind and its lines.
+pub(super) fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
+    let of_runs = runs(cells).and_then(|runs| of_runs(&runs));
+    if let Some((ONE, _)) = of_runs {
+        return of_runs;
+    }
+    let hosts = Hosts::of_cells(cells);
+    hosts.map(|hosts| (HOSTS, [hosts.line(), [0; WORDS]])).or(of_runs)
+}
+
+fn runs(cells: &[u32; 256]) -> Option<Runs> {
+    let mut runs = Runs::default();
+    for (value, start) in cells.iter().zip(0..=u8::MAX) {
+        runs.push(start, *value)?;
+    }
+    Some(runs)
+}
+
+/// The block of these runs, if there is one.
+fn of_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
+    let runs = &runs.all[..runs.count];
+    let (kind, starts, _) = *SHORT.iter().find(|(_, _, values)| runs.len() <= *values)?;
+    // Behind the last run there are starts that no key reaches.
+    let mut lanes = [BORROW; 4];
+    let mut words = [[0; WORDS]; 2];
+    for (index, (start, value)) in runs.iter().enumerate() {
+        if let Some(at) = index.checked_sub(1) {
+            let shift = (at % LANES) as u32 * LANE;
+            lanes[at / LANES] ^= (1 << u8::BITS | u64::from(*start)) << shift;
+        }
+        let at = starts + index;
+        words[at / WORDS][at % WORDS] = *value;
+    }
+    for (pair, lanes) in words[0][..starts].as_chunks_mut::<2>().0.iter_mut().zip(lanes) {
+        *pair = [lanes as u32, (lanes >> u32::BITS) as u32];
+    }
+    Some((kind, words))
+}
+
+/// The lines of a short block.
+pub(super) fn used(kind: u32, lines: &[[u32; WORDS]; 2]) -> &[[u32; WORDS]] {
+    if kind == TWO { lines } else { &lines[..1] }
+}

@@ -1,0 +1,65 @@
+//! Blocks of one shape, and room for more of them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Cells that are stored one by one while others may read them.
+pub(super) trait Block: Default {
+    /// What they hold.
+    type Cells: Clone;
+
+    /// Stores them, for who gets to know of the block behind that.
+    fn store(&self, cells: &Self::Cells);
+
+    fn load(&self) -> Self::Cells;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Room<B> {
+    all: Box<[B]>,
+    /// The first that nothing was ever written to.
+    next: AtomicU32,
+}
+
+impl<B: Block> Clone for Room<B> {
+    fn clone(&self) -> Self {
+        let copied = |block: &B| {
+            let copy = B::default();
+            copy.store(&block.load());
+            copy
+        };
+        Self { all: self.all.iter().map(copied).collect(), next: AtomicU32::new(self.len()) }
+    }
+}
+
+impl<B: Block> Room<B> {
+    /// Room for `spare` blocks beside these, or an eighth of them.
+    pub(super) fn new(mut all: Vec<B>, spare: usize) -> Self {
+        let next = all.len();
+        all.resize_with(next + spare.max(next / 8), B::default);
+        Self { all: all.into(), next: AtomicU32::new(next as u32) }
+    }
+
+    /// How many blocks something was written to.
+    pub(super) fn len(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn of(&self, number: u32) -> Option<&B> {
+        self.all.get(number as usize)
+    }
+
+    /// Writes blocks side by side; the number of the first, `None` where no room is left.
+    pub(super) fn add(&self, new: &[B::Cells]) -> Option<u32> {
+        let next = self.len();
+        let room = self.all.get(next as usize..next as usize + new.len())?;
+        room.iter().zip(new).for_each(|(block, cells)| block.store(cells));
+        self.next.store(next + new.len() as u32, Ordering::Relaxed);
+        Some(next)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.all)
+    }
+}
