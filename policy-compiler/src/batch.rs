@@ -4,7 +4,7 @@
 //! Law: the answers are those of [`Image::identity_v4`] and [`Image::classify`], one by one.
 
 use crate::image::{ChainId, Identity, Image, PathId};
-use crate::lines::{Packet, Place, STEPS};
+use crate::lines::{Packet, Place, STEPS, table};
 use crate::model::Transport;
 
 /// So many lookups are made side by side.
@@ -33,45 +33,46 @@ impl Image {
     pub fn classify_all(&self, asked: &[Asked], paths: &mut [PathId]) {
         let places = paths.chunks_mut(SIDE_BY_SIDE);
         for (asked, paths) in asked.chunks(SIDE_BY_SIDE).zip(places) {
-            self.side_by_side(asked, paths);
+            // Meanwhile a path's number is that of the place where its packet's lookup is.
+            let mut lines = false;
+            for (path, asked) in paths.iter_mut().zip(asked) {
+                let row = self.row(asked.chain, asked.local, asked.peer);
+                let first = self.lines.first(row, table(asked.transport.protocol));
+                let first = first.unwrap_or(Place::NOWHERE);
+                path.0 = first.bits();
+                lines |= first.is_line();
+            }
+            if lines {
+                self.follow(asked, paths);
+            }
         }
     }
 
-    fn side_by_side(&self, all: &[Asked], paths: &mut [PathId]) {
-        let mut steps = [Step::default(); SIDE_BY_SIDE];
-        let steps = &mut steps[..all.len().min(SIDE_BY_SIDE)];
-        let mut lines = false;
-        for (step, asked) in steps.iter_mut().zip(all) {
-            let row = self.row(asked.chain, asked.local, asked.peer);
-            step.packet = Packet::from(asked.transport);
-            step.place = self.lines.first(row, step.packet.table).unwrap_or(NOWHERE);
-            lines |= step.place.is_line();
+    /// From the places where packets' rows lead first to their paths.
+    #[inline(never)]
+    fn follow(&self, asked: &[Asked], paths: &mut [PathId]) {
+        let mut packets = [Packet::default(); SIDE_BY_SIDE];
+        for (packet, asked) in packets.iter_mut().zip(asked) {
+            *packet = Packet::from(asked.transport);
         }
         for _ in 0..STEPS {
-            if !std::mem::take(&mut lines) {
-                break;
+            let mut lines = false;
+            let here =
+                paths.iter_mut().zip(&packets).map(|(path, it)| (Place::of_bits(path.0), path, it));
+            for (line, path, packet) in here.filter(|(place, ..)| place.is_line()) {
+                let next = self.lines.next(line, packet).unwrap_or(Place::NOWHERE);
+                path.0 = next.bits();
+                lines |= next.is_line();
             }
-            for step in steps.iter_mut().filter(|step| step.place.is_line()) {
-                step.place = self.lines.next(step.place, &step.packet).unwrap_or(NOWHERE);
-                lines |= step.place.is_line();
+            if !lines {
+                return;
             }
         }
-        for ((path, step), asked) in paths.iter_mut().zip(steps).zip(all) {
-            let Asked { chain, local, peer, transport } = *asked;
-            *path = match step.place.as_path().filter(|_| step.place != NOWHERE) {
-                Some(path) => path,
-                None => self.without_row(chain, local, peer, transport),
-            };
+        // Who has not arrived has no row.
+        for (path, asked) in paths.iter_mut().zip(asked) {
+            if Place::of_bits(path.0).is_line() {
+                *path = self.without_row(asked.chain, asked.local, asked.peer, asked.transport);
+            }
         }
     }
 }
-
-/// How far the lookup for a packet is.
-#[derive(Debug, Clone, Copy, Default)]
-struct Step {
-    place: Place,
-    packet: Packet,
-}
-
-/// In the place of a place: there is none. No image has so many paths.
-const NOWHERE: Place = Place::path(PathId(u32::MAX));

@@ -21,6 +21,9 @@ const SOURCE: u32 = 1 << 30;
 const NUMBER: u32 = SOURCE - 1;
 
 impl Place {
+    /// None at all. No image has so many lines.
+    pub(crate) const NOWHERE: Self = Self::by_source(u32::MAX);
+
     pub(crate) const fn path(path: PathId) -> Self {
         Self(path.0 & NUMBER)
     }
@@ -46,6 +49,11 @@ impl Place {
     /// As a number; equal places have one.
     pub(crate) const fn bits(self) -> u32 {
         self.0
+    }
+
+    /// The place of a number.
+    pub(crate) const fn of_bits(bits: u32) -> Self {
+        Self(bits)
     }
 
     /// The number of its line.
