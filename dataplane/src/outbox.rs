@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::counters::PortCounters;
 use crate::encapsulation::encapsulate;
@@ -9,8 +10,12 @@ use crate::fate::DropReason;
 use crate::fragment::fragment;
 use crate::offload::segment::{Cut, segment};
 use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
-use crate::port::{Capabilities, PacketIo};
+use crate::poller::Poller;
+use crate::port::{Capabilities, PacketIo, Received};
 use crate::tables::{Link, PortId, Tables, Tunnel};
+
+/// A mapped port is watched, and not polled, after it has been quiet for so long.
+const QUIET: Duration = Duration::from_millis(1);
 
 /// A port that is attached to a worker.
 pub(crate) struct Slot {
@@ -18,6 +23,12 @@ pub(crate) struct Slot {
     pub(crate) counters: Arc<PortCounters>,
     /// May hold packets: receive without asking epoll.
     pub(crate) hot: bool,
+    /// Epoll tells when it is readable.
+    pub(crate) watched: bool,
+    /// [`PacketIo::is_mapped`].
+    pub(crate) mapped: bool,
+    /// When it last brought something; counts from the worker's start.
+    heard: Duration,
     capabilities: Capabilities,
     queue: Vec<Packet>,
     /// What the queue stands for on a wire: packets and bytes.
@@ -26,6 +37,38 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// Whether to receive again in the next turn, after what this one's receive brought.
+    #[inline]
+    pub(crate) fn stays_hot(&mut self, received: Received, packets: usize, now: Duration) -> bool {
+        if packets > 0 {
+            self.heard = now;
+        }
+        let talks = self.mapped && now.saturating_sub(self.heard) < QUIET;
+        self.hot = talks || !received.drained || self.io.descriptor().is_none();
+        self.hot
+    }
+
+    /// Has epoll tell when it is readable.
+    pub(crate) fn watch(&mut self, poller: &Poller, id: PortId) -> io::Result<()> {
+        if !self.watched
+            && let Some(descriptor) = self.io.descriptor()
+        {
+            poller.watch(descriptor, id)?;
+            self.watched = true;
+        }
+        Ok(())
+    }
+
+    /// Has it tell so no longer.
+    pub(crate) fn forget(&mut self, poller: &Poller) -> io::Result<()> {
+        if std::mem::take(&mut self.watched)
+            && let Some(descriptor) = self.io.descriptor()
+        {
+            poller.forget(descriptor)?;
+        }
+        Ok(())
+    }
+
     #[inline]
     fn push(&mut self, packet: Packet, segments: u64, bytes: u64) {
         self.segments += segments;
@@ -52,7 +95,21 @@ impl Ports {
         let capabilities = io.capabilities();
         let queue = Vec::new();
         let (segments, bytes) = (0, 0);
-        self.0[at] = Some(Slot { io, counters, hot: true, capabilities, queue, segments, bytes });
+        let mapped = io.is_mapped();
+        let watched = !mapped && io.descriptor().is_some();
+        let (hot, heard) = (true, Duration::ZERO);
+        self.0[at] = Some(Slot {
+            io,
+            counters,
+            hot,
+            watched,
+            mapped,
+            heard,
+            capabilities,
+            queue,
+            segments,
+            bytes,
+        });
     }
 
     /// Takes a port out; what was queued on it returns to the pool.

@@ -178,6 +178,10 @@ impl<C: FnMut() -> Duration + Send + 'static> PacketIo for Capture<C> {
         self.port.descriptor()
     }
 
+    fn is_mapped(&self) -> bool {
+        self.port.is_mapped()
+    }
+
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         let Self { port, copier } = *self;
         let port = port.unwrapped();

@@ -120,6 +120,12 @@ pub trait PacketIo: Send {
     /// polled.
     fn descriptor(&self) -> Option<RawFd>;
 
+    /// Whether what comes lies in memory that is shared with the kernel. To find that empty costs next to nothing, and as long as
+    /// nobody waits on the descriptor the kernel wakes nobody: such a port is polled while it talks, and watched while it is quiet.
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     /// The port without the wrappers that have nothing to do any more; a port that wraps nothing is itself.
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo>;
 }

@@ -31,8 +31,8 @@ pub enum Receipt {
     /// By system calls, when its descriptor is readable.
     #[default]
     Calls,
-    /// Out of memory that is shared with the kernel, 128 KiB a queue, as far as they are small. It has no descriptor: it is to be
-    /// polled. Where the kernel gives no such memory: by system calls.
+    /// Out of memory that is shared with the kernel, 128 KiB a queue, as far as they are small. Where the kernel gives no such
+    /// memory: by system calls.
     Ring,
 }
 
@@ -117,7 +117,11 @@ impl PacketIo for PacketPort {
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        self.ring.is_none().then(|| self.datagrams.raw_fd())
+        Some(self.datagrams.raw_fd())
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.ring.is_some()
     }
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {

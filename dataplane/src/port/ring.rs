@@ -15,7 +15,7 @@ use crate::sys::ring::{ReceiveRing, Slot};
 use crate::sys::socket;
 
 /// How often in a row a ring is found empty before the socket is asked whether its interface is still there.
-const EMPTY: u32 = 1 << 14;
+const EMPTY: u32 = 1 << 10;
 
 /// A ring, and how often in a row it was empty.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::socket::set_option;
 /// Bytes of a slot: 76 of the kernel's, the last ten of which are the virtio header, and a frame of up to 180.
 const SLOT: usize = 256;
 /// How many: about as many packets as a device keeps for a reader that is busy.
-const SLOTS: usize = 512;
+pub const SLOTS: usize = 512;
 /// What the kernel allocates in one piece; a multiple of every page size that there is.
 const BLOCK: usize = 64 << 10;
 const BYTES: usize = SLOT * SLOTS;

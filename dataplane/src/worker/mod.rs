@@ -293,9 +293,10 @@ impl Worker {
                 return (0, false);
             }
         };
-        let polled = slot.io.descriptor().is_none();
-        slot.hot = polled || !received.drained;
-        let stays_hot = slot.hot;
+        let stays_hot = slot.stays_hot(received, self.batch.len(), now);
+        if !stays_hot && let Err(error) = slot.watch(&self.poller, id) {
+            self.lost.push((id, error));
+        }
         let counters = Arc::clone(&slot.counters);
         for (packets, reason) in
             [(received.malformed, DropReason::Malformed), (received.not_ours, DropReason::NotOurs)]
@@ -325,7 +326,8 @@ impl Worker {
 
     fn ask(&mut self, timeout: Duration) {
         let (ports, hot) = (&mut self.ports, &mut self.hot);
-        let asked = self.poller.wait(timeout, |id| {
+        let before = hot.len();
+        let mut asked = self.poller.wait(timeout, |id| {
             if let Some(slot) = ports.slot(id)
                 && !slot.hot
             {
@@ -333,6 +335,11 @@ impl Worker {
                 hot.push(id);
             }
         });
+        for id in &self.hot[before..] {
+            if let Some(slot) = self.ports.slot(*id).filter(|slot| slot.mapped) {
+                asked = asked.and(slot.forget(&self.poller));
+            }
+        }
         if let Err(error) = asked {
             self.complain(error);
         }
@@ -340,6 +347,7 @@ impl Worker {
 
     fn attach(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
         if let Some(descriptor) = io.descriptor()
+            && !io.is_mapped()
             && let Err(error) = self.poller.watch(descriptor, id)
         {
             self.report(Report::PortLost(id, error));
@@ -355,17 +363,20 @@ impl Worker {
     fn detach(&mut self, id: PortId) -> bool {
         self.hot.retain(|hot| *hot != id);
         self.lost.retain(|(lost, _)| *lost != id);
-        let Some(slot) = self.ports.detach(id, &mut self.pool) else { return false };
-        if let Some(descriptor) = slot.io.descriptor()
-            && let Err(error) = self.poller.forget(descriptor)
-        {
+        let Some(mut slot) = self.ports.detach(id, &mut self.pool) else { return false };
+        if let Err(error) = slot.forget(&self.poller) {
             self.complain(error);
         }
         true
     }
 
     fn wrap(&mut self, id: PortId, wrap: Wrap) {
-        if let Some(slot) = self.ports.detach(id, &mut self.pool) {
+        if let Some(mut slot) = self.ports.detach(id, &mut self.pool) {
+            if slot.mapped
+                && let Err(error) = slot.forget(&self.poller)
+            {
+                self.complain(error);
+            }
             self.hot.retain(|hot| *hot != id);
             self.ports.attach(id, wrap(slot.io), slot.counters);
             self.hot.push(id);

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crossbeam::channel::unbounded;
 
@@ -90,6 +90,7 @@ fn trouble_with_epoll_is_reported_once_a_second() {
 /// A device that is asked only when its descriptor says so.
 struct Watched<F> {
     descriptor: OwnedFd,
+    mapped: bool,
     received: F,
 }
 
@@ -118,6 +119,10 @@ where
         Some(self.descriptor.as_raw_fd())
     }
 
+    fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }
@@ -136,7 +141,7 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
         counted.fetch_add(1, Relaxed);
         Ok(Received { drained: true, ..Received::default() })
     };
-    let bell = Box::new(Watched { descriptor: reader.into(), received });
+    let bell = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     commands.send(Command::Attach(PortId(0), bell, Arc::default())).unwrap();
     assert!(worker.obey());
     let mut pool = Pool::new(4);
@@ -179,7 +184,7 @@ fn nobody_sleeps_while_a_port_has_more() {
         left -= 1;
         Ok(Received { malformed: 1, ..Received::default() })
     };
-    let port = Box::new(Watched { descriptor: reader.into(), received });
+    let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     assert!(worker.commands().tell(Command::Attach(PortId(0), port, Arc::default())));
     is_done.recv_timeout(Duration::from_secs(60)).unwrap();
 }
@@ -192,7 +197,7 @@ fn what_a_failing_port_had_brought_is_not_the_next_ones() {
         Err(io::ErrorKind::NotConnected.into())
     };
     let (reader, _writer) = io::pipe().unwrap();
-    let port = Box::new(Watched { descriptor: reader.into(), received: failing });
+    let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received: failing });
     let (brought, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(PortCounters::default()));
     let seen = Arc::clone(&brought);
     let received = move |_: &mut Pool, into: &mut Vec<Packet>| {
@@ -200,7 +205,7 @@ fn what_a_failing_port_had_brought_is_not_the_next_ones() {
         Ok(Received { drained: true, ..Received::default() })
     };
     let (reader, _other_writer) = io::pipe().unwrap();
-    let next = Box::new(Watched { descriptor: reader.into(), received });
+    let next = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
     commands.send(Command::Attach(PortId(1), next, Arc::clone(&counters))).unwrap();
     assert!(worker.obey());
@@ -208,4 +213,38 @@ fn what_a_failing_port_had_brought_is_not_the_next_ones() {
     assert!(matches!(reports.try_recv(), Ok(Report::PortLost(PortId(0), _))));
     assert_eq!((brought.load(Relaxed), counters.received_packets.read()), (0, 0));
     assert_eq!((worker.batch.len(), worker.pool.available()), (0, 4));
+}
+
+#[test]
+fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
+    let (mut worker, commands, reports) = worker();
+    let (reader, mut writer) = io::pipe().unwrap();
+    let (asked, talks) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(true)));
+    let (counted, talking) = (Arc::clone(&asked), Arc::clone(&talks));
+    let received = move |pool: &mut Pool, into: &mut Vec<Packet>| {
+        counted.fetch_add(1, Relaxed);
+        into.extend(talking.load(Relaxed).then(|| pool.take_filled(&[0x45; 40])).flatten());
+        Ok(Received { drained: true, ..Received::default() })
+    };
+    let port = Box::new(Watched { descriptor: reader.into(), mapped: true, received });
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    assert!(worker.obey());
+    let mut hundred_turns = |milliseconds| {
+        let before = asked.load(Relaxed);
+        for at in 0..100 {
+            worker.turn(Duration::from_millis(milliseconds) + Duration::from_micros(at));
+        }
+        asked.load(Relaxed) - before
+    };
+    assert_eq!(hundred_turns(1000), 100, "it talks");
+    writer.write_all(b"!").unwrap();
+    talks.store(false, Relaxed);
+    assert_eq!(hundred_turns(1001), 100, "it has talked within a millisecond");
+    let told = hundred_turns(1002);
+    assert!((10..=20).contains(&told), "epoll says that it is readable: {told}");
+    talks.store(true, Relaxed);
+    assert!(hundred_turns(1003) > 90, "it talks again");
+    commands.send(Command::Detach(PortId(0))).unwrap();
+    assert!(worker.obey());
+    assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
 }
