@@ -8,8 +8,8 @@ use std::time::Duration;
 use crossbeam::channel::Sender;
 
 use crate::admit;
-use crate::counters::{PortCounters, Tally, WorkerCounters};
-use crate::decide::{self, Decision, Entrance, Glance, Memory, Subject, decide};
+use crate::counters::{Tally, WorkerCounters};
+use crate::decide::{self, Arrival, Decision, Glance, Memory, Subject, decide};
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
 use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed, RuleCounters, Shards, WorkerId};
@@ -42,17 +42,7 @@ impl Default for Sizes {
     }
 }
 
-/// Where a batch came from, and when.
-pub(crate) struct Arrival<'a> {
-    pub(crate) port: PortId,
-    pub(crate) role: Role,
-    pub(crate) counters: &'a PortCounters,
-    pub(crate) now: Duration,
-    /// How many workers have had it before.
-    pub(crate) times: u8,
-}
-
-/// The parts of a worker that a batch passes through.
+/// The parts of a worker that a batch passes through, and the time.
 pub(crate) struct Context<'a> {
     pub(crate) tables: &'a Tables,
     pub(crate) ports: &'a mut Ports,
@@ -60,6 +50,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) colleagues: &'a Colleagues,
     pub(crate) lost: &'a mut Vec<(PortId, io::Error)>,
+    pub(crate) now: Duration,
 }
 
 impl Context<'_> {
@@ -73,6 +64,18 @@ impl Context<'_> {
         }
         posted
     }
+
+    /// Counts packets that came by a port and died.
+    fn dropped(&mut self, port: PortId, reason: DropReason, packets: u64) {
+        if let Some(slot) = self.ports.slot(port) {
+            slot.counters.dropped(reason).add(packets);
+        }
+    }
+
+    /// Seconds, as flows count them.
+    fn seconds(&self) -> u32 {
+        self.now.as_secs() as u32
+    }
 }
 
 /// A worker's decisions and what they remember.
@@ -81,10 +84,11 @@ pub(crate) struct Pipeline {
     errors: RateLimit,
     recent: Recent,
     aged: Duration,
-    /// Out of the tunnels, and where each entered.
-    arrived: Vec<(Packet, Entrance)>,
+    /// Out of the tunnels, and how each came.
+    arrived: Vec<(Packet, Arrival)>,
     /// Of each packet of the batch.
-    entrances: Vec<Entrance>,
+    arrivals: Vec<Arrival>,
+    /// Of each packet that has been read.
     glances: Vec<Glance>,
     counters: Arc<WorkerCounters>,
     reports: Sender<Report>,
@@ -122,7 +126,7 @@ impl Pipeline {
             recent: Recent::default(),
             aged: Duration::ZERO,
             arrived: Vec::new(),
-            entrances: Vec::new(),
+            arrivals: Vec::new(),
             glances: Vec::new(),
             counters,
             reports,
@@ -146,125 +150,123 @@ impl Pipeline {
         self.counters.flows.set(self.memory.flows.len() as u64);
     }
 
-    /// Takes a batch through. Each pass is a function that is not inlined, so that it has the registers for itself.
-    pub(crate) fn run(
+    /// Takes in what a port has brought: out of the tunnels, and read. [`Pipeline::judge`] is to follow. Each pass is a function that
+    /// is not inlined, so that it has the registers for itself.
+    pub(crate) fn enter(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
-        arrival: &Arrival<'_>,
+        port: PortId,
+        role: Role,
     ) {
         let bytes: usize = batch.iter().map(|packet| packet.len()).sum();
-        arrival.counters.received_bytes.add(bytes as u64);
-        self.entrances.clear();
-        match admit::entrance(context.tables, arrival.role) {
-            Ok(Some(entrance)) => self.entrances.resize(batch.len(), entrance),
-            Ok(None) => self.unwrap(context, batch, arrival),
-            Err(reason) => batch.drain(..).for_each(|it| refuse(context, arrival, it, reason)),
+        let mut received = 0;
+        self.arrivals.clear();
+        match admit::entrance(context.tables, role) {
+            Ok(Some(entrance)) => {
+                self.arrivals.resize(batch.len(), Arrival { entrance, port, times: 0 });
+            }
+            Ok(None) => received += self.unwrap(context, batch, port, role),
+            Err(reason) => {
+                received += batch.len() as u64;
+                batch.drain(..).for_each(|packet| refuse(context, port, packet, reason));
+            }
         }
-        let received = self.judge(context, batch, arrival);
-        arrival.counters.received_packets.add(received);
+        received += self.read(context, batch);
+        if let Some(slot) = context.ports.slot(port) {
+            slot.counters.received_bytes.add(bytes as u64);
+            slot.counters.received_packets.add(received);
+        }
     }
 
-    /// Puts a packet that another worker has received into a batch of such, all from one port and as often handed over, for
-    /// [`Pipeline::judge`].
+    /// Takes in a packet that another worker has received, behind what is already in the batch.
+    #[inline(never)]
     pub(crate) fn take_over(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
-        arrival: &Arrival<'_>,
         handed_over: HandedOver,
     ) {
-        let HandedOver { packet, segments, peer, .. } = handed_over;
-        match admit::handed_over(context.tables, arrival.role, peer) {
-            Ok(entrance) => {
-                self.entrances.truncate(batch.len());
-                self.entrances.push(entrance);
-                batch.push(packet);
-            }
-            Err(reason) => {
-                arrival.counters.dropped(reason).add(segments.into());
-                context.pool.put(packet);
-            }
+        let HandedOver { mut packet, segments, port, peer, times } = handed_over;
+        self.glances.truncate(batch.len());
+        if context.ports.slot(port).is_none() {
+            self.counters.portless.add(segments.into());
+            context.pool.put(packet);
+            return;
         }
+        let role = context.tables.role(port);
+        let flows = &self.memory.flows;
+        let mut glance = Glance::NOTHING;
+        let read = admit::handed_over(context.tables, role, peer).and_then(|entrance| {
+            look(&mut packet, &Arrival { entrance, port, times }, flows, &mut glance)
+        });
+        if let Err(reason) = read {
+            context.dropped(port, reason, segments.into());
+            context.pool.put(packet);
+            return;
+        }
+        flows.prefetch(glance.name.hash);
+        self.glances.push(glance);
+        batch.push(packet);
     }
 
-    /// Decides the packets of a batch, whose entrances are known, and does what was decided. Returns how many packets a wire
-    /// would have carried.
-    pub(crate) fn judge(
-        &mut self,
-        context: &mut Context<'_>,
-        batch: &mut Vec<Packet>,
-        arrival: &Arrival<'_>,
-    ) -> u64 {
-        let received = self.read(context, batch, arrival);
+    /// Decides the packets of a batch, which have been taken in, and does what was decided.
+    pub(crate) fn judge(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
         self.guess();
-        self.forward(context, batch, arrival);
+        self.forward(context, batch);
         self.counters.evictions.set(self.memory.evictions);
-        received
     }
 
-    /// Takes packets out of their tunnels, and puts together what was cut for the way.
+    /// Takes packets out of their tunnels, and puts together what was cut for the way. Returns how many were refused.
     #[inline(never)]
     fn unwrap(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
-        arrival: &Arrival<'_>,
-    ) {
-        let mut tcp = 0;
-        while let Some(packet) = batch.get_mut(self.entrances.len()) {
-            match admit::unwrap(context.tables, packet, arrival.role) {
+        port: PortId,
+        role: Role,
+    ) -> u64 {
+        let (mut tcp, mut refused) = (0, 0);
+        while let Some(packet) = batch.get_mut(self.arrivals.len()) {
+            match admit::unwrap(context.tables, packet, role) {
                 Ok(entrance) => {
                     tcp += u32::from(
                         packet.bytes().get(ipv4::field::PROTOCOL) == Some(&protocol::TCP),
                     );
-                    self.entrances.push(entrance);
+                    self.arrivals.push(Arrival { entrance, port, times: 0 });
                 }
                 Err(reason) => {
-                    let packet = batch.remove(self.entrances.len());
-                    refuse(context, arrival, packet, reason);
+                    let packet = batch.remove(self.arrivals.len());
+                    refuse(context, port, packet, reason);
+                    refused += 1;
                 }
             }
         }
-        if arrival.role == Role::Underlay && tcp > 1 {
-            self.arrived.extend(batch.drain(..).zip(self.entrances.drain(..)));
+        if role == Role::Underlay && tcp > 1 {
+            self.arrived.extend(batch.drain(..).zip(self.arrivals.drain(..)));
             coalesce(&mut self.arrived, context.pool);
-            for (packet, entrance) in self.arrived.drain(..) {
+            for (packet, arrival) in self.arrived.drain(..) {
                 batch.push(packet);
-                self.entrances.push(entrance);
+                self.arrivals.push(arrival);
             }
         }
+        refused
     }
 
     /// Reads the batch, names everybody's flow, and asks for its bucket before anybody needs it. What cannot be read is taken
     /// out. Returns how many packets a wire would have carried.
     #[inline(never)]
-    fn read(
-        &mut self,
-        context: &mut Context<'_>,
-        batch: &mut Vec<Packet>,
-        arrival: &Arrival<'_>,
-    ) -> u64 {
+    fn read(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) -> u64 {
         // Of the others nobody has said where they entered.
-        debug_assert_eq!(batch.len(), self.entrances.len(), "each packet has an entrance");
-        batch.drain(self.entrances.len().min(batch.len())..).for_each(|it| context.pool.put(it));
+        debug_assert_eq!(batch.len(), self.arrivals.len(), "each packet has come somehow");
+        batch.drain(self.arrivals.len().min(batch.len())..).for_each(|it| context.pool.put(it));
         self.glances.resize(batch.len(), Glance::NOTHING);
         let flows = &self.memory.flows;
         let (mut segments, mut refused) = (0, 0);
-        let places = batch.iter_mut().zip(&mut self.glances).zip(&self.entrances);
-        for ((packet, glance), entrance) in places {
-            let plain = parse::plain(packet.bytes()).filter(|_| packet.is_finished());
-            let read = match plain {
-                Some(plain) => {
-                    packet.truncate(plain.total_len.into());
-                    let on_a_wire = (1, plain.total_len.into());
-                    *glance = Glance::at(&plain, on_a_wire, *entrance, flows);
-                    Ok(())
-                }
-                None => look_at_any(packet, glance, *entrance, flows),
-            };
-            if let Err(reason) = read {
-                arrival.counters.dropped(reason).add(1);
+        let places = batch.iter_mut().zip(&mut self.glances).zip(&self.arrivals);
+        for ((packet, glance), arrival) in places {
+            if let Err(reason) = look(packet, arrival, flows, glance) {
+                context.dropped(arrival.port, reason, 1);
                 glance.segments = 0;
                 refused += 1;
             }
@@ -296,13 +298,8 @@ impl Pipeline {
 
     /// Decides every packet and does what was decided.
     #[inline(never)]
-    fn forward(
-        &mut self,
-        context: &mut Context<'_>,
-        batch: &mut Vec<Packet>,
-        arrival: &Arrival<'_>,
-    ) {
-        let now = arrival.now.as_secs() as u32;
+    fn forward(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
+        let now = context.seconds();
         let glances = std::mem::take(&mut self.glances);
         let asks_first = context.tables.host_policy.has_untracked();
         let mut tally = Tally::default();
@@ -314,7 +311,7 @@ impl Pipeline {
                 decide::known(context.tables, &mut self.memory, glance, now)
             };
             let Some(passage) = known else {
-                handed_over += u64::from(self.consider(context, packet, glance, arrival));
+                handed_over += u64::from(self.consider(context, packet, glance));
                 continue;
             };
             let segments = glance.segments.into();
@@ -323,7 +320,7 @@ impl Pipeline {
                 parse::decrement_ttl(packet.room_mut());
             }
             if let Err(reason) = context.post(packet, glance.header_len.into(), passage.link) {
-                arrival.counters.dropped(reason).add(segments);
+                context.dropped(glance.port, reason, segments);
             }
         }
         tally.count(&self.counters.rules);
@@ -341,19 +338,18 @@ impl Pipeline {
         context: &mut Context<'_>,
         mut packet: Packet,
         glance: &Glance,
-        arrival: &Arrival<'_>,
     ) -> bool {
-        let segments = u64::from(glance.segments);
+        let (port, segments) = (glance.port, u64::from(glance.segments));
         let parsed = match parse(packet.bytes()) {
             Ok(parsed) => parsed,
             Err(malformed) => {
-                arrival.counters.dropped(malformed.into()).add(segments);
+                context.dropped(port, malformed.into(), segments);
                 context.pool.put(packet);
                 return false;
             }
         };
-        let subject = Subject { packet: &packet, parsed: &parsed, glance, times: arrival.times };
-        let now = arrival.now.as_secs() as u32;
+        let subject = Subject { packet: &packet, parsed: &parsed, glance };
+        let now = context.seconds();
         let Decision { fate, rules } = decide(context.tables, &mut self.memory, &subject, now);
         self.counters.rules.decided(rules, segments);
         let (packet, header_len, link) = match fate {
@@ -364,24 +360,24 @@ impl Pipeline {
                 (packet, glance.header_len.into(), link)
             }
             Fate::Drop(reason) => {
-                arrival.counters.dropped(reason).add(segments);
-                self.report(&subject, reason, rules, arrival.now);
+                context.dropped(port, reason, segments);
+                self.report(&subject, reason, rules, context.now);
                 context.pool.put(packet);
                 return false;
             }
             Fate::Answer { reason, error } => {
-                arrival.counters.dropped(reason).add(segments);
-                let answer = self.answer(context, &subject, error, arrival.now);
+                context.dropped(port, reason, segments);
+                let answer = self.answer(context, &subject, error);
                 context.pool.put(packet);
                 let Some((answer, back)) = answer else { return false };
                 (answer, 0, back)
             }
-            Fate::HandOver(to) => return hand_over(context, arrival, packet, glance, to),
+            Fate::HandOver(to) => return hand_over(context, packet, glance, to),
         };
         if let Err(reason) = context.post(packet, header_len, link) {
             // An answer that cannot be given is nobody's loss.
             if matches!(fate, Fate::Forward { .. }) {
-                arrival.counters.dropped(reason).add(segments);
+                context.dropped(port, reason, segments);
             }
         }
         false
@@ -428,7 +424,6 @@ impl Pipeline {
         context: &mut Context<'a>,
         Subject { packet, parsed, glance, .. }: &Subject<'_>,
         error: ErrorKind,
-        now: Duration,
     ) -> Option<(Packet, &'a Link)> {
         let router = if parsed.is_v4() {
             context.tables.router_v4.map(IpAddr::V4)
@@ -436,7 +431,7 @@ impl Pipeline {
             context.tables.router_v6.map(IpAddr::V6)
         };
         let (router, back) = (router?, context.tables.link(glance.entrance.back())?);
-        if !self.errors.allow(now) {
+        if !self.errors.allow(context.now) {
             return None;
         }
         let answer = icmp::answer(packet.bytes(), parsed, error, router.into(), context.pool)?;
@@ -446,23 +441,18 @@ impl Pipeline {
 
 /// Puts a packet into the mailbox of the worker whose it is, or drops it. Whether it went.
 #[inline(never)]
-fn hand_over(
-    context: &mut Context<'_>,
-    arrival: &Arrival<'_>,
-    packet: Packet,
-    glance: &Glance,
-    to: WorkerId,
-) -> bool {
-    let peer = match glance.entrance.back() {
+fn hand_over(context: &mut Context<'_>, packet: Packet, glance: &Glance, to: WorkerId) -> bool {
+    let Glance { entrance, port, times, .. } = *glance;
+    let peer = match entrance.back() {
         Via::Tunnel(index) => context.tables.tunnel(index),
         _ => None,
     };
     let handed_over = HandedOver {
         packet,
         segments: glance.segments,
-        port: arrival.port,
+        port,
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
-        times: arrival.times.saturating_add(1),
+        times: times.saturating_add(1),
     };
     // A worker that had handed over all its buffers could neither read nor take anything.
     let refused = if context.pool.is_low() {
@@ -471,29 +461,48 @@ fn hand_over(
         context.colleagues.hand_over(to, handed_over)
     };
     let Some(refused) = refused else { return true };
-    arrival.counters.dropped(DropReason::HandOverFull).add(glance.segments.into());
+    context.dropped(port, DropReason::HandOverFull, glance.segments.into());
     context.pool.put(refused);
     false
 }
 
-/// Reads a packet that is not plain, or that nobody could put on a wire as it is.
+/// Reads a packet and names its flow.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as Glance::at, and its parts go where they belong")]
+fn look(
+    packet: &mut Packet,
+    arrival: &Arrival,
+    flows: &FlowTable,
+    glance: &mut Glance,
+) -> Result<(), DropReason> {
+    let plain = parse::plain(packet.bytes()).filter(|_| packet.is_finished());
+    match plain {
+        Some(plain) => {
+            packet.truncate(plain.total_len.into());
+            *glance = Glance::at(&plain, (1, plain.total_len.into()), arrival, flows);
+            Ok(())
+        }
+        None => look_at_any(packet, arrival, flows, glance),
+    }
+}
+
+/// The same of a packet that is not plain, or that nobody could put on a wire as it is.
 #[inline(never)]
 fn look_at_any(
     packet: &mut Packet,
-    glance: &mut Glance,
-    entrance: Entrance,
+    arrival: &Arrival,
     flows: &FlowTable,
+    glance: &mut Glance,
 ) -> Result<(), DropReason> {
     let parsed = parse(packet.bytes())?;
     admit::take_in(packet, &parsed)?;
     let on_a_wire = packet.on_a_wire(parsed.header_len.into());
-    *glance = Glance::at(&parsed, on_a_wire, entrance, flows);
+    *glance = Glance::at(&parsed, on_a_wire, arrival, flows);
     Ok(())
 }
 
-/// Counts a packet that got no further than here.
-fn refuse(context: &mut Context<'_>, arrival: &Arrival<'_>, packet: Packet, reason: DropReason) {
-    arrival.counters.received_packets.add(1);
-    arrival.counters.dropped(reason).add(1);
+/// Lets a packet go that got no further than here.
+fn refuse(context: &mut Context<'_>, port: PortId, packet: Packet, reason: DropReason) {
+    context.dropped(port, reason, 1);
     context.pool.put(packet);
 }

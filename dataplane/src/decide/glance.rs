@@ -3,7 +3,19 @@
 use super::{Entrance, flow_key};
 use crate::flow::{FlowKey, FlowTable, Guess, Orientation, TcpFlags};
 use crate::parse::{Fragment, Parsed};
+use crate::tables::PortId;
 use crate::wire::vxlan;
+
+/// How a packet came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Where it entered.
+    pub entrance: Entrance,
+    /// The port that brought it, to this worker or another one.
+    pub port: PortId,
+    /// How many workers have had it before.
+    pub times: u8,
+}
 
 /// The name of a packet's flow, found once for all who ask.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +37,10 @@ pub struct Glance {
     pub name: Name,
     /// Where it entered.
     pub entrance: Entrance,
+    /// The port that brought it, to this worker or another one.
+    pub port: PortId,
+    /// How many workers have had it before.
+    pub times: u8,
     /// How many packets a wire would carry for it; 0: nobody can read it.
     pub segments: u32,
     /// The length on a wire: of the packet, or of a super-packet's largest segment.
@@ -53,6 +69,8 @@ impl Glance {
             orientation: Orientation::LowToHigh,
         },
         entrance: Entrance::NOWHERE,
+        port: PortId(u16::MAX),
+        times: 0,
         segments: 0,
         unit: 0,
         total_len: 0,
@@ -70,13 +88,15 @@ impl Glance {
     pub fn at(
         parsed: &Parsed,
         (segments, unit): (u32, u32),
-        entrance: Entrance,
+        arrival: &Arrival,
         flows: &FlowTable,
     ) -> Self {
         let (key, orientation) = flow_key(parsed);
         Self {
             name: Name { key, hash: flows.hash(&key), guess: Guess::NONE, orientation },
-            entrance,
+            entrance: arrival.entrance,
+            port: arrival.port,
+            times: arrival.times,
             segments,
             unit,
             total_len: parsed.total_len,

@@ -20,7 +20,7 @@ use crate::tables::{Hop, TUNNELS_OF_A_NODE, Tables, Via};
 use crate::wire::address::Address;
 use crate::wire::{protocol, vxlan};
 
-pub use glance::{Glance, Name};
+pub use glance::{Arrival, Glance, Name};
 pub use key::flow_key;
 pub use known::{Passage, known};
 
@@ -86,8 +86,6 @@ pub struct Subject<'a> {
     pub parsed: &'a Parsed,
     /// What was seen of it at first.
     pub glance: &'a Glance,
-    /// How many workers have had it before.
-    pub times: u8,
 }
 
 impl Subject<'_> {
@@ -229,7 +227,7 @@ fn settle_others(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, no
             ) {
                 (Some(Some(settled)), _) => settled,
                 // The first one may have been another worker's.
-                (None, (next, others)) if subject.times < others => Settled::handed_over(next),
+                (None, (next, others)) if subject.glance.times < others => Settled::handed_over(next),
                 (Some(None) | None, _) => Settled::refused(DropReason::FragmentWithoutFirst),
             }
         }

@@ -17,10 +17,10 @@ use crossbeam::channel::{Receiver, Sender, TryRecvError};
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::fate::DropReason;
 use crate::flow::{MAX_WORKERS, Shards};
-use crate::handover::{Colleagues, HandedOver};
+use crate::handover::Colleagues;
 use crate::outbox::{Outbox, Ports};
 use crate::packet::{Packet, Pool};
-use crate::pipeline::{Arrival, Context, Pipeline, Sizes};
+use crate::pipeline::{Context, Pipeline, Sizes};
 use crate::poller::Poller;
 use crate::port::PacketIo;
 use crate::rate_limit::RateLimit;
@@ -186,6 +186,10 @@ impl Worker {
 
     /// Does what control has asked for. False: end.
     pub fn obey(&mut self) -> bool {
+        // A look costs less than a question; only the question tells that control has gone.
+        if self.commands.is_empty() && !self.turns.is_multiple_of(ASK_EVERY) {
+            return true;
+        }
         loop {
             match self.commands.try_recv() {
                 Err(TryRecvError::Empty) => return true,
@@ -213,10 +217,11 @@ impl Worker {
         if self.turns.is_multiple_of(ASK_EVERY) {
             self.ask(Duration::ZERO);
         }
-        let mut found = self.take_over(now, TAKEN_OVER);
+        self.colleagues.reclaim(&mut self.pool);
+        let mut found = 0;
         let mut at = 0;
         while at < self.hot.len() {
-            let (packets, stays_hot) = self.serve(self.hot[at], now);
+            let (packets, stays_hot) = self.serve(self.hot[at]);
             found += packets;
             if stays_hot {
                 at += 1;
@@ -224,6 +229,8 @@ impl Worker {
                 self.hot.swap_remove(at);
             }
         }
+        // Where no port has brought anything.
+        found += self.take_over(TAKEN_OVER);
         while let Some((id, error)) = self.lost.pop() {
             // A port may have failed more than once in the turn.
             if self.detach(id) {
@@ -236,52 +243,9 @@ impl Worker {
         found
     }
 
-    /// Decides up to `limit` packets that other workers have handed over. Returns how many they were.
-    fn take_over(&mut self, now: Duration, limit: usize) -> usize {
-        self.colleagues.reclaim(&mut self.pool);
-        let mut found = 0;
-        // The first one of the next batch, where the one before ended at another port's.
-        let mut next = None;
-        while found < limit
-            && let Some(first) = next.take().or_else(|| self.colleagues.take(&mut self.pool))
-        {
-            let id = first.port;
-            let Some(slot) = self.ports.slot(id) else {
-                self.counters.portless.add(first.segments.into());
-                self.pool.put(first.packet);
-                found += 1;
-                continue;
-            };
-            let counters = Arc::clone(&slot.counters);
-            let role = self.tables.role(id);
-            let times = first.times;
-            let arrival = Arrival { port: id, role, counters: &counters, now, times };
-            let mut context = Context {
-                tables: &self.tables,
-                ports: &mut self.ports,
-                outbox: &mut self.outbox,
-                pool: &mut self.pool,
-                colleagues: &self.colleagues,
-                lost: &mut self.lost,
-            };
-            let mut taken = Some(first);
-            while let Some(packet) = taken.take() {
-                self.pipeline.take_over(&mut context, &mut self.batch, &arrival, packet);
-                found += 1;
-                next = if found < limit { self.colleagues.take(context.pool) } else { None };
-                let goes_along = |it: &HandedOver| (it.port, it.times) == (id, times);
-                if self.batch.len() < BATCH && next.as_ref().is_some_and(goes_along) {
-                    taken = next.take();
-                }
-            }
-            self.pipeline.judge(&mut context, &mut self.batch, &arrival);
-            self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
-        }
-        found
-    }
-
-    /// Serves one port: receive, decide, send. Returns how many packets came and whether there may be more.
-    fn serve(&mut self, id: PortId, now: Duration) -> (usize, bool) {
+    /// Serves one port: receive, decide, send; what other workers have handed over goes along. Returns how many packets came and
+    /// whether the port may have more.
+    fn serve(&mut self, id: PortId) -> (usize, bool) {
         let Some(slot) = self.ports.slot(id) else { return (0, false) };
         let received = match slot.io.receive(&mut self.pool, &mut self.batch, BATCH) {
             Ok(received) => received,
@@ -293,35 +257,65 @@ impl Worker {
                 return (0, false);
             }
         };
-        let stays_hot = slot.stays_hot(received, self.batch.len(), now);
+        let stays_hot = slot.stays_hot(received, self.batch.len(), self.now);
         if !stays_hot && let Err(error) = slot.watch(&self.poller, id) {
             self.lost.push((id, error));
         }
-        let counters = Arc::clone(&slot.counters);
         for (packets, reason) in
             [(received.malformed, DropReason::Malformed), (received.not_ours, DropReason::NotOurs)]
         {
             if packets > 0 {
-                counters.received_packets.add(packets as u64);
-                counters.dropped(reason).add(packets as u64);
+                slot.counters.received_packets.add(packets as u64);
+                slot.counters.dropped(reason).add(packets as u64);
             }
         }
-        let packets = self.batch.len();
-        if packets > 0 {
-            let role = self.tables.role(id);
-            let arrival = Arrival { port: id, role, counters: &counters, now, times: 0 };
-            let mut context = Context {
-                tables: &self.tables,
-                ports: &mut self.ports,
-                outbox: &mut self.outbox,
-                pool: &mut self.pool,
-                colleagues: &self.colleagues,
-                lost: &mut self.lost,
-            };
-            self.pipeline.run(&mut context, &mut self.batch, &arrival);
+        if self.batch.is_empty() {
+            return (0, stays_hot);
+        }
+        (self.pass(Some(id), BATCH), stays_hot)
+    }
+
+    /// Decides up to `limit` packets that other workers have handed over. Returns how many they were.
+    fn take_over(&mut self, limit: usize) -> usize {
+        let mut found = 0;
+        while found < limit {
+            match self.pass(None, (limit - found).min(BATCH)) {
+                0 => break,
+                taken => found += taken,
+            }
+        }
+        found
+    }
+
+    /// Takes the batch through the pipeline, all of it from one port, and behind it up to `limit` packets that other workers
+    /// have handed over: a batch costs little more for a few more. Returns how many packets they were.
+    fn pass(&mut self, from: Option<PortId>, limit: usize) -> usize {
+        let mut context = Context {
+            tables: &self.tables,
+            ports: &mut self.ports,
+            outbox: &mut self.outbox,
+            pool: &mut self.pool,
+            colleagues: &self.colleagues,
+            lost: &mut self.lost,
+            now: self.now,
+        };
+        let mut found = self.batch.len();
+        if let Some(port) = from {
+            let role = context.tables.role(port);
+            self.pipeline.enter(&mut context, &mut self.batch, port, role);
+        }
+        let most = found + limit;
+        while found < most
+            && let Some(handed_over) = context.colleagues.take(context.pool)
+        {
+            self.pipeline.take_over(&mut context, &mut self.batch, handed_over);
+            found += 1;
+        }
+        if found > 0 {
+            self.pipeline.judge(&mut context, &mut self.batch);
             self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
         }
-        (packets, stays_hot)
+        found
     }
 
     fn ask(&mut self, timeout: Duration) {
@@ -354,7 +348,7 @@ impl Worker {
             return;
         }
         // The number may have been another port's, and packets of that one may have been handed over.
-        self.take_over(self.now, self.colleagues.waiting());
+        self.take_over(self.colleagues.waiting());
         self.ports.attach(id, io, counters);
         self.hot.push(id);
     }

@@ -4,7 +4,7 @@ use manx_policy_compiler::image::ChainId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::decide::{Decision, Entrance, Subject, decide};
+use crate::decide::{Arrival, Decision, Entrance, Subject, decide};
 use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
@@ -140,7 +140,8 @@ fn glance(bytes: &[u8], case: &Case, flows: &FlowTable) -> Glance {
         Via::Endpoint(index) => Entrance::endpoint(index),
         _ => Entrance::NODE,
     };
-    let mut glance = Glance::at(&parsed, (1, bytes.len() as u32), entrance, flows);
+    let arrival = Arrival { entrance, port: PortId(1), times: 0 };
+    let mut glance = Glance::at(&parsed, (1, bytes.len() as u32), &arrival, flows);
     glance.name.guess = flows.guess(glance.name.hash);
     glance
 }
@@ -187,7 +188,7 @@ proptest! {
         };
         let packet = Pool::new(1).take_filled(&bytes).unwrap();
         let parsed = parse(&bytes).unwrap();
-        let subject = Subject { packet: &packet, parsed: &parsed, glance: &glance, times: 0 };
+        let subject = Subject { packet: &packet, parsed: &parsed, glance: &glance };
         let Decision { fate, rules } = decide(&tables, &mut long, &subject, NOW);
         let Passage { link, hop, .. } = passage;
         prop_assert_eq!((fate, rules), (Fate::Forward { link, hop }, passage.rules));
