@@ -142,7 +142,8 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
-    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats.
+    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats; `is_ready`:
+    /// it is finished, and fits.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -156,10 +157,10 @@ impl Outbox {
         packet: Packet,
         header_len: usize,
         link: &Link,
+        is_ready: bool,
     ) -> Result<(), DropReason> {
-        if link.tunnel.is_none()
-            && packet.is_finished()
-            && packet.len() <= link.mtu as usize
+        if is_ready
+            && link.tunnel.is_none()
             && let Some(slot) = ports.slot(link.port)
         {
             if slot.queue.is_empty() {

@@ -114,13 +114,15 @@ impl Body {
     /// The packet's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start as usize..(self.start + self.len) as usize]
+        let (start, len) = (self.start as usize, self.len as usize);
+        &self.buffer[start..start + len]
     }
 
     /// The packet's bytes, to change.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.start as usize..(self.start + self.len) as usize]
+        let (start, len) = (self.start as usize, self.len as usize);
+        &mut self.buffer[start..start + len]
     }
 
     /// Length in bytes.

@@ -56,8 +56,15 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Outbox::post")]
-    fn post(&mut self, packet: Packet, header_len: usize, link: &Link) -> Result<(), DropReason> {
-        let posted = self.outbox.post(self.tables, self.ports, self.pool, packet, header_len, link);
+    fn post(
+        &mut self,
+        packet: Packet,
+        header_len: usize,
+        link: &Link,
+        is_ready: bool,
+    ) -> Result<(), DropReason> {
+        let Self { tables, ports, pool, .. } = self;
+        let posted = self.outbox.post(tables, ports, pool, packet, header_len, link, is_ready);
         // A batch of super-packets falls into more segments than there are buffers: send before they run out.
         if self.outbox.is_full() {
             self.outbox.send(self.ports, self.pool, self.lost);
@@ -319,7 +326,10 @@ impl Pipeline {
             if passage.hop {
                 parse::decrement_ttl(packet.room_mut());
             }
-            if let Err(reason) = context.post(packet, glance.header_len.into(), passage.link) {
+            let header_len = glance.header_len.into();
+            if let Err(reason) =
+                context.post(packet, header_len, passage.link, glance.is_finished)
+            {
                 context.dropped(glance.port, reason, segments);
             }
         }
@@ -374,7 +384,8 @@ impl Pipeline {
             }
             Fate::HandOver(to) => return hand_over(context, packet, glance, to),
         };
-        if let Err(reason) = context.post(packet, header_len, link) {
+        let is_ready = packet.is_finished() && packet.len() <= link.mtu as usize;
+        if let Err(reason) = context.post(packet, header_len, link, is_ready) {
             // An answer that cannot be given is nobody's loss.
             if matches!(fate, Fate::Forward { .. }) {
                 context.dropped(port, reason, segments);
@@ -479,7 +490,7 @@ fn look(
     match plain {
         Some(plain) => {
             packet.truncate(plain.total_len.into());
-            *glance = Glance::at(&plain, (1, plain.total_len.into()), arrival, flows);
+            *glance = Glance::at(&plain, (1, plain.total_len.into()), true, arrival, flows);
             Ok(())
         }
         None => look_at_any(packet, arrival, flows, glance),
@@ -497,7 +508,7 @@ fn look_at_any(
     let parsed = parse(packet.bytes())?;
     admit::take_in(packet, &parsed)?;
     let on_a_wire = packet.on_a_wire(parsed.header_len.into());
-    *glance = Glance::at(&parsed, on_a_wire, arrival, flows);
+    *glance = Glance::at(&parsed, on_a_wire, packet.is_finished(), arrival, flows);
     Ok(())
 }
 

@@ -326,8 +326,8 @@ impl Tables {
     /// How often what stands at two IPv4 addresses may have been changed in these tables: a sum of counts. To be read before
     /// anything is looked up. What stands at IPv6 addresses never changes in place.
     #[inline]
-    pub fn changes(&self, [one, other]: [u32; 2]) -> u32 {
-        self.image.changes_v4(one).wrapping_add(self.image.changes_v4(other))
+    pub fn changes(&self, addresses: [u32; 2]) -> u32 {
+        self.image.changes_v4(addresses)
     }
 
     /// An endpoint that is there.

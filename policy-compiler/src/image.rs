@@ -182,12 +182,13 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v4(address))
     }
 
-    /// How often [`identity_v4`](Self::identity_v4) of an address, as a number in host order, may have changed in place; it
-    /// only grows (and wraps). Who reads this first and the identity then, and later finds this the same, has the present
-    /// identity. IPv6 addresses' never change.
+    /// How often [`identity_v4`](Self::identity_v4) of two addresses, as numbers in host order, may have changed in place: a sum
+    /// of counts, each of which only grows (and wraps). Who reads this first and the identities then, and later finds this the
+    /// same, has the present identities. IPv6 addresses' never change.
     #[inline]
-    pub fn changes_v4(&self, address: u32) -> u32 {
-        self.peers.changes.of(address)
+    pub fn changes_v4(&self, [one, other]: [u32; 2]) -> u32 {
+        let changes = &self.peers.changes;
+        changes.of(one).wrapping_add(changes.of(other))
     }
 
     /// Stores an address's identity; `false` where there is no room. One at a time may call this.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use manx::calc::{Calculation, Inputs, Local, Underlay};
@@ -183,7 +183,7 @@ impl Node {
             start: Instant::now(),
         };
         for port in PORTS {
-            let (station, counters) = (Station::default(), Arc::new(PortCounters::default()));
+            let (station, counters) = (Station::new()?, Arc::new(PortCounters::default()));
             let io = Box::new(station.clone());
             node.tell(Command::Attach(port, io, Arc::clone(&counters)))?;
             node.stations.insert(port, (station, counters));
@@ -234,7 +234,13 @@ impl Node {
     pub(crate) fn turn(&mut self) -> usize {
         let now = self.start.elapsed();
         self.worker.obey();
-        self.worker.turn(now)
+        match self.worker.turn(now) {
+            0 => {
+                self.worker.ask(Duration::ZERO);
+                self.worker.turn(now)
+            }
+            found => found,
+        }
     }
 
     /// Turns until nothing comes any more.

@@ -1,12 +1,13 @@
 //! Both ends of every wire: a port that makes the packets it receives and counts those that it transmits.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::parse::parse;
 use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
+use nix::sys::eventfd::EventFd;
 
 use super::stream::Stream;
 
@@ -24,12 +25,21 @@ struct State {
 }
 
 /// A port and its far side: clones are the same.
-#[derive(Clone, Default)]
-pub(crate) struct Station(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub(crate) struct Station {
+    state: Arc<Mutex<State>>,
+    /// Rings when there is something to receive, so that a port without traffic costs a worker what it costs elsewhere: nothing.
+    bell: Arc<EventFd>,
+}
 
 impl Station {
+    /// One with nothing to receive. Errors: no descriptor.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { state: Arc::default(), bell: Arc::new(EventFd::new()?) })
+    }
+
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The next packets to receive: `count` of `stream`, at most `vector` at a time.
@@ -39,6 +49,8 @@ impl Station {
             state.left = count;
             state.vector = vector;
         });
+        // It cannot: the count is far from its end.
+        let _ = self.bell.write(1);
     }
 
     /// The stream, as far as it has come.
@@ -98,7 +110,7 @@ impl PacketIo for Station {
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        None
+        Some(self.bell.as_raw_fd())
     }
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {

@@ -57,6 +57,8 @@ pub struct Glance {
     pub dont_fragment: bool,
     /// Whether its flow alone decides it: it is whole, has ports, and no tunnel is in it.
     pub is_plain: bool,
+    /// Whether a wire could carry it ([`is_finished`](crate::packet::Body::is_finished)).
+    pub is_finished: bool,
 }
 
 impl Glance {
@@ -79,15 +81,17 @@ impl Glance {
         tcp_flags: TcpFlags(0),
         dont_fragment: false,
         is_plain: false,
+        is_finished: false,
     };
 
-    /// At a packet, and how many it is [on a wire](crate::packet::Body::on_a_wire); `flows` is the table that its flow will be
-    /// looked up in.
+    /// At a packet, how many it is [on a wire](crate::packet::Body::on_a_wire), and whether a wire could carry it as it is; `flows`
+    /// is the table that its flow will be looked up in.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
     pub fn at(
         parsed: &Parsed,
         (segments, unit): (u32, u32),
+        is_finished: bool,
         arrival: &Arrival,
         flows: &FlowTable,
     ) -> Self {
@@ -107,6 +111,7 @@ impl Glance {
             is_plain: parsed.has_ports
                 && parsed.fragment == Fragment::Whole
                 && parsed.destination_port != vxlan::PORT,
+            is_finished,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::fate::Fate;
 use crate::flow::{RuleCounters, Verdict};
 use crate::tables::{Link, Tables};
 
-/// How a packet goes on.
+/// How a packet goes on; it fits where it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage<'a> {
     /// Where to.
@@ -49,6 +49,9 @@ pub fn known<'a>(
     let Fate::Forward { link, hop } = depart(tables, glance, Way { from, to }) else {
         return None;
     };
+    if glance.unit > link.mtu {
+        return None;
+    }
     entry.count(direction, glance.segments.into(), glance.total_len.into(), now);
     Some(Passage { link, hop, rules: entry.counters })
 }

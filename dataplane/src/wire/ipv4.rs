@@ -264,12 +264,13 @@ impl Plain {
         let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
         let &words = header.as_chunks().0.first_chunk::<5>()?;
         let [first, second, third, ..] = words.map(u32::from_le_bytes);
-        let sum = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         let total_len = ((first >> 16) as u16).swap_bytes();
         let payload = payload.get(..usize::from(total_len).checked_sub(HEADER_LEN)?)?;
         // Version and length of the header; that there is neither an offset nor more to come.
         let unlike = ((first & 0xff) ^ 0x45) | (second & PARTIAL);
-        if unlike != 0 || !checksum::is_right(checksum::fold64(sum)) {
+        // A sum that is not 0, as that of a version is not, folds to all ones if it is a multiple of them.
+        if unlike != 0 || !sum.is_multiple_of(0xffff) {
             return None;
         }
         let plain = Self {
@@ -288,13 +289,14 @@ impl Plain {
 /// Takes a hop off a header, whose options do not matter, and adjusts its checksum. One without hops left keeps none.
 ///
 /// Hops are the low byte of a word as a little-endian machine reads it, and a ones' complement sum is the same in either byte
-/// order (RFC 1071, section 2 (B)): in RFC 1624's equation, ~m + m' of a word that becomes one less is always 0xfffe.
+/// order (RFC 1071, section 2 (B)): where a word becomes one less, the checksum becomes one more, and skips what is 0 written
+/// otherwise (RFC 1624, section 3).
 #[inline]
 pub fn decrement_ttl(header: &mut [u8; HEADER_LEN]) {
     let Some(ttl) = header[field::TTL].checked_sub(1) else { return };
     header[field::TTL] = ttl;
     let checksum = u16::from_le_bytes(array_at(header, field::CHECKSUM));
-    let adjusted = checksum::finish(u32::from(!checksum) + 0xfffe);
+    let adjusted = checksum.wrapping_add(1 + u16::from(checksum >= 0xfffe));
     put(header, field::CHECKSUM, &adjusted.to_le_bytes());
 }
 

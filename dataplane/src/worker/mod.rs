@@ -318,7 +318,8 @@ impl Worker {
         found
     }
 
-    fn ask(&mut self, timeout: Duration) {
+    /// Asks epoll, or waits for it as long as `timeout`, which ports have become readable: they are served in the next turns.
+    pub fn ask(&mut self, timeout: Duration) {
         let (ports, hot) = (&mut self.ports, &mut self.hot);
         let before = hot.len();
         let mut asked = self.poller.wait(timeout, |id| {

@@ -247,4 +247,37 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     commands.send(Command::Detach(PortId(0))).unwrap();
     assert!(worker.obey());
     assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
+
+fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
+    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let mut shares = Share::among(2, sizes).unwrap();
+    let colleague = shares.pop().unwrap().colleagues;
+    let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
+    let counters: [Arc<PortCounters>; 2] = Default::default();
+    let pipes = [(); 2].map(|()| io::pipe().unwrap());
+    for ((port, counters), (reader, _)) in (0..).zip(&counters).zip(&pipes) {
+        let mut brings = port == 0;
+        let received = move |pool: &mut Pool, into: &mut Vec<Packet>| {
+            if std::mem::take(&mut brings) {
+                into.extend(pool.take_filled(&[0x45; 40]));
+            }
+            Ok(Received { drained: true, ..Received::default() })
+        };
+        let io = Box::new(Watched {
+            descriptor: reader.try_clone().unwrap().into(),
+            mapped: false,
+            received,
+        });
+        commands.send(Command::Attach(PortId(port), io, Arc::clone(counters))).unwrap();
+    }
+    assert!(worker.obey());
+    let mut pool = Pool::new(1);
+    let packet = pool.take_filled(&[0x45; 40]).unwrap();
+    let handed_over = HandedOver { packet, segments: 3, port: PortId(1), peer: None, times: 1 };
+    assert!(colleague.hand_over(WorkerId(0), handed_over).is_none());
+    assert_eq!(worker.turn(Duration::from_secs(1)), 2);
+    let dropped = counters.each_ref().map(|port| port.dropped(DropReason::NoTables).read());
+    assert_eq!(dropped, [1, 3]);
+    // Who had read it had counted it.
+    assert_eq!(counters.each_ref().map(|port| port.received_packets.read()), [1, 0]);
 }

@@ -141,7 +141,7 @@ fn glance(bytes: &[u8], case: &Case, flows: &FlowTable) -> Glance {
         _ => Entrance::NODE,
     };
     let arrival = Arrival { entrance, port: PortId(1), times: 0 };
-    let mut glance = Glance::at(&parsed, (1, bytes.len() as u32), &arrival, flows);
+    let mut glance = Glance::at(&parsed, (1, bytes.len() as u32), true, &arrival, flows);
     glance.name.guess = flows.guess(glance.name.hash);
     glance
 }
@@ -191,6 +191,7 @@ proptest! {
         let subject = Subject { packet: &packet, parsed: &parsed, glance: &glance };
         let Decision { fate, rules } = decide(&tables, &mut long, &subject, NOW);
         let Passage { link, hop, .. } = passage;
+        prop_assert!(glance.unit <= link.mtu);
         prop_assert_eq!((fate, rules), (Fate::Forward { link, hop }, passage.rules));
         prop_assert_eq!(flow_of(&short), flow_of(&long));
     }
