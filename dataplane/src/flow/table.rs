@@ -141,7 +141,8 @@ pub struct FlowTable {
 
 impl FlowTable {
     /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 136 bytes for each
-    /// flow it has held at once, and at most another 32 for each of its capacity. Errors: no address space.
+    /// flow it has held at once, and at most another 32 for each of its capacity, in steps of a huge page where there are
+    /// such. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
         let random = match seed.0 {
             None => RandomState::new(),

@@ -1,4 +1,4 @@
-//! Memory that costs nothing until touched, and prefetching.
+//! Memory that costs nothing until it is touched, and prefetching.
 
 use std::io;
 use std::mem::needs_drop;
@@ -23,7 +23,7 @@ unsafe impl Zeroed for AtomicU16 {}
 // SAFETY: integers, and the enums `FlowState`, `Verdict`, `Standing` and `Orientation`, each with a discriminant 0.
 unsafe impl Zeroed for FlowEntry {}
 
-/// A fixed array of zeroed values in pages of its own. A page takes memory when it is first written, never before.
+/// A fixed array of zeroed values in pages of its own. A page takes memory when it is first touched, never before.
 pub struct ZeroedPages<T: Zeroed> {
     first: NonNull<T>,
     len: usize,
@@ -37,8 +37,8 @@ unsafe impl<T: Zeroed + Sync> Sync for ZeroedPages<T> {}
 impl<T: Zeroed> ZeroedPages<T> {
     /// `len` zeroed values. Errors: no address space, or a length whose bytes overflow (`OutOfMemory`).
     ///
-    /// Huge pages are declined: entries lie scattered, and a table in huge pages would take all its memory for a few
-    /// flows.
+    /// Huge pages are asked for: what is looked up lies scattered, and with small pages most lookups in a large array would
+    /// have to walk the page tables first. So it takes memory 2 MB at a time where the kernel has huge pages to give.
     pub fn new(len: usize) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
         if len == 0 {
@@ -60,7 +60,7 @@ impl<T: Zeroed> ZeroedPages<T> {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the range was just mapped. Advice only: a kernel without huge pages refuses it and nothing is lost.
-        unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+        unsafe { libc::madvise(address, bytes, libc::MADV_HUGEPAGE) };
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { first, len })
     }
