@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::sys::memory::ZeroedPages;
+use crate::sys::memory::{Pages, ZeroedPages};
 
 /// A slot's neighbours. Numbers are slots plus one; 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Slots {
 impl Slots {
     pub(super) fn new(capacity: usize) -> io::Result<Self> {
         Ok(Self {
-            links: ZeroedPages::new(capacity)?,
+            links: ZeroedPages::new(capacity, Pages::Huge)?,
             oldest: 0,
             newest: 0,
             returned: 0,

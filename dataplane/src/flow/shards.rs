@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use ahash::RandomState;
 
-use crate::sys::memory::ZeroedPages;
+use crate::sys::memory::{Pages, ZeroedPages};
 
 /// A worker's number on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,14 +32,15 @@ pub struct Shards {
 
 const COUNT_BITS: u32 = 8;
 const MANY: u16 = (1 << COUNT_BITS) - 1;
-/// So many that two workers' flows seldom fall into one: those of the later one would all be handed over.
-const SHARDS_PER_FLOW: usize = 8;
+/// So many that two workers' flows seldom fall into one, for those of the later one are all handed over: of two workers with a fifth
+/// of what they can hold, one in 600.
+const SHARDS_PER_FLOW: usize = 32;
 
 impl Shards {
-    /// For tables that hold `flows` flows together. Takes at most 32 bytes for each. Errors: no address space.
+    /// For tables that hold `flows` flows together. Takes at most 128 bytes for each. Errors: no address space.
     pub fn new(flows: usize) -> io::Result<Self> {
         let shards = flows.clamp(1, 1 << 30).next_power_of_two() * SHARDS_PER_FLOW;
-        Ok(Self { random: RandomState::new(), shards: ZeroedPages::new(shards)? })
+        Ok(Self { random: RandomState::new(), shards: ZeroedPages::new(shards, Pages::Small)? })
     }
 
     pub(super) fn random(&self) -> RandomState {

@@ -21,7 +21,7 @@ use super::key::FlowKey;
 use super::queue::Slots;
 use super::shards::{Shards, WorkerId};
 use crate::sys::lanes;
-use crate::sys::memory::{ZeroedPages, prefetch};
+use crate::sys::memory::{Pages, ZeroedPages, prefetch};
 
 const WAYS: usize = 8;
 /// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
@@ -162,11 +162,12 @@ impl FlowTable {
         shards: Option<(Arc<Shards>, WorkerId)>,
     ) -> io::Result<Self> {
         let capacity = capacity.clamp(1, 1 << 30);
+        let buckets = (capacity * 2).div_ceil(WAYS).next_power_of_two().max(2);
         Ok(Self {
             random,
             shards,
-            buckets: ZeroedPages::new((capacity * 2).div_ceil(WAYS).next_power_of_two().max(2))?,
-            entries: ZeroedPages::new(capacity)?,
+            buckets: ZeroedPages::new(buckets, Pages::Huge)?,
+            entries: ZeroedPages::new(capacity, Pages::Huge)?,
             slots: Slots::new(capacity)?,
             len: 0,
             hand: 0,

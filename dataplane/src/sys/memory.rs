@@ -23,6 +23,17 @@ unsafe impl Zeroed for AtomicU16 {}
 // SAFETY: integers, and the enums `FlowState`, `Verdict`, `Standing` and `Orientation`, each with a discriminant 0.
 unsafe impl Zeroed for FlowEntry {}
 
+/// How large the pages of an array are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Pages {
+    /// 4 KB: of what is seldom looked up, and lies scattered.
+    Small = libc::MADV_NOHUGEPAGE,
+    /// 2 MB, where the kernel has such to give: with small pages nearly each lookup in a large array has to walk the page
+    /// tables first.
+    Huge = libc::MADV_HUGEPAGE,
+}
+
 /// A fixed array of zeroed values in pages of its own. A page takes memory when it is first touched, never before.
 pub struct ZeroedPages<T: Zeroed> {
     first: NonNull<T>,
@@ -35,11 +46,8 @@ unsafe impl<T: Zeroed> Send for ZeroedPages<T> {}
 unsafe impl<T: Zeroed + Sync> Sync for ZeroedPages<T> {}
 
 impl<T: Zeroed> ZeroedPages<T> {
-    /// `len` zeroed values. Errors: no address space, or a length whose bytes overflow (`OutOfMemory`).
-    ///
-    /// Huge pages are asked for: what is looked up lies scattered, and with small pages most lookups in a large array would
-    /// have to walk the page tables first. So it takes memory 2 MB at a time where the kernel has huge pages to give.
-    pub fn new(len: usize) -> io::Result<Self> {
+    /// `len` zeroed values in pages of this kind. Errors: no address space, or a length whose bytes overflow (`OutOfMemory`).
+    pub fn new(len: usize, pages: Pages) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
         if len == 0 {
             return Ok(Self { first: NonNull::dangling(), len });
@@ -60,7 +68,7 @@ impl<T: Zeroed> ZeroedPages<T> {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the range was just mapped. Advice only: a kernel without huge pages refuses it and nothing is lost.
-        unsafe { libc::madvise(address, bytes, libc::MADV_HUGEPAGE) };
+        unsafe { libc::madvise(address, bytes, pages as libc::c_int) };
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { first, len })
     }
@@ -118,13 +126,13 @@ mod tests {
 
     #[test]
     fn pages_start_as_zero_and_keep_what_is_written() {
-        let mut pages = ZeroedPages::<Link>::new(100_000).unwrap();
+        let mut pages = ZeroedPages::<Link>::new(100_000, Pages::Huge).unwrap();
         assert_eq!(pages.len(), 100_000);
         assert!(pages.iter().all(|link| *link == Link::default()));
         pages[99_999] = Link { previous: 1, next: 2 };
         prefetch(&pages[99_999]);
         assert_eq!(pages[99_999], Link { previous: 1, next: 2 });
-        assert!(ZeroedPages::<Link>::new(0).unwrap().is_empty());
-        assert!(ZeroedPages::<Link>::new(usize::MAX / 2).is_err());
+        assert!(ZeroedPages::<Link>::new(0, Pages::Small).unwrap().is_empty());
+        assert!(ZeroedPages::<Link>::new(usize::MAX / 2, Pages::Small).is_err());
     }
 }
