@@ -327,8 +327,7 @@ impl Pipeline {
                 parse::decrement_ttl(packet.room_mut());
             }
             let header_len = glance.header_len.into();
-            if let Err(reason) =
-                context.post(packet, header_len, passage.link, glance.is_finished)
+            if let Err(reason) = context.post(packet, header_len, passage.link, glance.is_finished)
             {
                 context.dropped(glance.port, reason, segments);
             }
@@ -343,12 +342,7 @@ impl Pipeline {
 
     /// Decides a packet that is out of the ordinary, and does what was decided. Whether it was handed over.
     #[inline(never)]
-    fn consider(
-        &mut self,
-        context: &mut Context<'_>,
-        mut packet: Packet,
-        glance: &Glance,
-    ) -> bool {
+    fn consider(&mut self, context: &mut Context<'_>, mut packet: Packet, glance: &Glance) -> bool {
         let (port, segments) = (glance.port, u64::from(glance.segments));
         let parsed = match parse(packet.bytes()) {
             Ok(parsed) => parsed,

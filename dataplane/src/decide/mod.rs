@@ -227,7 +227,9 @@ fn settle_others(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, no
             ) {
                 (Some(Some(settled)), _) => settled,
                 // The first one may have been another worker's.
-                (None, (next, others)) if subject.glance.times < others => Settled::handed_over(next),
+                (None, (next, others)) if subject.glance.times < others => {
+                    Settled::handed_over(next)
+                }
                 (Some(None) | None, _) => Settled::refused(DropReason::FragmentWithoutFirst),
             }
         }
