@@ -141,42 +141,22 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
-    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats; `is_ready`:
-    /// it is finished, and fits.
+    /// Queues a packet that its port takes as it is.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "what most packets need is little; the rest is a call"
-    )]
-    pub(crate) fn post(
-        &mut self,
-        tables: &Tables,
-        ports: &mut Ports,
-        pool: &mut Pool,
-        packet: Packet,
-        header_len: usize,
-        link: &Link,
-        is_ready: bool,
-    ) -> Result<(), DropReason> {
-        if is_ready
-            && link.tunnel.is_none()
-            && let Some(slot) = ports.slot(link.port)
-        {
-            if slot.queue.is_empty() {
-                self.waiting.push(link.port);
-            }
-            self.queued += 1;
-            let bytes = packet.len() as u64;
-            slot.push(packet, 1, bytes);
-            return Ok(());
+    #[expect(clippy::inline_always, reason = "what most packets need, and little")]
+    pub(crate) fn queue(&mut self, slot: &mut Slot, port: PortId, packet: Packet) {
+        if slot.queue.is_empty() {
+            self.waiting.push(port);
         }
-        self.post_unready(tables, ports, pool, packet, header_len, link)
+        self.queued += 1;
+        let bytes = packet.len() as u64;
+        slot.push(packet, 1, bytes);
     }
 
-    /// As [`Outbox::post`], of packets that have to be made ready.
+    /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
+    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats.
     #[inline(never)]
-    fn post_unready(
+    pub(crate) fn post(
         &mut self,
         tables: &Tables,
         ports: &mut Ports,

@@ -54,8 +54,9 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Puts a packet into the queue of a link; `is_ready`: it is finished, and fits.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as Outbox::post")]
+    #[expect(clippy::inline_always, reason = "as Outbox::queue")]
     fn post(
         &mut self,
         packet: Packet,
@@ -63,8 +64,14 @@ impl Context<'_> {
         link: &Link,
         is_ready: bool,
     ) -> Result<(), DropReason> {
-        let Self { tables, ports, pool, .. } = self;
-        let posted = self.outbox.post(tables, ports, pool, packet, header_len, link, is_ready);
+        let Self { tables, ports, pool, outbox, .. } = self;
+        let posted = match ports.slot(link.port) {
+            Some(slot) if is_ready && link.tunnel.is_none() => {
+                outbox.queue(slot, link.port, packet);
+                Ok(())
+            }
+            _ => outbox.post(tables, ports, pool, packet, header_len, link),
+        };
         // A batch of super-packets falls into more segments than there are buffers: send before they run out.
         if self.outbox.is_full() {
             self.outbox.send(self.ports, self.pool, self.lost);
