@@ -247,7 +247,9 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     commands.send(Command::Detach(PortId(0))).unwrap();
     assert!(worker.obey());
     assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
+}
 
+#[test]
 fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let mut shares = Share::among(2, sizes).unwrap();
