@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::classes::{Classifying, KindId};
+use crate::classes::{AtomNumber, Classifying, KindId};
 use crate::image::Identity;
 use crate::members::Members;
 use crate::model::Model;
@@ -276,11 +276,13 @@ fn identities<P: Prefix>(
     mut hand: impl FnMut(P, Identity),
 ) {
     // The prefixes around, innermost last: whoever has them and the atom.
-    let mut around: Vec<(P, Vec<KindId>, Option<IpNet>)> = Vec::new();
+    let mut around: Vec<(P, Vec<KindId>, AtomNumber)> = Vec::new();
+    let nothing = classifying.atom(None);
     let mut held: Vec<KindId> = Vec::new();
     let mut rest = items;
     while let [(prefix, first), after @ ..] = rest {
-        let others = after.iter().take_while(|(other, _)| other == prefix).count();
+        let is_same = |(other, _): &&(P, Item)| other == prefix;
+        let others = after.iter().take_while(is_same).count();
         let (same, after) = rest.split_at(others + 1);
         rest = after;
         while around.last().is_some_and(|(outer, _, _)| !outer.contains(*prefix)) {
@@ -288,13 +290,13 @@ fn identities<P: Prefix>(
         }
         let (outer, outer_atom) = match around.last() {
             Some((_, outer, atom)) => (outer.as_slice(), *atom),
-            None => (&[][..], None),
+            None => (&[][..], nothing),
         };
         // What most addresses are: one member's, and nothing else is said of them.
         if let ([(_, item)], [], true) = (same, outer, prefix.is_host())
             && let Some(kind) = item.kind()
         {
-            hand(*prefix, classifying.identity(&[kind], outer_atom));
+            hand(*prefix, classifying.of_one(kind, outer_atom));
             continue;
         }
         if same.last().is_some_and(|(_, item)| *item == Item::UNKNOWN) {
@@ -304,7 +306,8 @@ fn identities<P: Prefix>(
         held.clear();
         held.extend_from_slice(outer);
         held.extend(same.iter().filter_map(|(_, item)| item.kind()));
-        let atom = if *first == Item::ATOM { Some(prefix.net()) } else { outer_atom };
+        let atom =
+            if *first == Item::ATOM { classifying.atom(Some(prefix.net())) } else { outer_atom };
         if held.len() > 1 {
             held.sort_unstable();
             held.dedup();

@@ -1,7 +1,7 @@
 //! The chains of local endpoints: their lists of policies, with what is true of themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -14,6 +14,7 @@ use crate::model::{Family, Model};
 use crate::predicates::{AtomTruths, Predicates, Truth, Truths};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
+use crate::stable::Stable;
 
 /// What is true of local endpoints themselves.
 pub(crate) struct LocalEnds<'a> {
@@ -84,7 +85,7 @@ impl Chains {
         let mut known: AHashMap<Made, ChainId> = AHashMap::new();
         for (name, lists) in &resolved.endpoints {
             let mut local = Local { chains: BTreeMap::new(), revision: 0 };
-            let mut hasher = DefaultHasher::new();
+            let mut hasher = Stable::default();
             for (at, index) in lists {
                 let list = &resolved.lists[*index];
                 let asked = asked(list, predicates);

@@ -174,7 +174,7 @@ pub(crate) fn ways<'r>(
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
         for peer in &rule.peer.entities {
             // The family is not among what rows know to be true.
-            let wants = match (peer.wanted.as_slice(), peer.unwanted.as_slice()) {
+            let wants = match (&*peer.wanted, &*peer.unwanted) {
                 ([one], []) if *one >= Family::ALL.len() as PredicateId => Some(Some(*one)),
                 ([], []) => Some(None),
                 _ => None,

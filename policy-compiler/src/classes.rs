@@ -101,8 +101,11 @@ pub(crate) struct Classes {
     pub(crate) known: AHashMap<Truth, u32>,
 }
 
+/// Numbers an atom while identities are made.
+pub(crate) type AtomNumber = u32;
+
 /// The number of no atom.
-const NO_ATOM: u32 = u32::MAX;
+const NO_ATOM: AtomNumber = AtomNumber::MAX;
 
 /// Gives addresses their identities and identities their classes.
 pub(crate) struct Classifying<'a> {
@@ -111,15 +114,13 @@ pub(crate) struct Classifying<'a> {
     atoms: &'a AtomTruths,
     /// By predicate what it says.
     said: &'a [Said],
-    of_atom: AHashMap<Option<IpNet>, u32>,
+    of_atom: AHashMap<Option<IpNet>, AtomNumber>,
     atom_truths: Vec<Truth>,
-    /// The last atom and its number: neighbours mostly have one.
-    last: Option<(Option<IpNet>, u32)>,
     /// Of addresses that one kind holds, by that: the atom where it was last met, and the identity there.
-    of_one: Vec<(u32, Identity)>,
-    of_one_elsewhere: AHashMap<(KindId, u32), Identity>,
+    of_one: Vec<(AtomNumber, Identity)>,
+    of_one_elsewhere: AHashMap<(KindId, AtomNumber), Identity>,
     /// By atom.
-    of_several: AHashMap<u32, AHashMap<Box<[KindId]>, Identity>>,
+    of_several: AHashMap<AtomNumber, AHashMap<Box<[KindId]>, Identity>>,
     classes: Classes,
 }
 
@@ -144,7 +145,6 @@ impl<'a> Classifying<'a> {
             said,
             of_atom: AHashMap::new(),
             atom_truths: Vec::new(),
-            last: None,
             of_one: vec![(NO_ATOM, Identity::UNKNOWN); kinds.all.len()],
             of_one_elsewhere: AHashMap::new(),
             of_several: AHashMap::new(),
@@ -153,18 +153,14 @@ impl<'a> Classifying<'a> {
     }
 
     /// The identity of an address that these kinds hold (ascending, distinct) in an atom.
-    pub(crate) fn identity(&mut self, held: &[KindId], atom: Option<IpNet>) -> Identity {
-        let number = match self.last {
-            Some((last, number)) if last == atom => number,
-            _ => self.atom(atom),
-        };
+    pub(crate) fn identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
         match held {
-            [one] => self.of_one(*one, number),
+            [one] => self.of_one(*one, atom),
             several => {
-                let known = self.of_several.get(&number).and_then(|of| of.get(several)).copied();
+                let known = self.of_several.get(&atom).and_then(|of| of.get(several)).copied();
                 known.unwrap_or_else(|| {
-                    let identity = self.made(several, number);
-                    let of_atom = self.of_several.entry(number).or_default();
+                    let identity = self.made(several, atom);
+                    let of_atom = self.of_several.entry(atom).or_default();
                     of_atom.insert(several.into(), identity);
                     identity
                 })
@@ -172,12 +168,19 @@ impl<'a> Classifying<'a> {
         }
     }
 
-    fn of_one(&mut self, kind: KindId, atom: u32) -> Identity {
+    /// The identity of an address that one kind holds in an atom.
+    #[inline]
+    pub(crate) fn of_one(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
         if let Some((last, identity)) = self.of_one.get(kind as usize)
             && *last == atom
         {
             return *identity;
         }
+        self.of_one_here(kind, atom)
+    }
+
+    #[inline(never)]
+    fn of_one_here(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
         let known = self.of_one_elsewhere.get(&(kind, atom)).copied();
         let identity = known.unwrap_or_else(|| self.made(&[kind], atom));
         if let Some(last) = self.of_one.get_mut(kind as usize) {
@@ -189,7 +192,7 @@ impl<'a> Classifying<'a> {
         identity
     }
 
-    fn made(&mut self, held: &[KindId], atom: u32) -> Identity {
+    fn made(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
         let [truth, around] = self.kinds.truth(held, &self.atom_truths[atom as usize]);
         let identity = self.interner.identity([&truth, &around], self.said);
         if identity != Identity::UNKNOWN {
@@ -198,14 +201,13 @@ impl<'a> Classifying<'a> {
         identity
     }
 
-    fn atom(&mut self, atom: Option<IpNet>) -> u32 {
+    /// The number of an atom; of that of all addresses that are in none, if it is `None`.
+    pub(crate) fn atom(&mut self, atom: Option<IpNet>) -> AtomNumber {
         let Self { atoms, atom_truths, .. } = self;
-        let number = *self.of_atom.entry(atom).or_insert_with(|| {
+        *self.of_atom.entry(atom).or_insert_with(|| {
             atom_truths.push(atom.map(|atom| atoms.of(atom)).unwrap_or_default());
             atom_truths.len() as u32 - 1
-        });
-        self.last = Some((atom, number));
-        number
+        })
     }
 
     fn class(&mut self, identity: Identity, truth: Truth) {

@@ -70,36 +70,54 @@ impl Laid {
         wanted: &[bool],
         paths: impl Fn(PathId) -> PathId,
     ) -> Vec<Option<u32>> {
-        let mut taken = vec![None; other.all.len()];
-        let rows = (0..other.len() as u32).zip(wanted);
-        rows.map(|(row, wanted)| {
-            let row = other.row(row).filter(|_| *wanted)?;
-            let row = row.map(|place| self.taken(other, place, &mut taken, &paths));
-            Some(self.row(row))
-        })
-        .collect()
-    }
-
-    /// A place of other lines, with all lines that it leads to.
-    fn taken(
-        &mut self,
-        other: &Lines,
-        place: Place,
-        taken: &mut [Option<u32>],
-        paths: &impl Fn(PathId) -> PathId,
-    ) -> Place {
-        let Some(number) = place.as_line() else {
-            return place.as_path().map_or(place, |path| Place::path(paths(path)));
+        let wanted_rows =
+            || (0..other.len() as u32).zip(wanted).map(|(row, wanted)| (row, *wanted));
+        let leads = wanted_rows().filter(|(_, wanted)| *wanted);
+        let leads = leads.filter_map(|(row, _)| other.row(row)).flatten();
+        let in_use = lines_in_use(other, leads);
+        // Lines lead to lines that were laid before them.
+        let mut taken = vec![0; other.all.len()];
+        let here = |taken: &[u32], place: Place| match place.as_line() {
+            Some(line) => {
+                taken.get(line as usize).map_or(Place::default(), |it| place.to_line(*it))
+            }
+            None => place.as_path().map_or(place, |path| Place::path(paths(path))),
         };
-        if let Some(known) = taken[number as usize] {
-            return place.to_line(known);
+        self.lines.all.reserve(other.all.len());
+        for (at, line) in other.all.iter().enumerate().filter(|(at, _)| in_use[*at]) {
+            let mut line = *line;
+            for to in &mut line.to {
+                *to = here(&taken, *to);
+            }
+            taken[at] = self.line(&line);
         }
-        let mut line = other.all[number as usize];
-        line.to = line.to.map(|to| self.taken(other, to, taken, paths));
-        let new = self.line(&line);
-        taken[number as usize] = Some(new);
-        place.to_line(new)
+        let row = |(row, wanted)| {
+            let mut row = other.row(row).filter(|_| wanted)?;
+            for to in &mut row {
+                *to = here(&taken, *to);
+            }
+            Some(self.row(row))
+        };
+        wanted_rows().map(row).collect()
     }
+}
+
+/// Which lines some places lead to, at once or by others.
+fn lines_in_use(lines: &Lines, places: impl Iterator<Item = Place>) -> Vec<bool> {
+    let mut in_use = vec![false; lines.all.len()];
+    let put = |in_use: &mut [bool], place: Place| {
+        let line = place.as_line().and_then(|line| in_use.get_mut(line as usize));
+        if let Some(line) = line {
+            *line = true;
+        }
+    };
+    places.for_each(|place| put(&mut in_use, place));
+    for (at, line) in lines.all.iter().enumerate().rev() {
+        if in_use[at] {
+            line.to.iter().for_each(|place| put(&mut in_use, *place));
+        }
+    }
+    in_use
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! 1. [`model`]: the validated cluster, policies of every API in one shape, over labels by [`selector`]. Refuses illegal
 //!    values; resolves nothing.
 //! 2. [`resolve`]: model + local endpoints → the list of policies of each endpoint, stage and direction, and all that they
-//!    ask of an address: predicates. Refuses to look at any address.
+//!    ask of an address: predicates. Refuses to look at any address. Rules are lists of [`few`]; `stable` hashes them.
 //! 3. `members`, `index`: who stands behind which addresses, and which of them selectors match.
 //! 4. `predicates`: what is true of each member and each CIDR. Refuses to look at any rule. `grouped` holds many short lists.
 //! 5. `addresses`: who has each address, by all that matters of them.
@@ -48,6 +48,7 @@ mod claim;
 mod class_map;
 mod classes;
 pub mod compile;
+pub mod few;
 mod grouped;
 mod identity;
 pub mod image;
@@ -73,6 +74,7 @@ mod rows;
 pub mod selector;
 mod sets;
 mod slots;
+mod stable;
 mod touched;
 pub mod update;
 pub mod witness;

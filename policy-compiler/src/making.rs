@@ -57,6 +57,12 @@ impl Making {
         many: Option<usize>,
     ) -> Option<Made> {
         let all = plan.rows;
+        // From nothing each rule mostly has a path of its own.
+        let rules = plan.chains.iter().map(|chain| chain.list.steps.steps.len()).sum::<usize>();
+        let is_fresh = self.rows.lines.len() == 0;
+        if is_fresh {
+            self.paths.reserve(rules);
+        }
         if all <= many.unwrap_or(MANY) {
             return Some(self.some(plan, 0..all, predicates, budget));
         }
@@ -66,6 +72,9 @@ impl Making {
             || self.some(plan, 0..all / 2, predicates, budget),
             || {
                 other.begin();
+                if is_fresh {
+                    other.paths.reserve(rules);
+                }
                 other.some(plan, all / 2..all, predicates, budget)
             },
         );
@@ -236,7 +245,7 @@ impl<'a> OfFamily<'a> {
             }
             _ => Ways::Some { first: first as u32, end: self.ways.len() as u32 },
         };
-        let does = match *step.outcome {
+        let does = match step.outcome {
             Outcome::Decide(_) => Does::Decide,
             Outcome::Pass(_) => Does::Pass,
             Outcome::Log(_) | Outcome::Staged(_) => Does::GoOn,

@@ -36,6 +36,12 @@ impl Paths {
         PathId(self.by_slot[at])
     }
 
+    /// There will be so many more.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.slots.reserve(more);
+        self.all.reserve(more);
+    }
+
     /// All so far, by number.
     pub(crate) fn all(&self) -> &[Path] {
         &self.all

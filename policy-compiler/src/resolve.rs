@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use ipnet::IpNet;
 
+use crate::few::Few;
 use crate::model::{
     Decision, Direction, Family, Hook, IcmpMatch, Noted, ObjectName, PolicyName, Protocol,
 };
@@ -162,20 +163,20 @@ pub enum Ports {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ResolvedEntity {
     /// True of the address.
-    pub wanted: Vec<PredicateId>,
+    pub wanted: Few<PredicateId>,
     /// False of it.
-    pub unwanted: Vec<PredicateId>,
+    pub unwanted: Few<PredicateId>,
     /// The end's port is one of these; `None` is every packet.
-    pub ports: Option<Vec<Ports>>,
+    pub ports: Option<Few<Ports>>,
 }
 
 /// An [`End`](crate::model::End) as predicates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEnd {
     /// Any of these.
-    pub entities: Vec<ResolvedEntity>,
+    pub entities: Few<ResolvedEntity>,
     /// The end's port is none of these.
-    pub not_ports: Vec<Ports>,
+    pub not_ports: Few<Ports>,
 }
 
 /// A rule as predicates.
@@ -203,11 +204,11 @@ pub enum Outcome {
     /// Ends the search.
     Decide(Arc<Decision>),
     /// Goes on behind the tier.
-    Pass(Noted),
+    Pass(Arc<Noted>),
     /// Goes on with the next rule.
-    Log(Noted),
+    Log(Arc<Noted>),
     /// Goes on with the next rule; of one staged policy only the first that matches is noted, besides those before it that log.
-    Staged(Noted),
+    Staged(Arc<Noted>),
 }
 
 /// A rule of a list.
@@ -218,7 +219,7 @@ pub struct Step {
     /// When it matches.
     pub rule: Arc<ResolvedRule>,
     /// What it does then.
-    pub outcome: Arc<Outcome>,
+    pub outcome: Outcome,
 }
 
 /// The rules of a list in order.
@@ -249,7 +250,7 @@ impl Steps {
                 return Some(end);
             }
             tier = step.tier;
-            match &*step.outcome {
+            match &step.outcome {
                 Outcome::Decide(_) => return Some(Decided::Step(index)),
                 Outcome::Pass(noted) => {
                     note(noted);
@@ -278,7 +279,7 @@ impl Steps {
     /// The decision that stands there, with nothing noted.
     pub fn decision(&self, decided: Decided) -> Option<&Arc<Decision>> {
         match decided {
-            Decided::Step(index) => match &*self.steps.get(index)?.outcome {
+            Decided::Step(index) => match &self.steps.get(index)?.outcome {
                 Outcome::Decide(decision) => Some(decision),
                 Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
             },

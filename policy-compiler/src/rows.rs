@@ -240,7 +240,7 @@ impl Tables {
             .steps
             .steps
             .iter()
-            .map(|step| match &*step.outcome {
+            .map(|step| match &step.outcome {
                 Outcome::Decide(decision) => Some(path(decision)),
                 Outcome::Pass(_) | Outcome::Log(_) | Outcome::Staged(_) => None,
             })

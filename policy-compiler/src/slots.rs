@@ -32,6 +32,11 @@ impl Slots {
         self.next
     }
 
+    /// There will be so many more.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.of.reserve(more);
+    }
+
     /// The slot of a decision, and the decision as it is kept.
     pub(crate) fn of(&mut self, decision: Arc<Decision>) -> (u32, Arc<Decision>) {
         match self.of.entry(decision) {

@@ -1,7 +1,7 @@
 //! What was resolved, to be used again: a policy that changes costs its own rules and the lists that it is in.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
@@ -12,6 +12,7 @@ use super::{Asked, List, Lists, LocalName, Ports, ResolvedEnd, ResolvedList, Ste
 use crate::model::{
     Decision, Direction, Endpoint, Failsafe, Mark, Model, Policy, PolicyName, Reason, Tier,
 };
+use crate::stable::Stable;
 
 /// More than is in use is kept up to twice as much, and this many.
 const SPARE: usize = 256;
@@ -69,22 +70,6 @@ struct KeptList {
     resolved: Arc<ResolvedList>,
     /// Its policies as they were.
     policies: Vec<Arc<Policy>>,
-}
-
-/// Hashes as [`DefaultHasher`] does, all at once: rules are many small values, each of which would cost it what many bytes do.
-#[derive(Default)]
-struct AtOnce(Vec<u8>);
-
-impl Hasher for AtOnce {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn finish(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&self.0);
-        hasher.finish()
-    }
 }
 
 impl Kept {
@@ -163,7 +148,7 @@ impl Kept {
         (name, policy): Speaking<'_>,
         steps: Vec<Step>,
     ) -> Arc<PolicyRules> {
-        let mut hasher = AtOnce::default();
+        let mut hasher = Stable::default();
         (name, policy.rules(direction)).hash(&mut hasher);
         let rules = Arc::new(PolicyRules {
             name: Arc::clone(name),

@@ -1,7 +1,7 @@
 //! From the policies of a model to the lists of endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -14,11 +14,13 @@ use super::{
     List, Lists, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId, Resolved,
     ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
 };
+use crate::few::Few;
 use crate::model::{
     Action, DefaultAction, Direction, End, Endpoint, Entity, Family, Model, Noted, PolicyKind,
     PolicyName, PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
 };
 use crate::selector::Selector;
+use crate::stable::Stable;
 
 /// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them. What
 /// is new is added to what is kept. `pods_stand`: of these pods, and of what they inherit, nothing has changed since what is kept was made.
@@ -335,7 +337,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     /// A rule as a step of tier 0.
     fn step(&mut self, direction: Direction, rule: &Rule, outcome: Outcome) -> Step {
         let rule = self.rule(direction, rule);
-        Step { tier: 0, rule: Arc::new(rule), outcome: Arc::new(outcome) }
+        Step { tier: 0, rule: Arc::new(rule), outcome }
     }
 
     fn rule(&mut self, direction: Direction, rule: &Rule) -> ResolvedRule {
@@ -387,7 +389,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         if let Some(service) = &entity.service {
             if service_ports {
                 let question = self.question(Question::Service(service.clone()));
-                resolved.ports = Some(vec![Ports::Answer(question)]);
+                resolved.ports = Some(Few::One(Ports::Answer(question)));
             } else {
                 resolved.wanted.push(self.predicate(Predicate::Service(service.clone())));
             }
@@ -413,10 +415,9 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.kept.vocabulary.question(question)
     }
 
-    /// Hashes with constant keys (`SipHash` with zeroes), because the value must not differ between processes; those who
-    /// write policies gain nothing from a collision but late enforcement of their own change.
+    /// Those who write policies gain nothing from a collision but late enforcement of their own change.
     fn revision(&self, list: &List, policies: &[Speaking<'_>], rules: &[Arc<PolicyRules>]) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = Stable::default();
         let List { stage, direction, policies: names, profiles, broken_host } = list;
         (stage, direction, names.len(), profiles, broken_host).hash(&mut hasher);
         if broken_host.is_some() {
@@ -442,7 +443,7 @@ fn decide(reason: Reason) -> Outcome {
 
 fn outcome(policy: &PolicyName, direction: Direction, rule: &Rule) -> Outcome {
     let name = RuleName { policy: policy.clone(), direction, index: rule.index };
-    let noted = |rule: RuleName, action| Noted { rule, action };
+    let noted = |rule: RuleName, action| Arc::new(Noted { rule, action });
     match rule.action {
         Action::Log => Outcome::Log(noted(name, Action::Log)),
         action if policy.kind.staged() => Outcome::Staged(noted(name, action)),

@@ -1,0 +1,76 @@
+//! Lists that mostly have one entry or none: those need no memory of their own.
+
+use std::ops::Deref;
+
+/// See the module. Equal lists are equal values.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub enum Few<T> {
+    /// Nothing.
+    #[default]
+    None,
+    /// One.
+    One(T),
+    /// More than one.
+    Many(Vec<T>),
+}
+
+impl<T> Few<T> {
+    /// Adds one behind the others.
+    pub(crate) fn push(&mut self, next: T) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One(next),
+            Self::One(first) => Self::Many(vec![first, next]),
+            Self::Many(mut all) => {
+                all.push(next);
+                Self::Many(all)
+            }
+        };
+    }
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(all) => all,
+        }
+    }
+}
+
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
+        let mut few = Self::None;
+        all.into_iter().for_each(|one| few.push(one));
+        few
+    }
+}
+
+impl<'f, T> IntoIterator for &'f Few<T> {
+    type Item = &'f T;
+    type IntoIter = std::slice::Iter<'f, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_hold_what_was_put_in_and_equal_ones_are_equal() {
+        for count in 0..5 {
+            let all: Few<usize> = (0..count).collect();
+            assert_eq!(*all, (0..count).collect::<Vec<_>>()[..]);
+            let mut other = Few::default();
+            (0..count).for_each(|one| other.push(one));
+            assert_eq!(all, other);
+            other.push(count);
+            assert_ne!(all, other);
+        }
+    }
+}
