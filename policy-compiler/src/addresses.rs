@@ -116,6 +116,8 @@ pub(crate) struct Edit {
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     v4: Vec<(V4, Item)>,
+    /// The lengths of IPv4 prefixes at which anything stands or stood, as bits.
+    lengths: u64,
     v6: Vec<(V6, Item)>,
 }
 
@@ -166,6 +168,7 @@ impl Addresses {
         let item = |position: u32| Some(Item::from(kinds.get(position as usize).copied()??));
         let of_sets_v4 = of_sets.v4.into_iter().filter_map(|(net, at)| Some((net, item(at)?)));
         addresses.v4 = merged(of_sets_v4.collect(), addresses.v4);
+        addresses.lengths = addresses.v4.iter().fold(0, |all, (net, _)| all | 1 << (net & 0x3f));
         let of_sets_v6 = of_sets.v6.into_iter().filter_map(|(net, at)| Some((net, item(at)?)));
         addresses.v6.extend(of_sets_v6);
         addresses.v6.sort_unstable();
@@ -197,22 +200,19 @@ impl Addresses {
     /// Who has an address; `here`, if it is given, instead of those who have it alone and not in a larger prefix.
     pub(crate) fn holders(&self, address: IpAddr, here: Option<&[KindId]>) -> Holders {
         match address {
-            IpAddr::V4(address) => holders(&self.v4, here, |len| {
-                Ipv4Net::new(address, len).ok().map(|net| v4(net.trunc()))
-            }),
-            IpAddr::V6(address) => holders(&self.v6, here, |len| {
-                let net = Ipv6Net::new(address, len).ok()?.trunc();
-                Some((net.addr().to_bits(), len))
-            }),
+            IpAddr::V4(address) => self.holders_of(Ipv4Net::from(address), here),
+            IpAddr::V6(address) => {
+                let nets = (0..=128).filter_map(|len| Ipv6Net::new(address, len).ok());
+                holders(&self.v6, here, nets.map(|net| v6(net.trunc())))
+            }
         }
     }
 
     /// [`holders`](Self::holders) of all addresses of a network, but for those who have less than that.
     pub(crate) fn holders_of(&self, net: Ipv4Net, here: Option<&[KindId]>) -> Holders {
-        holders(&self.v4, here, |len| {
-            let net = Ipv4Net::new(net.addr(), len).ok().filter(|_| len <= net.prefix_len());
-            net.map(|net| v4(net.trunc()))
-        })
+        let lengths = (0..=net.prefix_len()).filter(|len| self.lengths >> len & 1 != 0);
+        let nets = lengths.filter_map(|len| Ipv4Net::new(net.addr(), len).ok());
+        holders(&self.v4, here, nets.map(|net| v4(net.trunc())))
     }
 
     /// How many things stand at IPv4 prefixes.
@@ -239,6 +239,7 @@ impl Addresses {
         let mut steps: Vec<((V4, Item), bool)> = Vec::new();
         for Edit { net, was, is } in edits {
             let prefix = v4(*net);
+            self.lengths |= 1 << net.prefix_len();
             steps.extend(was.map(|was| ((prefix, Item::from(was)), false)));
             steps.extend(is.map(|is| ((prefix, Item::from(is)), true)));
             if was.is_none() && is.is_none() {
@@ -384,14 +385,14 @@ fn at<P: Prefix>(items: &[(P, Item)], prefix: P) -> impl Iterator<Item = Item> {
     items[first..].iter().take_while(move |(other, _)| *other == prefix).map(|(_, item)| *item)
 }
 
-/// `prefix` cuts the address to a length, from 0 as long as there are any.
+/// `prefixes` are those that contain the address, ascending by length.
 fn holders<P: Prefix>(
     items: &[(P, Item)],
     here: Option<&[KindId]>,
-    prefix: impl Fn(u8) -> Option<P>,
+    prefixes: impl Iterator<Item = P>,
 ) -> Holders {
     let mut holders = Holders::default();
-    for prefix in (0..=u8::MAX).map_while(prefix) {
+    for prefix in prefixes {
         for item in at(items, prefix) {
             match item {
                 Item::ATOM => holders.atom = Some(prefix.net()),

@@ -1,22 +1,54 @@
 //! Two things done at once.
 
+use std::thread::{Builder, scope};
+
 /// With fewer than so many members of a cluster a thread of its own is not worth while for them.
 pub(crate) const MEMBERS: usize = 2_048;
 
-/// Does both, the second on a thread of its own if that is worth while, and hands over what they give.
+/// Does both, the second on a thread of its own if that is worth while, and hands over what they give. Where the system gives
+/// no thread, one is done after the other.
 pub(crate) fn both<A, B: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
-    second: impl FnOnce() -> B + Send,
+    second: impl Fn() -> B + Sync,
 ) -> (A, B) {
-    if !is_worth_it {
-        let first = first();
-        return (first, second());
+    if is_worth_it {
+        return by(Builder::new(), first, second);
     }
-    std::thread::scope(|scope| {
-        let second = scope.spawn(second);
+    let first = first();
+    (first, second())
+}
+
+fn by<A, B: Send>(
+    builder: Builder,
+    first: impl FnOnce() -> A,
+    second: impl Fn() -> B + Sync,
+) -> (A, B) {
+    scope(|scope| {
+        let thread = builder.spawn_scoped(scope, &second);
         let first = first();
-        // A panic goes on as it does where one thread does both.
-        (first, second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let second = match thread {
+            // A panic goes on as it does where one thread does both.
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => second(),
+        };
+        (first, second)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_are_done_where_there_is_a_thread_and_where_there_is_none() {
+        let here = std::thread::current().id();
+        let place = || std::thread::current().id();
+        assert_eq!(both(false, || 1, place), (1, here));
+        let (one, there) = both(true, || 1, place);
+        assert!(one == 1 && there != here);
+        // No system has so much memory for a stack.
+        let none = Builder::new().stack_size(1 << 60);
+        assert_eq!(by(none, || 1, place), (1, here));
+    }
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use ahash::AHashMap;
 
+use crate::beside::{MEMBERS, both};
 use crate::members::{Member, Members, Position, Run};
 use crate::model::{
     NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
@@ -45,11 +46,12 @@ impl Places {
 }
 
 /// The members of a domain by the value of a label.
-#[derive(Default)]
 struct Values<'m> {
     by_value: AHashMap<&'m str, usize>,
     /// By number of a value.
     places: Vec<Places>,
+    /// Of a set of the domain's members.
+    words: usize,
 }
 
 impl<'m> Values<'m> {
@@ -61,25 +63,38 @@ impl<'m> Values<'m> {
         })
     }
 
+    /// Adds places behind those that were added.
     fn add(&mut self, number: usize, places: Range<usize>) {
-        let Some(Places::Runs(runs)) = self.places.get_mut(number) else { return };
-        match runs.last_mut() {
-            Some(last) if last.end == places.start => last.end = places.end,
-            _ => runs.push(places),
+        let Some(all) = self.places.get_mut(number) else { return };
+        match all {
+            Places::Bits(bits) => return set(bits, places),
+            Places::Runs(runs) => match runs.last_mut() {
+                Some(last) if last.end == places.start => last.end = places.end,
+                _ => runs.push(places),
+            },
+        }
+        // Many runs are one set.
+        if matches!(all, Places::Runs(runs) if runs.len() * 2 > self.words) {
+            let mut bits = vec![0; self.words];
+            all.add_to(&mut bits);
+            *all = Places::Bits(bits);
         }
     }
 
-    /// Makes many runs one set.
-    fn settle(mut self, len: usize) -> Self {
-        let words = len.div_ceil(64);
-        for places in &mut self.places {
-            if matches!(places, Places::Runs(runs) if runs.len() * 2 > words) {
-                let mut bits = vec![0; words];
-                places.add_to(&mut bits);
-                *places = Places::Bits(bits);
+    /// Adds those of others, which are behind these.
+    fn append(&mut self, others: Self) {
+        for (value, number) in others.by_value {
+            let own = self.number(value);
+            match &others.places[number] {
+                Places::Runs(runs) => runs.iter().for_each(|run| self.add(own, run.clone())),
+                Places::Bits(others) => {
+                    let mut bits = vec![0; self.words];
+                    self.places[own].add_to(&mut bits);
+                    bits.iter_mut().zip(others).for_each(|(word, other)| *word |= other);
+                    self.places[own] = Places::Bits(bits);
+                }
             }
         }
-        self
     }
 }
 
@@ -186,18 +201,40 @@ impl<'m> Domain<'m> {
 
     fn values(&mut self, members: &'m Members<'_>, key: &str) -> &Values<'m> {
         if !self.labels.contains_key(key) {
-            let values = values(&self.runs, members, key).settle(self.len);
+            let words = self.len.div_ceil(64);
+            // Where the labels of many are looked at, two threads wait for the memory.
+            let half = self.runs.partition_point(|(first, _)| first * 2 < self.len);
+            let (one, other) = self.runs.split_at(half);
+            let (mut values, others) = both(
+                self.len >= MEMBERS * 4 && is_own(key),
+                || values(one, members, key, words),
+                || values(other, members, key, words),
+            );
+            values.append(others);
             self.labels.insert(key.to_owned(), values);
         }
         &self.labels[key]
     }
 }
 
-fn values<'m>(runs: &[(usize, Run)], members: &'m Members<'_>, key: &str) -> Values<'m> {
-    // All of a run have the same of these.
-    let of_run = matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX);
-    let own = !of_run && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX);
-    let mut values = Values::default();
+/// Whether all of a run have the same of a label.
+fn is_of_run(key: &str) -> bool {
+    matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX)
+}
+
+/// Whether members have a label of their own.
+fn is_own(key: &str) -> bool {
+    !is_of_run(key) && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
+}
+
+fn values<'m>(
+    runs: &[(usize, Run)],
+    members: &'m Members<'_>,
+    key: &str,
+    words: usize,
+) -> Values<'m> {
+    let (of_run, own) = (is_of_run(key), is_own(key));
+    let mut values = Values { by_value: AHashMap::new(), places: Vec::new(), words };
     let mut seen = AHashMap::new();
     for (place, run) in runs {
         let in_run = members.all.get(run.clone()).unwrap_or_default();

@@ -66,16 +66,17 @@ impl Making {
         if all <= many.unwrap_or(MANY) {
             return Some(self.some(plan, 0..all, predicates, budget));
         }
-        let mut other = Self::default();
-        let (mut first, second) = both(
+        let (mut first, (other, second)) = both(
             true,
             || self.some(plan, 0..all / 2, predicates, budget),
             || {
+                let mut other = Self::default();
                 other.begin();
                 if is_fresh {
                     other.paths.reserve(rules);
                 }
-                other.some(plan, all / 2..all, predicates, budget)
+                let made = other.some(plan, all / 2..all, predicates, budget);
+                (other, made)
             },
         );
         let bytes = self.rows.lines.bytes() + other.rows.lines.bytes();
