@@ -322,20 +322,44 @@ fn in_domain<'m>(
     selector: &Selector,
     hand: &mut impl FnMut(Position),
 ) {
+    // What most selectors of network sets ask for: one value, which few have.
+    if let Node::Compare { key, how: Comparison::Equal, value } = selector.node() {
+        domain.values(members, key);
+        let Domain { runs, labels, .. } = domain;
+        let number = |values: &Values<'_>| values.by_value.get(value.as_str()).copied();
+        let Some((values, number)) = labels.get(key).and_then(|it| Some((it, number(it)?))) else {
+            return;
+        };
+        if let Some(Places::Runs(places)) = values.places.get(number) {
+            return hand_over(runs, places.iter().cloned().flatten(), hand);
+        }
+    }
     let bits = domain.matching(members, selector);
+    let places = bits.into_iter().zip(0..).flat_map(|(word, at)| {
+        let mut rest = word;
+        std::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+            rest &= rest - 1;
+            Some(at * 64 + bit)
+        })
+    });
+    hand_over(&domain.runs, places, hand);
+}
+
+/// Hands over the members at some places, ascending, of a domain of these runs.
+fn hand_over(
+    runs: &[(usize, Run)],
+    places: impl Iterator<Item = usize>,
+    hand: &mut impl FnMut(Position),
+) {
     // The places of the run that the last one was in, and what to add to them.
     let (mut run, mut shift) = (0..0, 0);
-    for (word, at) in bits.into_iter().zip(0..) {
-        let mut rest = word;
-        while rest != 0 {
-            let place = at * 64 + rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            if !run.contains(&place) {
-                let after = domain.runs.partition_point(|(first, _)| *first <= place);
-                let Some((first, here)) = domain.runs[..after].last() else { continue };
-                (run, shift) = (*first..first + here.len(), here.start - first);
-            }
-            hand(place + shift);
+    for place in places {
+        if !run.contains(&place) {
+            let after = runs.partition_point(|(first, _)| *first <= place);
+            let Some((first, here)) = runs[..after].last() else { continue };
+            (run, shift) = (*first..first + here.len(), here.start - first);
         }
+        hand(place + shift);
     }
 }

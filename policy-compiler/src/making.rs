@@ -3,9 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ahash::AHashMap;
+
 use crate::beside::both;
 use crate::claim::{Claimed, Distinct, Way, ways};
-use crate::image::{LINEAR, LocalFacts};
+use crate::image::{LINEAR, LocalFacts, Path, PathId};
 use crate::laid::Laid;
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::paths::Paths;
@@ -93,8 +95,14 @@ impl Making {
     /// The numbers here of rows that were made elsewhere.
     fn join(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
         let Self { paths, rows: laid, .. } = self;
-        let paths: Vec<_> =
-            other.paths.all().iter().map(|it| paths.of(it.decision.clone())).collect();
+        // Mostly both have the same decision in one place, and what it says need not be looked at.
+        let place = |path: &Path| Arc::as_ptr(&path.decision).addr();
+        let known: AHashMap<usize, PathId> =
+            paths.all().iter().map(place).zip((0..).map(PathId)).collect();
+        let path = |it: &Path| {
+            known.get(&place(it)).copied().unwrap_or_else(|| paths.of(Arc::clone(&it.decision)))
+        };
+        let paths: Vec<PathId> = other.paths.all().iter().map(path).collect();
         let wanted = vec![true; other.rows.lines.len()];
         let numbers = laid.take(&other.rows.lines, &wanted, |path| {
             paths.get(path.0 as usize).copied().unwrap_or_default()
@@ -120,7 +128,8 @@ impl Making {
                 self.cell_bytes += chain.bytes();
             }
             if !rows.is_empty() {
-                let mut making = ChainRows::new(chain.list, chain.local, predicates, &mut desk);
+                let mut making =
+                    ChainRows::new(chain.list, chain.local, predicates, rows.len(), &mut desk);
                 for number in rows.clone() {
                     if self.bytes() > budget {
                         break;
@@ -170,6 +179,8 @@ struct OfFamily<'a> {
     /// all of a group, and they are side by side.
     groups: Vec<Option<(u32, u32)>>,
     ready: Vec<Ready>,
+    /// Of many rows by step what is made ready, which is done in the steps' order: so they are side by side in memory.
+    in_order: Vec<Option<Ready>>,
     ways: Vec<Way<'a>>,
 }
 
@@ -178,6 +189,8 @@ struct ChainRows<'a, 'd> {
     list: &'a ResolvedList,
     local: &'a LocalFacts,
     predicates: &'a Predicates,
+    /// Whether so many rows are made that most steps matter to one.
+    many: bool,
     families: [OfFamily<'a>; 2],
     /// Where packets are led with nothing noted on the way.
     paths: ByFirst,
@@ -210,7 +223,10 @@ impl<'a> OfFamily<'a> {
         let (first, end) = known.unwrap_or_else(|| {
             let first = self.ready.len() as u32;
             for step in steps {
-                let ready = self.prepare(*step, list, local, claims);
+                let ready = match self.in_order.get(*step as usize) {
+                    Some(ready) => *ready,
+                    None => self.prepare(*step, list, local, claims),
+                };
                 self.ready.extend(ready);
             }
             let run = (first, self.ready.len() as u32);
@@ -260,10 +276,12 @@ impl<'a, 'd> ChainRows<'a, 'd> {
         list: &'a ResolvedList,
         local: &'a LocalFacts,
         predicates: &'a Predicates,
+        rows: usize,
         desk: &'d mut Desk,
     ) -> Self {
-        let paths = ByFirst::of(list.steps.steps.len());
-        Self { list, local, predicates, families: Default::default(), paths, desk }
+        let steps = list.steps.steps.len();
+        let (many, families) = (rows * 8 >= steps, Default::default());
+        Self { list, local, predicates, many, families, paths: ByFirst::of(steps), desk }
     }
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
@@ -294,7 +312,7 @@ impl<'a, 'd> ChainRows<'a, 'd> {
 
     /// The steps that may match those of a family of whom something is true, ascending.
     fn find_candidates(&mut self, truth: &[PredicateId], local: &Known<'_>) {
-        let Self { list, families, desk: Desk { candidates, claims, .. }, .. } = self;
+        let Self { list, families, many, desk: Desk { candidates, claims, .. }, .. } = self;
         let of_family = &mut families[local.family as usize];
         candidates.clear();
         let Some(index) = list.index.get() else {
@@ -311,6 +329,11 @@ impl<'a, 'd> ChainRows<'a, 'd> {
             }
             return;
         };
+        if *many && of_family.in_order.is_empty() {
+            let steps = 0..list.steps.steps.len() as u32;
+            let in_order = steps.map(|step| of_family.prepare(step, list, local, claims));
+            of_family.in_order = in_order.collect();
+        }
         let wanting = truth.iter().filter_map(|it| index.wanting(&list.peer, *it));
         for (group, steps) in std::iter::once((0, index.always.as_slice())).chain(wanting) {
             of_family.add_group(group, steps, list, local, claims, candidates);
