@@ -44,6 +44,15 @@ impl Pod {
     }
 
     fn attach(&self, agent: &AgentNamespace, device: Device) -> Result<(PodDevice, Queues), Error> {
+        self.attach_for(Polling::Adaptive, agent, device)
+    }
+
+    fn attach_for(
+        &self,
+        polling: Polling,
+        agent: &AgentNamespace,
+        device: Device,
+    ) -> Result<(PodDevice, Queues), Error> {
         let attachment = Attachment {
             netns: &self.path,
             interface: "eth0",
@@ -52,7 +61,7 @@ impl Pod {
             segments: Some(3),
             device,
             queues: 1,
-            polling: Polling::Adaptive,
+            polling,
         };
         pod_device::attach(agent, &attachment)
     }
@@ -121,6 +130,20 @@ fn reaches(from: &UdpSocket, to: &UdpSocket, patience: Duration) -> bool {
         }
     }
     false
+}
+
+#[test]
+fn who_never_sleeps_reads_a_veth_from_a_ring() {
+    if !namespaces_allowed() {
+        return;
+    }
+    let agent = AgentNamespace::create().unwrap();
+    for (polling, mapped) in [(Polling::Adaptive, false), (Polling::Busy, true)] {
+        let pod = Pod::new(&["10.7.0.2"]);
+        let (device, queues) = pod.attach_for(polling, &agent, Device::Veth).unwrap();
+        assert_eq!(queues[0].is_mapped(), mapped, "{polling:?}");
+        device.detach(&agent).unwrap();
+    }
 }
 
 #[test]
