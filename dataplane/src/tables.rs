@@ -44,12 +44,17 @@ impl Hop {
     pub const NODE: Self = Via::Node.encode();
     /// In which bit this node differs from the world, and in none other.
     pub const NODE_OR_HOST: u32 = Via::Node.encode().0 ^ Via::Host.encode().0;
+    /// In which bits the tunnels to one node differ, and in none other.
+    pub const TUNNELS_OF_A_NODE: u32 =
+        Via::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ Via::Tunnel(0).encode().0;
 }
 
 const _: () = assert!(Hop::NODE_OR_HOST.is_power_of_two() && TUNNELS_OF_A_NODE.is_power_of_two());
 
-const KIND_SHIFT: u32 = 28;
-const INDEX: u32 = (1 << KIND_SHIFT) - 1;
+/// The kind stands below the index: so the numbers are small, and routes hold them in two bytes.
+const KIND_BITS: u32 = 3;
+const KIND: u32 = (1 << KIND_BITS) - 1;
+const INDEX: u32 = (1 << 28) - 1;
 
 impl Via {
     /// The value that a route holds.
@@ -63,18 +68,18 @@ impl Via {
             Self::Endpoint(index) => (4, index),
             Self::Tunnel(index) => (5, index),
         };
-        Hop(kind << KIND_SHIFT | (index & INDEX))
+        Hop((index & INDEX) << KIND_BITS | kind)
     }
 
     /// What a route's value means; a value that nobody encoded leads nowhere.
     #[inline]
     pub const fn decode(Hop(code): Hop) -> Self {
-        match code >> KIND_SHIFT {
+        match code & KIND {
             1 => Self::Unreachable,
             2 => Self::Node,
             3 => Self::Host,
-            4 => Self::Endpoint(code & INDEX),
-            5 => Self::Tunnel(code & INDEX),
+            4 => Self::Endpoint(code >> KIND_BITS & INDEX),
+            5 => Self::Tunnel(code >> KIND_BITS & INDEX),
             _ => Self::NoRoute,
         }
     }
@@ -361,6 +366,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use manx_policy_compiler::prefix_map::MAX_VALUE;
 
     #[test]
     fn a_route_value_means_what_was_encoded() {
@@ -373,6 +379,7 @@ mod tests {
             Via::Tunnel(INDEX),
         ] {
             assert_eq!(Via::decode(via.encode()), via);
+            assert!(via.encode().0 <= MAX_VALUE, "a route can hold it");
         }
         assert_eq!(Via::decode(Hop(u32::MAX)), Via::NoRoute, "what nobody encoded leads nowhere");
     }

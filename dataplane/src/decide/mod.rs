@@ -16,7 +16,7 @@ use crate::icmp::ErrorKind;
 use crate::judge::{self, Ends, Judgement, NO_SLOT};
 use crate::packet::Packet;
 use crate::parse::{Fragment, Parsed};
-use crate::tables::{Hop, TUNNELS_OF_A_NODE, Tables, Via};
+use crate::tables::{Hop, Tables, Via};
 use crate::wire::address::Address;
 use crate::wire::{protocol, vxlan};
 
@@ -53,7 +53,7 @@ impl Entrance {
     /// back.
     #[inline]
     pub const fn tunnel(index: u32) -> Self {
-        Self { back: Via::Tunnel(index).encode(), equal: !(TUNNELS_OF_A_NODE - 1) }
+        Self { back: Via::Tunnel(index).encode(), equal: !Hop::TUNNELS_OF_A_NODE }
     }
 
     /// Whether packets from an address that is reached by `hop` may enter here: the strict reverse path (RFC 3704, 2.2).
