@@ -302,7 +302,7 @@ impl Pipeline {
         let flows = &self.memory.flows;
         let mut new = 0;
         for Glance { name, .. } in &mut self.glances {
-            name.guess = flows.guess(name.hash);
+            name.guess = flows.guess(name.hash, &name.key);
             new += usize::from(name.guess == Guess::NONE);
         }
         if new > 0 {

@@ -91,7 +91,7 @@ fn follow(
     direction: FlowDirection,
     now: u32,
 ) -> Settled {
-    let stands = entry.as_of == as_of(tables, entry.key());
+    let stands = entry.as_of == as_of(tables, &entry.key());
     if !stands || entry.verdict != Verdict::Allow {
         return again(tables, entry, subject, direction, false, now);
     }
@@ -133,7 +133,7 @@ fn again(
 #[inline]
 pub(super) fn pass(entry: &mut FlowEntry, glance: &Glance, direction: FlowDirection, now: u32) {
     let Glance { tcp_flags, segments, total_len, .. } = *glance;
-    entry.pass(direction, tcp_flags, segments.into(), total_len.into(), now);
+    entry.pass(direction, tcp_flags, segments, total_len.into(), now);
 }
 
 /// The state of the world for a flow of this key. It is to be taken before anything is looked up, so that what
@@ -148,7 +148,7 @@ pub(super) fn as_of(tables: &Tables, key: &FlowKey) -> AsOf {
 fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgement) {
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
-    let as_of = as_of(tables, entry.key());
+    let as_of = as_of(tables, &entry.key());
     let [from, to] = entry.hops(FlowDirection::Original);
     let ends = Ends { source, destination, from: Via::decode(from), to: Via::decode(to) };
     if as_of == entry.as_of

@@ -52,7 +52,7 @@ pub fn known<'a>(
     if glance.unit > link.mtu {
         return None;
     }
-    entry.count(direction, glance.segments.into(), glance.total_len.into(), now);
+    entry.count(direction, glance.segments, glance.total_len.into(), now);
     Some(Passage { link, hop, rules: entry.counters })
 }
 

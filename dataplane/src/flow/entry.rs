@@ -1,5 +1,7 @@
 //! A flow: the cached decision, and what it rests on.
 
+use std::mem::offset_of;
+
 use super::state::LEAST_TIMEOUT;
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
 use crate::sys::memory::prefetch;
@@ -55,12 +57,19 @@ pub struct RuleCounters {
 
 /// What has passed in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
 pub struct Traffic {
     /// Packets, a super-packet counted in segments.
     pub packets: u64,
     /// Bytes of IP packets.
     pub bytes: u64,
+}
+
+/// Half of the bits of a [`Traffic`].
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct Half {
+    packets: u32,
+    bytes: u32,
 }
 
 /// What the table keeps an entry as. Zero is nothing: memory that nobody wrote holds no flow.
@@ -85,11 +94,13 @@ impl Standing {
 
 /// One flow: two cache lines of plain data.
 ///
-/// The first line holds all that the check of a packet reads; the second what its passing needs and changes.
+/// The first line holds all that a packet of a known IPv4 flow reads and changes: a large table is bound by the lines that it
+/// fetches. The second one holds what is looked at when something has changed, IPv6 addresses, and the upper halves of what is
+/// counted.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct FlowEntry {
-    key: FlowKey,
+    name: [u64; 2],
     state: FlowState,
     /// The cached verdict.
     pub verdict: Verdict,
@@ -101,25 +112,30 @@ pub struct FlowEntry {
     pub as_of: AsOf,
     /// By direction, the next hop of its packets: that of replies is where the first packet came from.
     pub next_hops: [Hop; 2],
+    /// Which rules allowed it.
+    pub counters: RuleCounters,
+    /// By direction.
+    traffic: [Half; 2],
+    v6: [u64; 3],
     /// What the verdict rests on.
     pub rests_on: RestsOn,
     /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
     /// of its port may come to another one, that of an attachment does not.
     pub attachments: [u32; 2],
-    /// Which rules allowed it.
-    pub counters: RuleCounters,
-    traffic: [Traffic; 2],
+    /// By direction.
+    upper_traffic: [Half; 2],
 }
 
-const _: () = assert!(size_of::<FlowEntry>() == 128);
+const _: () = assert!(size_of::<FlowEntry>() == 128 && offset_of!(FlowEntry, v6) == 64);
 
 impl FlowEntry {
     /// The flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
     /// caller has filled in what was decided. Nothing is counted yet: see [`FlowEntry::pass`].
     #[inline]
     pub fn open(key: FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
+        let (name, v6) = key.parts();
         Self {
-            key,
+            name,
             state: FlowState::first(key.protocol(), flags),
             verdict: Verdict::DenyEgress,
             original,
@@ -127,10 +143,12 @@ impl FlowEntry {
             last_seen: now,
             as_of: AsOf::default(),
             next_hops: [Hop::default(); 2],
+            counters: RuleCounters::default(),
+            traffic: [Half::default(); 2],
+            v6,
             rests_on: RestsOn::default(),
             attachments: [0; 2],
-            counters: RuleCounters::default(),
-            traffic: [Traffic::default(); 2],
+            upper_traffic: [Half::default(); 2],
         }
     }
 
@@ -145,17 +163,28 @@ impl FlowEntry {
         Self { state, ..Self::open(key, original, TcpFlags::default(), now) }
     }
 
-    /// Asks for both of its lines before they are needed.
+    /// Asks for its first line before it is needed.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch(&self.key);
-        prefetch(&self.traffic);
+        prefetch(&self.name);
+    }
+
+    /// Asks for its second line.
+    #[inline]
+    pub(super) fn prefetch_rest(&self) {
+        prefetch(&self.v6);
     }
 
     /// The connection.
     #[inline]
-    pub fn key(&self) -> &FlowKey {
-        &self.key
+    pub fn key(&self) -> FlowKey {
+        FlowKey::of_parts(self.name, self.v6)
+    }
+
+    /// Whether it is this connection.
+    #[inline]
+    pub(super) fn is_of(&self, key: &FlowKey) -> bool {
+        key.has_parts(&self.name, &self.v6)
     }
 
     /// How far it has come.
@@ -200,8 +229,8 @@ impl FlowEntry {
         &mut self,
         direction: FlowDirection,
         flags: TcpFlags,
-        packets: u64,
-        bytes: u64,
+        packets: u32,
+        bytes: u32,
         now: u32,
     ) {
         self.state = self.state.next(flags, direction);
@@ -210,11 +239,23 @@ impl FlowEntry {
 
     /// As [`FlowEntry::pass`], of a packet that leaves the state as it is.
     #[inline]
-    pub fn count(&mut self, direction: FlowDirection, packets: u64, bytes: u64, now: u32) {
+    pub fn count(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
         self.last_seen = now;
         let traffic = &mut self.traffic[direction as usize];
-        traffic.packets += packets;
-        traffic.bytes += bytes;
+        let (packets, packets_carry) = traffic.packets.overflowing_add(packets);
+        let (bytes, bytes_carry) = traffic.bytes.overflowing_add(bytes);
+        *traffic = Half { packets, bytes };
+        if packets_carry || bytes_carry {
+            self.carry(direction, packets_carry, bytes_carry);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn carry(&mut self, direction: FlowDirection, packets: bool, bytes: bool) {
+        let upper = &mut self.upper_traffic[direction as usize];
+        upper.packets = upper.packets.wrapping_add(packets.into());
+        upper.bytes = upper.bytes.wrapping_add(bytes.into());
     }
 
     /// Notes a packet that met a denied flow: the flow stays, its state does not move. A later allow resumes it.
@@ -226,7 +267,13 @@ impl FlowEntry {
     /// What has passed in a direction.
     #[inline]
     pub fn traffic(&self, direction: FlowDirection) -> Traffic {
-        self.traffic[direction as usize]
+        let (lower, upper) =
+            (self.traffic[direction as usize], self.upper_traffic[direction as usize]);
+        let whole = |upper: u32, lower: u32| u64::from(upper) << u32::BITS | u64::from(lower);
+        Traffic {
+            packets: whole(upper.packets, lower.packets),
+            bytes: whole(upper.bytes, lower.bytes),
+        }
     }
 
     /// When its last packet came: seconds since the table's start.
@@ -241,5 +288,24 @@ impl FlowEntry {
     pub fn is_expired(&self, now: u32) -> bool {
         let silent = now.saturating_sub(self.last_seen);
         silent > LEAST_TIMEOUT && silent > self.state.timeout()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_passed_is_counted_beyond_half_of_the_bits() {
+        let mut entry =
+            FlowEntry::open(FlowKey::NOTHING, Orientation::LowToHigh, TcpFlags::default(), 0);
+        let mut passed = Traffic::default();
+        for (packets, bytes) in [(1, u32::MAX), (u32::MAX, 1), (u32::MAX, u32::MAX), (7, 9)] {
+            entry.count(FlowDirection::Reply, packets, bytes, 0);
+            passed.packets += u64::from(packets);
+            passed.bytes += u64::from(bytes);
+            assert_eq!(entry.traffic(FlowDirection::Reply), passed);
+        }
+        assert_eq!(entry.traffic(FlowDirection::Original), Traffic::default());
     }
 }

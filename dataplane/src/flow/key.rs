@@ -82,8 +82,28 @@ impl FlowKey {
         (Self { first, second, v6: [low_high, high_high, high_low] }, orientation)
     }
 
+    /// Two words that are all of it for IPv4, and the three others of IPv6.
     #[inline]
-    fn is_v6(&self) -> bool {
+    pub(super) const fn parts(&self) -> ([u64; 2], [u64; 3]) {
+        ([self.first, self.second], self.v6)
+    }
+
+    #[inline]
+    pub(super) const fn of_parts([first, second]: [u64; 2], v6: [u64; 3]) -> Self {
+        Self { first, second, v6 }
+    }
+
+    /// Whether these are its parts. Of an IPv4 key only the first one is looked at.
+    #[inline]
+    pub(super) fn has_parts(&self, [first, second]: &[u64; 2], v6: &[u64; 3]) -> bool {
+        // Without a branch between the words: nearly always both are equal.
+        let differing = (self.first ^ first) | (self.second ^ second);
+        differing == 0 && (!self.is_v6() || self.v6 == *v6)
+    }
+
+    /// Whether its addresses are IPv6's.
+    #[inline]
+    pub fn is_v6(&self) -> bool {
         self.second & IS_V6 != 0
     }
 
@@ -209,9 +229,8 @@ fn address(high: u64, low: u64) -> Address {
 impl PartialEq for FlowKey {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        // Without a branch between the words: nearly always both are equal.
-        let differing = (self.first ^ other.first) | (self.second ^ other.second);
-        differing == 0 && (!self.is_v6() || self.v6 == other.v6)
+        let (name, v6) = other.parts();
+        self.has_parts(&name, &v6)
     }
 }
 

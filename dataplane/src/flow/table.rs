@@ -206,25 +206,29 @@ impl FlowTable {
     /// For a batch, after [`FlowTable::prefetch`] of all of it: where the flow is if it is known, and asks for it. Good as long
     /// as nothing is inserted, and not wrong later.
     #[inline]
-    pub fn guess(&self, hash: u64) -> Guess {
+    pub fn guess(&self, hash: u64, key: &FlowKey) -> Guess {
         let bucket = &self.buckets[self.first(hash)];
         match bucket.with(tag(hash)).next() {
-            Some(way) => self.guessed(bucket.slots[way]),
+            Some(way) => self.guessed(bucket.slots[way], key),
             None if bucket.spilled == 0 => Guess::NONE,
-            None => self.guess_alternate(hash),
+            None => self.guess_alternate(hash, key),
         }
     }
 
     #[inline(never)]
-    fn guess_alternate(&self, hash: u64) -> Guess {
+    fn guess_alternate(&self, hash: u64, key: &FlowKey) -> Guess {
         let bucket = &self.buckets[self.alternate(hash)];
-        bucket.with(tag(hash)).next().map_or(Guess::NONE, |way| self.guessed(bucket.slots[way]))
+        let way = bucket.with(tag(hash)).next();
+        way.map_or(Guess::NONE, |way| self.guessed(bucket.slots[way], key))
     }
 
     #[inline]
-    fn guessed(&self, slot: u32) -> Guess {
+    fn guessed(&self, slot: u32, key: &FlowKey) -> Guess {
         if let Some(entry) = self.entries.get(slot as usize) {
             entry.prefetch();
+            if key.is_v6() {
+                entry.prefetch_rest();
+            }
         }
         Guess(slot)
     }
@@ -235,7 +239,7 @@ impl FlowTable {
         let entry = self.entries.get_mut(guess as usize)?;
         // The queue is brought up to date by the lookup.
         let stands = entry.standing == Standing::of(entry.state());
-        (entry.key() == key && stands && !entry.is_expired(now)).then_some(entry)
+        (entry.is_of(key) && stands && !entry.is_expired(now)).then_some(entry)
     }
 
     /// For a batch with `count` flows that are probably new: asks for all that has to go for them.
@@ -244,8 +248,11 @@ impl FlowTable {
             return;
         }
         let victims = self.slots.in_order().take(count);
-        victims.clone().for_each(|slot| self.entries[slot as usize].prefetch());
-        victims.for_each(|slot| self.prefetch(self.hash(self.entries[slot as usize].key())));
+        victims.clone().for_each(|slot| {
+            self.entries[slot as usize].prefetch();
+            self.entries[slot as usize].prefetch_rest();
+        });
+        victims.for_each(|slot| self.prefetch(self.hash(&self.entries[slot as usize].key())));
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
@@ -276,7 +283,7 @@ impl FlowTable {
 
     /// Stores a flow; one of the same key is replaced. Always succeeds; tells what had to go for it.
     pub fn insert(&mut self, hash: u64, entry: FlowEntry, now: u32) -> Option<Evicted> {
-        if let Some(place) = self.find(hash, entry.key()) {
+        if let Some(place) = self.find(hash, &entry.key()) {
             let stored = &mut self.entries[place.slot as usize];
             let standing = stored.standing;
             *stored = entry;
@@ -381,7 +388,7 @@ impl FlowTable {
         let line = &self.buckets[bucket];
         line.with(tag(hash)).find_map(|way| {
             let slot = line.slots[way];
-            let found = self.entries.get(slot as usize)?.key() == key;
+            let found = self.entries.get(slot as usize)?.is_of(key);
             found.then_some(Place { bucket, way, slot })
         })
     }
@@ -409,7 +416,7 @@ impl FlowTable {
                 self.requeue(slot);
                 continue;
             }
-            let place = self.find(self.hash(entry.key()), entry.key())?;
+            let place = self.find(self.hash(&entry.key()), &entry.key())?;
             return Some(self.remove_live(place, now));
         }
         let mut looked = 0;
@@ -457,7 +464,7 @@ impl FlowTable {
 
     fn remove(&mut self, Place { bucket, way, slot }: Place) {
         let entry = &self.entries[slot as usize];
-        let hash = self.hash(entry.key());
+        let hash = self.hash(&entry.key());
         if let Some((shards, _)) = &self.shards {
             shards.closed(hash);
         }
@@ -520,14 +527,14 @@ mod tests {
                 let evicted = table.insert(hash, flow, now);
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
-                assert_eq!(table.lookup(hash, &key, now).map(|flow| *flow.key()), Some(key));
+                assert_eq!(table.lookup(hash, &key, now).map(|flow| flow.key()), Some(key));
             }
             assert_eq!(table.len(), 2 * WAYS);
             assert_eq!(table.buckets[0].used(), WAYS);
             assert!(table.buckets[0].spilled == WAYS as u32);
             for (hash, key) in &crowd[4..] {
                 assert!(table.lookup(*hash, key, start + 20).is_some());
-                let guess = table.guess(*hash);
+                let guess = table.guess(*hash, key);
                 assert!(table.at(key, guess, start + 20).is_some(), "in either bucket");
             }
             assert_eq!(table.age(table.buckets(), start + 900), 2 * WAYS);
