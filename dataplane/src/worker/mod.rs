@@ -34,7 +34,7 @@ pub use workers::Workers;
 
 /// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
 const BATCH: usize = 32;
-/// Packets of other workers in a turn: its own ports are not to wait longer.
+/// Packets of other workers in a turn beyond those that go along with its own batches: its own ports are not to wait longer.
 const TAKEN_OVER: usize = 4 * BATCH;
 /// Longest sleep: flows age meanwhile.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -229,7 +229,7 @@ impl Worker {
                 self.hot.swap_remove(at);
             }
         }
-        // Where no port has brought anything.
+        // Where ports have brought less, or nothing.
         found += self.take_over(TAKEN_OVER);
         while let Some((id, error)) = self.lost.pop() {
             // A port may have failed more than once in the turn.
