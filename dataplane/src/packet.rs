@@ -76,7 +76,9 @@ pub struct Offload {
 #[derive(Debug)]
 pub struct Packet(Box<Body>);
 
-/// What a [`Packet`] is.
+/// What a [`Packet`] is. It has its cache line for itself: packets go from worker to worker, and the line's other half would be
+/// another's.
+#[repr(align(64))]
 pub struct Body {
     buffer: Box<[u8]>,
     start: u32,
