@@ -25,8 +25,6 @@ pub(crate) struct Slot {
     pub(crate) hot: bool,
     /// Epoll tells when it is readable.
     pub(crate) watched: bool,
-    /// [`PacketIo::is_mapped`].
-    pub(crate) mapped: bool,
     /// When it last brought something; counts from the worker's start.
     heard: Duration,
     capabilities: Capabilities,
@@ -43,7 +41,7 @@ impl Slot {
         if packets > 0 {
             self.heard = now;
         }
-        let talks = self.mapped && now.saturating_sub(self.heard) < QUIET;
+        let talks = now.saturating_sub(self.heard) < QUIET && self.io.is_mapped();
         self.hot = talks || !received.drained || self.io.descriptor().is_none();
         self.hot
     }
@@ -82,11 +80,13 @@ impl Slot {
 pub(crate) struct Ports(Vec<Option<Slot>>);
 
 impl Ports {
+    /// `watched`: epoll has been told to watch its descriptor.
     pub(crate) fn attach(
         &mut self,
         id: PortId,
         io: Box<dyn PacketIo>,
         counters: Arc<PortCounters>,
+        watched: bool,
     ) {
         let at = id.0 as usize;
         if self.0.len() <= at {
@@ -95,21 +95,19 @@ impl Ports {
         let capabilities = io.capabilities();
         let queue = Vec::new();
         let (segments, bytes) = (0, 0);
-        let mapped = io.is_mapped();
-        let watched = !mapped && io.descriptor().is_some();
         let (hot, heard) = (true, Duration::ZERO);
-        self.0[at] = Some(Slot {
-            io,
-            counters,
-            hot,
-            watched,
-            mapped,
-            heard,
-            capabilities,
-            queue,
-            segments,
-            bytes,
-        });
+        self.0[at] =
+            Some(Slot { io, counters, hot, watched, heard, capabilities, queue, segments, bytes });
+    }
+
+    /// Calls `wake` for each mapped port that is not hot.
+    pub(crate) fn wake_mapped(&mut self, mut wake: impl FnMut(PortId)) {
+        for (slot, id) in self.0.iter_mut().zip(0..) {
+            if let Some(slot) = slot.as_mut().filter(|slot| !slot.hot && slot.io.is_mapped()) {
+                slot.hot = true;
+                wake(PortId(id));
+            }
+        }
     }
 
     /// Takes a port out; what was queued on it returns to the pool.

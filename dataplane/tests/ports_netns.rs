@@ -353,6 +353,77 @@ fn survives_going_down(receipt: Receipt) {
 }
 
 #[test]
+fn a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question() {
+    inside("a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question", || {
+        for went_down in [false, true] {
+            let (_pod, mut ports) = veth_pod("hosta", A_MAC, A4, A6, 1, Receipt::Ring);
+            let mut pool = Pool::new(64);
+            let mut later = || {
+                std::thread::sleep(Duration::from_millis(5));
+                let mut packets = Vec::new();
+                let received = ports[0].receive(&mut pool, &mut packets, 64);
+                packets.drain(..).for_each(|packet| pool.put(packet));
+                received
+            };
+            if went_down {
+                ip("link set hosta down");
+                // The socket tells once that it is down.
+                assert!((0..5).all(|_| later().is_ok()), "down is not the end");
+            } else {
+                while later().unwrap().not_ours > 0 {}
+            }
+            ip("link del hosta");
+            assert!(later().is_err(), "went down before: {went_down}");
+        }
+    });
+}
+
+/// What a TUN device gets is IPv4 to the kernel by its first four bits, and Ethernet to a packet socket: so one frame is both.
+#[test]
+fn a_ring_that_a_frame_has_stopped_is_taken_away() {
+    const OWN: Mac = [0x46, 0, 0, 0, 0, 1];
+    // UDP to be fragmented (UFO), which TUN takes and no packet socket's virtio header knows; as SCTP's super-packets.
+    const FRAGMENTS: [u8; 10] = [1, 3, 42, 0, 0xe8, 3, 34, 0, 6, 0];
+    inside("a_ring_that_a_frame_has_stopped_is_taken_away", || {
+        let queue = match Tun::open("tun0", 1) {
+            Ok(mut tuns) => OwnedFd::from(tuns.remove(0)),
+            Err(e) => return lacking(Need::Tun, &format!("/dev/net/tun: {e}")),
+        };
+        ip("link set tun0 up");
+        let index = nix::net::if_::if_nametoindex("tun0").unwrap();
+        let link = Link { own: OWN, peer: A_MAC, addresses: vec![A4.into()] };
+        let mut ports = PacketPort::open(index, &link, 1, Receipt::Ring).unwrap();
+        assert!(ports[0].is_mapped());
+        let mut queue = std::fs::File::from(queue);
+        let mut send = |header: [u8; 10], len: usize| {
+            let mut bytes = [&header[..], &OWN, &A_MAC, &[8, 0]].concat();
+            let packet = PacketBuilder::ipv4(A4.octets(), B4.octets(), 64).udp(7001, 7002);
+            packet.write(&mut bytes, &vec![7; len]).unwrap();
+            assert_eq!(queue.write(&bytes).unwrap(), bytes.len());
+        };
+        let mut pool = Pool::new(64);
+        send([0; 10], 10);
+        assert_eq!(receive(&mut ports[0], &mut pool, 1).len(), 1);
+        send(FRAGMENTS, 3000);
+        send([0; 10], 10);
+        let mut packets = Vec::new();
+        drop(ports[0].receive(&mut pool, &mut packets, 1));
+        let is_stopped = packets.is_empty();
+        eventually("packets come again", || {
+            send([0; 10], 10);
+            let received = ports[0].receive(&mut pool, &mut packets, 64).unwrap();
+            assert_eq!((received.malformed, received.not_ours), (0, 0));
+            !packets.is_empty()
+        });
+        assert_eq!(ports[0].is_mapped(), !is_stopped, "a kernel that goes on keeps its ring");
+        let before = packets.len();
+        (0..10).for_each(|_| send([0; 10], 1000));
+        packets.extend(receive(&mut ports[0], &mut pool, 10));
+        assert_eq!(packets.len(), before + 10);
+    });
+}
+
+#[test]
 fn a_packet_port_finishes_sctp_and_keeps_tagged_frames_out() {
     inside("a_packet_port_finishes_sctp_and_keeps_tagged_frames_out", || {
         finishes_sctp(Receipt::Calls);
@@ -456,6 +527,11 @@ fn a_full_ring_loses_what_comes_and_goes_on() {
             let long = packets.iter().filter(|packet| packet.len() > 1000).count();
             assert!(long.abs_diff(packets.len() / 2) < 10, "{long}");
             packets.drain(..).for_each(|packet| pool.put(packet));
+            for _ in 0..3 {
+                std::thread::sleep(Duration::from_millis(5));
+                drop(ports[0].receive(&mut pool, &mut packets, 1));
+            }
+            assert!(ports[0].is_mapped(), "to have been full is not to be stuck");
         }
     });
 }

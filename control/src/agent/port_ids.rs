@@ -79,6 +79,10 @@ mod tests {
             None
         }
 
+        fn is_mapped(&self) -> bool {
+            false
+        }
+
         fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
             self
         }

@@ -157,6 +157,10 @@ impl PacketIo for MemoryPort {
         None
     }
 
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }

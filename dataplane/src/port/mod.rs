@@ -122,9 +122,8 @@ pub trait PacketIo: Send {
 
     /// Whether what comes lies in memory that is shared with the kernel. To find that empty costs next to nothing, and as long as
     /// nobody waits on the descriptor the kernel wakes nobody: such a port is polled while it talks, and watched while it is quiet.
-    fn is_mapped(&self) -> bool {
-        false
-    }
+    /// No longer, once it has turned out that the memory cannot be relied on.
+    fn is_mapped(&self) -> bool;
 
     /// The port without the wrappers that have nothing to do any more; a port that wraps nothing is itself.
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo>;

@@ -32,7 +32,7 @@ pub enum Receipt {
     #[default]
     Calls,
     /// Out of memory that is shared with the kernel, 128 KiB a queue, as far as they are small. Where the kernel gives no such
-    /// memory: by system calls.
+    /// memory, or it turns out to lose what comes: by system calls.
     Ring,
 }
 
@@ -53,7 +53,8 @@ impl PacketPort {
         let mut rings = Vec::new();
         let prepare = |fd: BorrowedFd<'_>| {
             let wanted = receipt == Receipt::Ring;
-            rings.push(if wanted { Ring::attach(fd).ok() } else { None });
+            rings.push(if wanted { Ring::attach(fd)? } else { None });
+            Ok(())
         };
         let sockets = open_sockets(index, ANY, &filter::UNTAGGED, queues, prepare)?;
         let with_rings = sockets.into_iter().zip(rings);
@@ -95,10 +96,16 @@ impl PacketIo for PacketPort {
         let link = &self.link;
         let judge =
             |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| judge(link, head, packet, fd);
-        match &mut self.ring {
-            Some(ring) => ring.receive(&mut self.datagrams, pool, into, limit, judge),
-            None => self.datagrams.receive(pool, into, limit, judge),
+        let Some(ring) = &mut self.ring else {
+            return self.datagrams.receive(pool, into, limit, judge);
+        };
+        let mut received = ring.receive(&mut self.datagrams, pool, into, limit, judge)?;
+        if let Some(ring) = self.ring.take_if(|ring| ring.is_stuck()) {
+            // For good: a pod that sends such frames sends more of them, and a new ring costs all the others' time too.
+            ring.detach(self.datagrams.fd())?;
+            received.drained = false;
         }
+        Ok(received)
     }
 
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
@@ -160,7 +167,7 @@ pub(super) fn open_sockets(
     ethertype: u16,
     program: &[socket::Instruction],
     queues: usize,
-    mut prepare: impl FnMut(BorrowedFd<'_>),
+    mut prepare: impl FnMut(BorrowedFd<'_>) -> io::Result<()>,
 ) -> io::Result<Vec<OwnedFd>> {
     let queues = queues.max(1);
     let mut sockets = Vec::with_capacity(queues);
@@ -172,7 +179,7 @@ pub(super) fn open_sockets(
         socket::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         socket::enlarge_buffers(fd, BUFFER)?;
         socket::attach_filter(fd, &filter::NOTHING)?;
-        prepare(fd);
+        prepare(fd)?;
         socket::bind_link(fd, index, ethertype)?;
         if queues > 1 {
             let value = match group {

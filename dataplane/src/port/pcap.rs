@@ -194,6 +194,10 @@ impl PacketIo for Replay {
         None
     }
 
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }

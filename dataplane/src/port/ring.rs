@@ -3,6 +3,10 @@
 //!
 //! A ring costs its port's sender less, too: the kernel copies a small frame instead of cloning and queueing it, and where nobody
 //! sleeps on the socket it wakes nobody.
+//!
+//! A frame that no virtio header can describe (a super-packet of SCTP; before Linux 6.2, of UDP) stops a ring: the kernel keeps the slot
+//! that it had taken for it, and drops whatever comes after it. An empty ring that loses frames is stuck in this way, and its owner takes
+//! it away.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,23 +15,34 @@ use super::Received;
 use super::datagram::{Datagrams, Judged, gone};
 use crate::packet::{Packet, Pool};
 use crate::sys::batch::{HEAD_LEN, Head};
-use crate::sys::ring::{ReceiveRing, Slot};
+use crate::sys::clock::ticks;
+use crate::sys::ring::{ReceiveRing, Slot, lost};
 use crate::sys::socket;
 
-/// How often in a row a ring is found empty before the socket is asked whether its interface is still there.
-const EMPTY: u32 = 1 << 10;
+/// Ticks (about a millisecond) between two questions to the socket of a ring that is found empty.
+const PATIENCE: u64 = 1 << 21;
 
-/// A ring, and how often in a row it was empty.
+/// A ring, and what its socket was asked last.
 #[derive(Debug)]
 pub(super) struct Ring {
     slots: ReceiveRing,
-    empty: u32,
+    /// When, in [`ticks`].
+    asked: u64,
+    /// Nothing has come since.
+    silent: bool,
+    stuck: bool,
 }
 
 impl Ring {
-    /// Gives a packet socket a ring. Errors: [`ReceiveRing::attach`].
-    pub(super) fn attach(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self { slots: ReceiveRing::attach(fd)?, empty: 0 })
+    /// Gives a packet socket a ring, if the kernel has one. Errors: [`ReceiveRing::attach`].
+    pub(super) fn attach(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        let ring = |slots| Self { slots, asked: ticks(), silent: false, stuck: false };
+        Ok(ReceiveRing::attach(fd)?.map(ring))
+    }
+
+    /// Whether nothing will come any more unless the ring is taken away.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck
     }
 
     /// Takes it away again.
@@ -47,7 +62,9 @@ impl Ring {
         let mut received = Received::default();
         let mut left = limit;
         while left > 0 {
-            match self.slots.look(0) {
+            let slot = self.slots.look(0);
+            self.silent &= slot.is_none();
+            match slot {
                 None => {
                     received.drained = true;
                     break;
@@ -96,20 +113,29 @@ impl Ring {
                 }
             }
         }
-        self.empty = if received.drained && left == limit { self.empty + 1 } else { 0 };
-        if self.empty == EMPTY {
-            self.empty = 0;
-            is_there(datagrams.fd())?;
+        if received.drained && left == limit && ticks().wrapping_sub(self.asked) > PATIENCE {
+            self.ask(datagrams.fd())?;
         }
         Ok(received)
     }
+
+    /// Asks the socket of an empty ring how it is. Errors: its interface has been deleted.
+    fn ask(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        is_there(fd)?;
+        // A ring that has been empty ever since the last question and still is has never been full.
+        let loses = lost(fd)? > 0;
+        self.stuck = self.silent && loses && self.slots.look(0).is_none();
+        self.silent = true;
+        self.asked = ticks();
+        Ok(())
+    }
 }
 
-/// An error if the socket's interface has been deleted; that it is down is none.
+/// An error if the socket's interface has been deleted; that it is down is none, and the socket may have told that already.
 fn is_there(fd: BorrowedFd<'_>) -> io::Result<()> {
     match socket::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
-        0 => Ok(()),
-        error if error == libc::ENETDOWN && !gone(fd) => Ok(()),
+        0 | libc::ENETDOWN if !gone(fd) => Ok(()),
+        0 => Err(io::Error::from_raw_os_error(libc::ENODEV)),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }

@@ -232,6 +232,10 @@ impl PacketIo for Tun {
         Some(self.queue.as_raw_fd())
     }
 
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }

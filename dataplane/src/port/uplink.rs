@@ -50,7 +50,7 @@ impl PacketUplink {
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
     pub fn open(index: u32, options: UplinkOptions, queues: usize) -> io::Result<Vec<Self>> {
-        open_sockets(index, ethertype::IPV4, &filter::TUNNEL, queues, |_| ())?
+        open_sockets(index, ethertype::IPV4, &filter::TUNNEL, queues, |_| Ok(()))?
             .into_iter()
             .map(|fd| Self::new(fd, options))
             .collect()
@@ -112,6 +112,10 @@ impl PacketIo for PacketUplink {
 
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.datagrams.raw_fd())
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
     }
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {

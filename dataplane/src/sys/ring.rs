@@ -43,32 +43,31 @@ pub struct ReceiveRing {
 unsafe impl Send for ReceiveRing {}
 
 impl ReceiveRing {
-    /// Gives a packet socket with virtio headers a ring; what the socket had queued is gone.
+    /// Gives a packet socket with virtio headers a ring; what the socket had queued is gone. `None`: the kernel has none to give
+    /// (no memory; before Linux 4.6), and the socket queues everything as before.
     ///
-    /// Errors: `ENOMEM`; `EINVAL` before Linux 4.6.
-    pub fn attach(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        set_option(
-            fd,
-            libc::SOL_PACKET,
-            libc::PACKET_VERSION,
-            libc::tpacket_versions::TPACKET_V2 as c_int,
-        )?;
-        // Any number: a frame that no slot holds is queued whole, if only it is not 0.
-        set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, 1)?;
-        set_slots(fd, SLOTS)?;
+    /// Errors: it has a ring that can neither be read nor be taken away, so that it queues nothing.
+    pub fn attach(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        if Self::ask_for(fd).is_err() {
+            return Ok(None);
+        }
         // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours.
         let address = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(ptr::null_mut(), BYTES, access, libc::MAP_SHARED, fd.as_raw_fd(), 0)
         };
         match NonNull::new(address.cast()) {
-            Some(first) if address != libc::MAP_FAILED => Ok(Self { first, next: 0 }),
-            _ => {
-                let error = io::Error::last_os_error();
-                set_slots(fd, 0)?;
-                Err(error)
-            }
+            Some(first) if address != libc::MAP_FAILED => Ok(Some(Self { first, next: 0 })),
+            _ => set_slots(fd, 0).map(|()| None),
         }
+    }
+
+    fn ask_for(fd: BorrowedFd<'_>) -> io::Result<()> {
+        let version = libc::tpacket_versions::TPACKET_V2 as c_int;
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_VERSION, version)?;
+        // Any number: a frame that no slot holds is queued whole, if only it is not 0.
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, 1)?;
+        set_slots(fd, SLOTS)
     }
 
     /// Takes the ring from its socket, which queues everything again.
@@ -129,6 +128,24 @@ impl Drop for ReceiveRing {
         // SAFETY: exactly the range that `attach` mapped; no borrow outlives `self`.
         unsafe { libc::munmap(self.first.as_ptr().cast(), BYTES) };
     }
+}
+
+/// Frames that a packet socket has had no room for since this was last asked (`PACKET_STATISTICS`).
+pub fn lost(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    // A `tpacket_stats`: how many came, how many of them were dropped.
+    let mut counts = [0u32; 2];
+    let mut len = size_of_val(&counts) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `counts` and the true length into `len`; both live until the call returns.
+    check(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut counts).cast(),
+            &raw mut len,
+        )
+    })?;
+    Ok(counts[1])
 }
 
 fn set_slots(fd: BorrowedFd<'_>, slots: usize) -> io::Result<()> {

@@ -51,6 +51,9 @@ pub enum Polling {
     Busy,
 }
 
+/// Between two looks at the mapped ports that are quiet: of what goes wrong with their memory, or of their device's end, epoll may not tell.
+const ROUND: Duration = Duration::from_millis(100);
+
 /// How a worker is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -104,6 +107,8 @@ pub struct Worker {
     reports: Sender<Report>,
     counters: Arc<WorkerCounters>,
     turns: u32,
+    /// When it last looked at the mapped ports.
+    round: Duration,
     /// When the last turn began.
     now: Duration,
     complaints: RateLimit,
@@ -143,6 +148,7 @@ impl Worker {
             reports,
             counters,
             turns: 0,
+            round: Duration::ZERO,
             now: Duration::ZERO,
             complaints: RateLimit::new(1, 1),
         })
@@ -216,6 +222,10 @@ impl Worker {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(ASK_EVERY) {
             self.ask(Duration::ZERO);
+            if now.saturating_sub(self.round) >= ROUND {
+                self.round = now;
+                self.ports.wake_mapped(|id| self.hot.push(id));
+            }
         }
         self.colleagues.reclaim(&mut self.pool);
         let mut found = 0;
@@ -331,7 +341,7 @@ impl Worker {
             }
         });
         for id in &self.hot[before..] {
-            if let Some(slot) = self.ports.slot(*id).filter(|slot| slot.mapped) {
+            if let Some(slot) = self.ports.slot(*id).filter(|slot| slot.io.is_mapped()) {
                 asked = asked.and(slot.forget(&self.poller));
             }
         }
@@ -341,8 +351,8 @@ impl Worker {
     }
 
     fn attach(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
-        if let Some(descriptor) = io.descriptor()
-            && !io.is_mapped()
+        let descriptor = io.descriptor().filter(|_| !io.is_mapped());
+        if let Some(descriptor) = descriptor
             && let Err(error) = self.poller.watch(descriptor, id)
         {
             self.report(Report::PortLost(id, error));
@@ -350,7 +360,7 @@ impl Worker {
         }
         // The number may have been another port's, and packets of that one may have been handed over.
         self.take_over(self.colleagues.waiting());
-        self.ports.attach(id, io, counters);
+        self.ports.attach(id, io, counters, descriptor.is_some());
         self.hot.push(id);
     }
 
@@ -367,13 +377,13 @@ impl Worker {
 
     fn wrap(&mut self, id: PortId, wrap: Wrap) {
         if let Some(mut slot) = self.ports.detach(id, &mut self.pool) {
-            if slot.mapped
+            if slot.io.is_mapped()
                 && let Err(error) = slot.forget(&self.poller)
             {
                 self.complain(error);
             }
             self.hot.retain(|hot| *hot != id);
-            self.ports.attach(id, wrap(slot.io), slot.counters);
+            self.ports.attach(id, wrap(slot.io), slot.counters, slot.watched);
             self.hot.push(id);
         }
     }

@@ -36,6 +36,10 @@ impl PacketIo for Noise {
         Some(if first { self.watched.as_raw_fd() } else { -1 })
     }
 
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }
@@ -247,6 +251,96 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     commands.send(Command::Detach(PortId(0))).unwrap();
     assert!(worker.obey());
     assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
+}
+
+#[test]
+fn a_quiet_mapped_port_is_looked_at_now_and_then() {
+    let (mut worker, commands, _reports) = worker();
+    let (reader, _writer) = io::pipe().unwrap();
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&asked);
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
+        counted.fetch_add(1, Relaxed);
+        Ok(Received { drained: true, ..Received::default() })
+    };
+    let port = Box::new(Watched { descriptor: reader.into(), mapped: true, received });
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    assert!(worker.obey());
+    worker.turn(Duration::from_secs(1));
+    let before = asked.load(Relaxed);
+    for millisecond in 0..1000 {
+        (0..ASK_EVERY).for_each(|_| {
+            worker.turn(Duration::from_millis(2000 + millisecond));
+        });
+    }
+    assert_eq!(asked.load(Relaxed) - before, 10, "in a second");
+}
+
+/// What has no memory in common with the kernel, round a port that has.
+struct Opaque(Box<dyn PacketIo>);
+
+impl PacketIo for Opaque {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        self.0.receive(pool, into, limit)
+    }
+
+    fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        self.0.transmit(pool, packets)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.0.descriptor()
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self.0
+    }
+}
+
+#[test]
+fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
+    for mapped in [false, true] {
+        let (mut worker, commands, reports) = worker();
+        let (reader, mut writer) = io::pipe().unwrap();
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&asked);
+        let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
+            counted.fetch_add(1, Relaxed);
+            Ok(Received { drained: true, ..Received::default() })
+        };
+        let port = Box::new(Watched { descriptor: reader.into(), mapped, received });
+        commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+        commands.send(Command::Wrap(PortId(0), Box::new(|io| Box::new(Opaque(io))))).unwrap();
+        assert!(worker.obey());
+        let mut turns = || {
+            for _ in 0..=ASK_EVERY {
+                worker.turn(Duration::from_secs(1));
+            }
+        };
+        turns();
+        let before = asked.load(Relaxed);
+        turns();
+        assert_eq!(asked.load(Relaxed), before, "quiet");
+        writer.write_all(b"!").unwrap();
+        turns();
+        assert!(asked.load(Relaxed) > before, "nobody told, mapped: {mapped}");
+        commands.send(Command::Detach(PortId(0))).unwrap();
+        assert!(worker.obey());
+        assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
+    }
 }
 
 #[test]
