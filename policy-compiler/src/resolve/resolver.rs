@@ -415,7 +415,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.kept.vocabulary.question(question)
     }
 
-    /// Those who write policies gain nothing from a collision but late enforcement of their own change.
+    /// Those who write policies gain nothing from a collision but late enforcement of their own change: what a policy keeps
+    /// saying hides no change of another.
     fn revision(&self, list: &List, policies: &[Speaking<'_>], rules: &[Arc<PolicyRules>]) -> u64 {
         let mut hasher = Stable::default();
         let List { stage, direction, policies: names, profiles, broken_host } = list;
