@@ -34,6 +34,9 @@ pub(crate) struct Made {
 /// With more rows than these two threads make them.
 const MANY: usize = 512;
 
+/// For so many paths at most there is room before they are met: chains share rules, and their paths with them.
+const ROOM: usize = 1 << 16;
+
 impl Making {
     /// Bytes of rows and cells.
     pub(crate) fn bytes(&self) -> usize {
@@ -61,9 +64,10 @@ impl Making {
         let all = plan.rows;
         // From nothing each rule mostly has a path of its own.
         let rules = plan.chains.iter().map(|chain| chain.list.steps.steps.len()).sum::<usize>();
+        let room = rules.min(ROOM);
         let is_fresh = self.rows.lines.len() == 0;
         if is_fresh {
-            self.paths.reserve(rules);
+            self.paths.reserve(room);
         }
         if all <= many.unwrap_or(MANY) {
             return Some(self.some(plan, 0..all, predicates, budget));
@@ -75,7 +79,7 @@ impl Making {
                 let mut other = Self::default();
                 other.begin();
                 if is_fresh {
-                    other.paths.reserve(rules);
+                    other.paths.reserve(room);
                 }
                 let made = other.some(plan, all / 2..all, predicates, budget);
                 (other, made)
