@@ -105,6 +105,11 @@ impl Partition {
         }
         Self { of_class, parts }
     }
+
+    fn bytes(&self) -> usize {
+        let Parts { all, truths } = &self.parts;
+        size_of_val(&*self.of_class) + size_of_val(&**all) + size_of_val(&**truths)
+    }
 }
 
 /// How the chains so far part the classes, by what they ask: a chain that comes in the place of another mostly asks the same.
@@ -128,11 +133,21 @@ impl Partitions {
         made
     }
 
-    /// Forgets those that no chain that comes at this turn has, if they are more than two for each chain.
-    pub(crate) fn forget_some(&mut self, chains: usize, turn: u64) {
+    /// Forgets those that no chain that comes at this turn has, if they are more than two for each chain, and all if they
+    /// take more than `room` bytes: they spare time only.
+    pub(crate) fn forget_some(&mut self, chains: usize, turn: u64, room: usize) {
         if self.all.len() > chains * 2 {
             self.all.retain(|_, (_, used)| *used == turn);
         }
+        if self.bytes() > room {
+            *self = Self::default();
+        }
+    }
+
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> usize {
+        let each = self.all.iter().map(|(asked, (it, _))| size_of_val(&**asked) + it.bytes());
+        each.sum()
     }
 }
 

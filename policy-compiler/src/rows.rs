@@ -20,7 +20,7 @@ use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList};
 pub(crate) struct Tables {
     pub(crate) made: Making,
     chains: AHashMap<ChainKey, ChainCells>,
-    partitions: Partitions,
+    pub(crate) partitions: Partitions,
     /// With more rows than these it is looked which are in use.
     most_rows: usize,
     /// With more paths than these all is made anew; 0 until they were made once.
@@ -114,7 +114,8 @@ impl Tables {
             self.most_paths = self.made.paths.len() * 3 + SPARE;
         }
         self.chains.retain(|_, chain| chain.turn == self.turn);
-        self.partitions.forget_some(self.chains.len(), self.turn);
+        let room = budget.saturating_sub(self.made.bytes());
+        self.partitions.forget_some(self.chains.len(), self.turn, room);
         if self.made.rows.lines.len() > self.most_rows {
             self.leave_out_unused(&mut cells.all);
             self.most_rows = self.made.rows.lines.len() * 3 + SPARE;

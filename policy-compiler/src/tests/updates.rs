@@ -306,6 +306,9 @@ fn what_did_not_fit_fits_again_when_a_policy_says_less() {
         let (name, policy) = says(rules);
         kept.policy(&name, Some(policy));
         assert_eq!(kept.image.counts().linear == 0, fits, "{rules}");
+        let tables = &kept.compiler.tables;
+        assert!(tables.partitions.bytes() + tables.made.bytes() <= budget || !fits, "{rules}");
+        assert!(tables.partitions.bytes() == 0 || fits, "{rules}");
     }
     kept.is_as_from_nothing();
 }
