@@ -59,16 +59,20 @@ impl Image {
             let mut lines = false;
             let here =
                 paths.iter_mut().zip(&packets).map(|(path, it)| (Place::of_bits(path.0), path, it));
-            for (line, path, packet) in here.filter(|(place, ..)| place.is_line()) {
+            for (line, path, packet) in here.filter(|(place, ..)| place.leads_on()) {
                 let next = self.lines.next(line, packet).unwrap_or(Place::NOWHERE);
                 path.0 = next.bits();
-                lines |= next.is_line();
+                lines |= next.leads_on();
             }
             if !lines {
-                return;
+                break;
             }
         }
         // Who has not arrived has no row.
+        let all = paths.iter().fold(0, |all, path| all | path.0);
+        if !Place::of_bits(all).is_line() {
+            return;
+        }
         for (path, asked) in paths.iter_mut().zip(asked) {
             if Place::of_bits(path.0).is_line() {
                 *path = self.without_row(asked.chain, asked.local, asked.peer, asked.transport);

@@ -41,6 +41,12 @@ impl Place {
         self.0 & LINE != 0
     }
 
+    /// Whether it is a line that may be there: not [`NOWHERE`](Self::NOWHERE).
+    #[inline]
+    pub(crate) const fn leads_on(self) -> bool {
+        self.is_line() && self.0 != Self::NOWHERE.0
+    }
+
     #[inline]
     pub(crate) const fn as_path(self) -> Option<PathId> {
         if self.is_line() { None } else { Some(PathId(self.0)) }
