@@ -29,6 +29,29 @@ pub(super) enum Judged {
     Answered,
 }
 
+impl Judged {
+    /// Hands the packet up, or counts it and gives its buffer back.
+    #[inline]
+    pub(super) fn settle(
+        self,
+        packet: Packet,
+        received: &mut Received,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+    ) {
+        match self {
+            Self::Ours => {
+                into.push(packet);
+                return;
+            }
+            Self::Malformed => received.malformed += 1,
+            Self::NotOurs => received.not_ours += 1,
+            Self::Answered => received.answered += 1,
+        }
+        pool.put(packet);
+    }
+}
+
 /// How the port puts a packet into a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
@@ -114,16 +137,7 @@ impl Datagrams {
                 } else {
                     Judged::Malformed
                 };
-                match judged {
-                    Judged::Ours => {
-                        into.push(packet);
-                        continue;
-                    }
-                    Judged::Malformed => received.malformed += 1,
-                    Judged::NotOurs => received.not_ours += 1,
-                    Judged::Answered => received.answered += 1,
-                }
-                pool.put(packet);
+                judged.settle(packet, &mut received, pool, into);
             }
             match outcome {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

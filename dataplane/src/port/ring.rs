@@ -100,16 +100,7 @@ impl Ring {
                     };
                     self.slots.release(1);
                     left -= 1;
-                    match judged {
-                        Judged::Ours => {
-                            into.push(packet);
-                            continue;
-                        }
-                        Judged::Malformed => received.malformed += 1,
-                        Judged::NotOurs => received.not_ours += 1,
-                        Judged::Answered => received.answered += 1,
-                    }
-                    pool.put(packet);
+                    judged.settle(packet, &mut received, pool, into);
                 }
             }
         }

@@ -132,6 +132,17 @@ where
     }
 }
 
+/// A port that brings nothing, and how often it has been asked.
+fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&asked);
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
+        counted.fetch_add(1, Relaxed);
+        Ok(Received { drained: true, ..Received::default() })
+    };
+    (Box::new(Watched { descriptor: descriptor.into(), mapped, received }), asked)
+}
+
 #[test]
 fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
@@ -139,14 +150,8 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let colleague = shares.pop().unwrap().colleagues;
     let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
     let (reader, mut writer) = io::pipe().unwrap();
-    let asked = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&asked);
-    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
-        counted.fetch_add(1, Relaxed);
-        Ok(Received { drained: true, ..Received::default() })
-    };
-    let bell = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
-    commands.send(Command::Attach(PortId(0), bell, Arc::default())).unwrap();
+    let (port, asked) = quiet(reader, false);
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
     assert!(worker.obey());
     let mut pool = Pool::new(4);
     let mut turn = |worker: &mut Worker| {
@@ -257,13 +262,7 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
 fn a_quiet_mapped_port_is_looked_at_now_and_then() {
     let (mut worker, commands, _reports) = worker();
     let (reader, _writer) = io::pipe().unwrap();
-    let asked = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&asked);
-    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
-        counted.fetch_add(1, Relaxed);
-        Ok(Received { drained: true, ..Received::default() })
-    };
-    let port = Box::new(Watched { descriptor: reader.into(), mapped: true, received });
+    let (port, asked) = quiet(reader, true);
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
     assert!(worker.obey());
     worker.turn(Duration::from_secs(1));
