@@ -51,6 +51,7 @@ pub mod parse;
 pub mod pipeline;
 pub mod poller;
 pub mod port;
+mod ports;
 mod rate_limit;
 pub mod report;
 pub mod sys;

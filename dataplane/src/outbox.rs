@@ -1,127 +1,14 @@
 //! The way out: what a packet must become before its port takes it, and the queues that are sent once a turn.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
 
-use crate::counters::PortCounters;
 use crate::encapsulation::encapsulate;
 use crate::fate::DropReason;
 use crate::fragment::fragment;
 use crate::offload::segment::{Cut, segment};
 use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
-use crate::poller::Poller;
-use crate::port::{Capabilities, PacketIo, Received};
+use crate::ports::{Ports, Slot};
 use crate::tables::{Link, PortId, Tables, Tunnel};
-
-/// A mapped port is watched, and not polled, after it has been quiet for so long.
-const QUIET: Duration = Duration::from_millis(1);
-
-/// A port that is attached to a worker.
-pub(crate) struct Slot {
-    pub(crate) io: Box<dyn PacketIo>,
-    pub(crate) counters: Arc<PortCounters>,
-    /// May hold packets: receive without asking epoll.
-    pub(crate) hot: bool,
-    /// Epoll tells when it is readable.
-    pub(crate) watched: bool,
-    /// When it last brought something; counts from the worker's start.
-    heard: Duration,
-    capabilities: Capabilities,
-    queue: Vec<Packet>,
-    /// What the queue stands for on a wire: packets and bytes.
-    segments: u64,
-    bytes: u64,
-}
-
-impl Slot {
-    /// Whether to receive again in the next turn, after what this one's receive brought.
-    #[inline]
-    pub(crate) fn stays_hot(&mut self, received: Received, packets: usize, now: Duration) -> bool {
-        if packets > 0 {
-            self.heard = now;
-        }
-        let talks = now.saturating_sub(self.heard) < QUIET && self.io.is_mapped();
-        self.hot = talks || !received.drained || self.io.descriptor().is_none();
-        self.hot
-    }
-
-    /// Has epoll tell when it is readable.
-    pub(crate) fn watch(&mut self, poller: &Poller, id: PortId) -> io::Result<()> {
-        if !self.watched
-            && let Some(descriptor) = self.io.descriptor()
-        {
-            poller.watch(descriptor, id)?;
-            self.watched = true;
-        }
-        Ok(())
-    }
-
-    /// Has it tell so no longer.
-    pub(crate) fn forget(&mut self, poller: &Poller) -> io::Result<()> {
-        if std::mem::take(&mut self.watched)
-            && let Some(descriptor) = self.io.descriptor()
-        {
-            poller.forget(descriptor)?;
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn push(&mut self, packet: Packet, segments: u64, bytes: u64) {
-        self.segments += segments;
-        self.bytes += bytes;
-        self.queue.push(packet);
-    }
-}
-
-/// A worker's ports by number.
-#[derive(Default)]
-pub(crate) struct Ports(Vec<Option<Slot>>);
-
-impl Ports {
-    /// `watched`: epoll has been told to watch its descriptor.
-    pub(crate) fn attach(
-        &mut self,
-        id: PortId,
-        io: Box<dyn PacketIo>,
-        counters: Arc<PortCounters>,
-        watched: bool,
-    ) {
-        let at = id.0 as usize;
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, || None);
-        }
-        let capabilities = io.capabilities();
-        let queue = Vec::new();
-        let (segments, bytes) = (0, 0);
-        let (hot, heard) = (true, Duration::ZERO);
-        self.0[at] =
-            Some(Slot { io, counters, hot, watched, heard, capabilities, queue, segments, bytes });
-    }
-
-    /// Calls `wake` for each mapped port that is not hot.
-    pub(crate) fn wake_mapped(&mut self, mut wake: impl FnMut(PortId)) {
-        for (slot, id) in self.0.iter_mut().zip(0..) {
-            if let Some(slot) = slot.as_mut().filter(|slot| !slot.hot && slot.io.is_mapped()) {
-                slot.hot = true;
-                wake(PortId(id));
-            }
-        }
-    }
-
-    /// Takes a port out; what was queued on it returns to the pool.
-    pub(crate) fn detach(&mut self, id: PortId, pool: &mut Pool) -> Option<Slot> {
-        let mut slot = self.0.get_mut(id.0 as usize)?.take()?;
-        slot.queue.drain(..).for_each(|packet| pool.put(packet));
-        Some(slot)
-    }
-
-    #[inline]
-    pub(crate) fn slot(&mut self, id: PortId) -> Option<&mut Slot> {
-        self.0.get_mut(id.0 as usize)?.as_mut()
-    }
-}
 
 /// Packets that wait before they are sent without waiting for the end of the batch: what a system call takes at once.
 const FULL: usize = 64;
