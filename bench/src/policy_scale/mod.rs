@@ -155,8 +155,9 @@ fn of_one(run: &mut Run, row: &'static Row) -> Result<(), Error> {
     for _ in 0..rounds {
         let mut compiler = Compiler::new();
         let start = Instant::now();
-        image = compiler.compile(model, local);
+        let next = compiler.compile(model, local);
         compiles.push(start.elapsed());
+        image = next;
     }
     sheet.put("compiled from nothing", "ms", &in_units(&compiles, 1e3), Some(row.whole))?;
     let [ports, asks] = policy_changes(&shape, rounds);
