@@ -42,9 +42,12 @@ impl<T> Deref for Few<T> {
 
 impl<T> FromIterator<T> for Few<T> {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
-        let mut few = Self::None;
-        all.into_iter().for_each(|one| few.push(one));
-        few
+        let mut all = all.into_iter();
+        let Some(first) = all.next() else { return Self::None };
+        match all.next() {
+            None => Self::One(first),
+            Some(second) => Self::Many([first, second].into_iter().chain(all).collect()),
+        }
     }
 }
 

@@ -277,7 +277,7 @@ impl<'m> Reference<'m> {
                         continue;
                     }
                     let index = rule.index;
-                    let rule_name = RuleName { policy: (*name).clone(), direction, index };
+                    let rule_name = RuleName { policy: (*name).clone().into(), direction, index };
                     let mut note = |action| {
                         noted.push(Noted { rule: rule_name.clone(), action });
                     };

@@ -240,7 +240,7 @@ impl Steps {
         mut note: impl FnMut(&'s Noted),
     ) -> Option<Decided> {
         let mut tier = 0;
-        let mut staged: Option<&PolicyName> = None;
+        let mut staged: Option<&Arc<PolicyName>> = None;
         for index in matching {
             let Some(step) = self.steps.get(index) else { continue };
             if step.tier < tier {

@@ -199,5 +199,5 @@ fn rule_name(rule: &oracle::RuleName) -> Option<RuleName> {
         oracle::Direction::Egress => Direction::Egress,
     };
     let index = u32::try_from(rule.index).ok()?;
-    Some(RuleName { policy: policy_name(&rule.policy)?, direction, index })
+    Some(RuleName { policy: policy_name(&rule.policy)?.into(), direction, index })
 }

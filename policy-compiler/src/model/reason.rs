@@ -1,6 +1,7 @@
 //! Names of policies and rules, and what decides a packet.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::{Action, Direction};
 
@@ -102,8 +103,8 @@ impl fmt::Display for PolicyName {
 /// Names a rule for counters, logs and `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleName {
-    /// The policy.
-    pub policy: PolicyName,
+    /// The policy; all of its rules share it.
+    pub policy: Arc<PolicyName>,
     /// The direction.
     pub direction: Direction,
     /// The index in the policy's list of that direction.

@@ -442,8 +442,8 @@ fn decide(reason: Reason) -> Outcome {
     Outcome::Decide(Arc::new(reason.into()))
 }
 
-fn outcome(policy: &PolicyName, direction: Direction, rule: &Rule) -> Outcome {
-    let name = RuleName { policy: policy.clone(), direction, index: rule.index };
+fn outcome(policy: &Arc<PolicyName>, direction: Direction, rule: &Rule) -> Outcome {
+    let name = RuleName { policy: Arc::clone(policy), direction, index: rule.index };
     let noted = |rule: RuleName, action| Arc::new(Noted { rule, action });
     match rule.action {
         Action::Log => Outcome::Log(noted(name, Action::Log)),

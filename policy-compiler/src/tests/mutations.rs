@@ -163,7 +163,7 @@ fn a_changed_verdict_reason_or_note_is_found() {
             never,
         );
         let rule = RuleName {
-            policy: PolicyName::new(PolicyKind::Global, "", "x"),
+            policy: PolicyName::new(PolicyKind::Global, "", "x").into(),
             direction: Direction::Ingress,
             index: 0,
         };

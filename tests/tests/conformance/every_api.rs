@@ -452,7 +452,7 @@ fn policy_name(key: &ObjectKey) -> PolicyName {
 
 fn rule_name(rule: &OracleRule) -> RuleName {
     RuleName {
-        policy: policy_name(&rule.policy),
+        policy: policy_name(&rule.policy).into(),
         direction: match rule.direction {
             Side::Ingress => Direction::Ingress,
             Side::Egress => Direction::Egress,

@@ -160,7 +160,7 @@ fn reason(explanation: Explanation, direction: Direction) -> Option<Reason> {
         Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
         Explanation::Rule { rule, .. } => {
             let index = u32::try_from(rule.index).ok()?;
-            let rule = RuleName { policy: named(&rule.policy), direction, index };
+            let rule = RuleName { policy: named(&rule.policy).into(), direction, index };
             Some(Reason::Rule(rule, Verdict::Allow))
         }
         Explanation::TierEnd { policies, .. } => {

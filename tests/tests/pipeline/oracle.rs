@@ -105,7 +105,7 @@ fn reason(explanation: &Explanation, direction: Direction) -> Option<Reason> {
         Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
         Explanation::Rule { rule, .. } => {
             let index = rule.index as u32;
-            let rule = RuleName { policy: named(&rule.policy), direction, index };
+            let rule = RuleName { policy: named(&rule.policy).into(), direction, index };
             Some(Reason::Rule(rule, Verdict::Allow))
         }
         Explanation::TierEnd { policies, .. } => {
