@@ -146,24 +146,25 @@ impl Outer {
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     let Ok(inner) = ipv4::View::new_checked(packet.bytes()) else { return false };
-    let (inner_len, ecn) = (inner.total_len(), inner.ecn());
+    let (inner_len, ecn, flags) = (inner.total_len(), inner.ecn(), inner.flags_offset());
     let Some(total_len) = inner_len.checked_add(outer.added() as u16) else { return false };
-    let dont_fragment = match outer.encapsulation {
-        Encapsulation::Ipip => inner.flags_offset() & ipv4::DONT_FRAGMENT,
-        Encapsulation::Vxlan { .. } => 0,
+    let Some(block) = packet.push_front_end(&outer.bytes, outer.len) else { return false };
+    let (header, dont_fragment) = match outer.encapsulation {
+        Encapsulation::Ipip => (block.last_chunk_mut(), flags & ipv4::DONT_FRAGMENT),
+        Encapsulation::Vxlan { .. } => {
+            let headers =
+                block.last_chunk_mut::<{ Encapsulation::Vxlan { vni: 0 }.header_len() }>();
+            let len = total_len - ipv4::HEADER_LEN as u16;
+            let header = headers.and_then(|headers| {
+                put(headers, ipv4::HEADER_LEN + 4..ipv4::HEADER_LEN + 6, &len.to_be_bytes());
+                headers.first_chunk_mut()
+            });
+            (header, 0)
+        }
     };
-    if !packet.push_front_end(&outer.bytes, outer.len) {
-        return false;
-    }
-    packet.set_len(outer.link_len + usize::from(total_len));
-    // It is there: it has just been put there.
-    let Some(header) = packet.room_mut().get_mut(outer.link_len..) else { return false };
-    // As far as UDP's length.
-    let Some(header) = header.first_chunk_mut::<{ ipv4::HEADER_LEN + 6 }>() else { return false };
-    if let Encapsulation::Vxlan { .. } = outer.encapsulation {
-        let len = total_len - ipv4::HEADER_LEN as u16;
-        put(header, ipv4::HEADER_LEN + 4..ipv4::HEADER_LEN + 6, &len.to_be_bytes());
-    }
+    // It is there: the block is longer.
+    let Some(header) = header else { return false };
+    let header: &mut [u8; ipv4::HEADER_LEN] = header;
     header[field::DSCP_ECN] = ecn as u8;
     put(header, field::TOTAL_LEN, &total_len.to_be_bytes());
     put(header, field::ID, &id.to_be_bytes());
@@ -172,6 +173,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     let words = [ecn as u16, total_len, id, dont_fragment];
     let sum = words.into_iter().fold(outer.sum, |sum, word| sum + u32::from(word));
     put(header, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
+    packet.truncate(outer.link_len as u32 + u32::from(total_len));
     true
 }
 

@@ -39,8 +39,10 @@ impl Outbox {
     }
 
     /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
-    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats.
+    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats, `is_ready`
+    /// that the packet is finished, and fits.
     #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "parts of one worker, and of one packet")]
     pub(crate) fn post(
         &mut self,
         tables: &Tables,
@@ -49,6 +51,7 @@ impl Outbox {
         packet: Packet,
         header_len: usize,
         link: &Link,
+        is_ready: bool,
     ) -> Result<(), DropReason> {
         let Some(slot) = ports.slot(link.port) else {
             return Err(refuse(pool, packet, DropReason::TransmitRefused));
@@ -56,18 +59,17 @@ impl Outbox {
         if slot.queue.is_empty() {
             self.waiting.push(link.port);
         }
-        let mtu = link.mtu as usize;
         let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
             None => None,
             Some(Some(tunnel)) => Some(tunnel),
             // Never bare.
             Some(None) => return Err(refuse(pool, packet, DropReason::HostUnreachable)),
         };
-        if packet.is_finished() && packet.len() <= mtu {
+        if is_ready {
             self.queued += 1;
             return finish(slot, pool, packet, 1, header_len, tunnel, &mut self.next_id);
         }
-        self.post_unfinished(slot, pool, packet, header_len, mtu, tunnel)
+        self.post_unfinished(slot, pool, packet, header_len, link.mtu as usize, tunnel)
     }
 
     /// As [`Outbox::post`], of packets that are too long, or not what a wire would carry.
@@ -91,20 +93,20 @@ impl Outbox {
                     && can_be_cut(&mut packet, header_len, mtu)
             }
         };
-        if !as_it_is {
-            self.split(packet, header_len, mtu, pool)?;
-            self.queued += self.pieces.len();
-            let mut outcome = Ok(());
-            for piece in self.pieces.drain(..) {
-                let id = &mut self.next_id;
-                outcome = outcome.and(finish(slot, pool, piece, 1, header_len, tunnel, id));
-            }
-            return outcome;
+        if as_it_is {
+            // What the kernel is to cut is sent early: the other side works meanwhile, and the payload is still in the cache.
+            let segments = packet.segments(header_len);
+            self.queued += if tunnel.is_some() { segments as usize } else { 1 };
+            return finish(slot, pool, packet, segments, header_len, tunnel, &mut self.next_id);
         }
-        // What the kernel is to cut is sent early: the other side works meanwhile, and the payload is still in the cache.
-        let segments = packet.segments(header_len);
-        self.queued += if tunnel.is_some() { segments as usize } else { 1 };
-        finish(slot, pool, packet, segments, header_len, tunnel, &mut self.next_id)
+        self.split(packet, header_len, mtu, pool)?;
+        self.queued += self.pieces.len();
+        let mut outcome = Ok(());
+        for piece in self.pieces.drain(..) {
+            let id = &mut self.next_id;
+            outcome = outcome.and(finish(slot, pool, piece, 1, header_len, tunnel, id));
+        }
+        outcome
     }
 
     /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or those of its
@@ -198,7 +200,8 @@ fn can_be_cut(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
 }
 
 /// Puts the outer header on, if there is one, and queues.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "of most packets it is known that they are one segment")]
 fn finish(
     slot: &mut Slot,
     pool: &mut Pool,

@@ -174,15 +174,18 @@ impl Body {
     }
 
     /// As [`Body::push_front`], of the last `len` bytes (at most all) of a block whose length the compiler knows: all of it is
-    /// copied, in a few instructions, and must have its headroom.
+    /// copied, in a few instructions, and must have its headroom. Gives the block where it is now, to be changed.
     #[inline]
     #[must_use]
-    pub fn push_front_end<const N: usize>(&mut self, block: &[u8; N], len: usize) -> bool {
-        let front = &mut self.buffer[..self.start as usize];
-        let Some(end) = front.last_chunk_mut() else { return false };
-        *end = *block;
+    pub fn push_front_end<const N: usize>(
+        &mut self,
+        block: &[u8; N],
+        len: usize,
+    ) -> Option<&mut [u8; N]> {
+        let front = self.start as usize;
+        *self.buffer.get_mut(..front)?.last_chunk_mut()? = *block;
         self.grow_front(len.min(N));
-        true
+        self.buffer.get_mut(..front)?.last_chunk_mut()
     }
 
     #[inline]

@@ -71,7 +71,7 @@ impl Context<'_> {
                 outbox.queue(slot, link.port, packet);
                 Ok(())
             }
-            _ => outbox.post(tables, ports, pool, packet, header_len, link),
+            _ => outbox.post(tables, ports, pool, packet, header_len, link, is_ready),
         };
         // A batch of super-packets falls into more segments than there are buffers: send before they run out.
         if self.outbox.is_full() {
