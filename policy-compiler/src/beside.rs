@@ -1,5 +1,6 @@
 //! Two things done at once.
 
+use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
 /// With fewer than so many members of a cluster a thread of its own is not worth while for them.
@@ -17,6 +18,17 @@ pub(crate) fn both<A, B: Send>(
     }
     let first = first();
     (first, second())
+}
+
+/// [`both`], where the second has something that only it may change meanwhile.
+pub(crate) fn both_with<A, B: Send, S: Send>(
+    is_worth_it: bool,
+    first: impl FnOnce() -> A,
+    own: &mut S,
+    second: impl Fn(&mut S) -> B + Sync,
+) -> (A, B) {
+    let own = Mutex::new(own);
+    both(is_worth_it, first, || second(&mut own.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 fn by<A, B: Send>(
@@ -50,5 +62,13 @@ mod tests {
         // No system has so much memory for a stack.
         let none = Builder::new().stack_size(1 << 60);
         assert_eq!(by(none, || 1, place), (1, here));
+        for is_worth_it in [false, true] {
+            let mut own = 1;
+            assert_eq!(
+                both_with(is_worth_it, || 1, &mut own, |own| std::mem::replace(own, 2)),
+                (1, 1)
+            );
+            assert_eq!(own, 2);
+        }
     }
 }

@@ -136,7 +136,16 @@ impl Compiler {
             };
             let (resolved, held) = beside::both(is_large, policies, held);
             let asked = InUse::of_anybody(&resolved, &kept.vocabulary);
-            let standing = self.stand(model, local, marks, &resolved, kept, held);
+            self.interner.forget_if_sparse(self.used);
+            self.tables.forget();
+            let interner = &mut self.interner;
+            let stand = || stand(interner, model, local, marks, &resolved, kept, held);
+            let (standing, ()) = beside::both_with(is_large, stand, &mut self.tables, |tables| {
+                if is_large {
+                    tables.foresee(&resolved.lists);
+                }
+            });
+            self.used = standing.peers.identities as u32;
             (resolved, asked, standing)
         });
         let peers = Arc::clone(&standing.peers);
@@ -167,75 +176,72 @@ impl Compiler {
             serial: self.serial,
         }
     }
+}
 
-    /// What there is to say of all addresses, given who holds them.
-    fn stand(
-        &mut self,
-        model: &Model,
-        local: &BTreeSet<LocalName>,
-        marks: [Mark; 8],
-        resolved: &Resolved,
-        mut kept: Kept,
-        (members, of_sets): (Members<'_>, OfSets),
-    ) -> Standing {
-        self.interner.forget_if_sparse(self.used);
-        self.tables.forget();
-        let mut asked = InUse::of_peers(resolved, &kept.vocabulary);
-        let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
-        // What will be asked has numbers behind those of answers.
-        let answers = &predicates.all[kept.vocabulary.predicates.len()..];
-        kept.vocabulary.predicates.extend_from_slice(answers);
-        asked.predicates.resize(predicates.all.len(), false);
-        let atoms = AtomTruths::new(&predicates.all);
-        let (kinds, of_members) = Kinds::of_members(&members, &truths);
-        let addresses = Addresses::of(model, &members, of_sets, &of_members, &atoms);
-        let said = self.interner.said_of_all(&predicates.all);
-        let mut classifying = Classifying::new(&mut self.interner, &kinds, &atoms, &said);
-        let prefixes = addresses.identities(&mut classifying);
-        let Classes { truths: class_truths, first, mut of_identity, known, identities } =
-            classifying.classes();
-        let ends = LocalEnds {
-            model,
-            members: &members,
-            truths: &truths,
-            kinds: &kinds,
-            atoms: &atoms,
-            addresses: &addresses,
-            prefixes: &prefixes,
-        };
-        let pod_truths = ends.pods(local);
-        let most_classes = class_truths.len() * 2 + SPARE_CLASSES;
-        self.used = identities as u32;
-        let spare = SPARE_IDENTITIES + of_identity.len() / 8;
-        of_identity.resize(of_identity.len() + spare, NO_CLASS);
-        let own = local.iter().filter_map(|name| model.endpoints.get(name));
-        Standing {
-            serial: self.serial,
-            marks,
-            own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
-            counts: truths.counts(predicates.all.len()),
-            peers: Arc::new(Peers {
-                prefixes,
-                changes: Changes::default(),
-                classes: ClassMap::of(first, &of_identity),
-                class_truths: class_truths.into(),
-                predicates: Arc::new(predicates),
-                identities,
-            }),
-            kinds,
-            atoms,
-            addresses,
-            class_of: known,
-            said,
-            resolved: kept,
-            asked,
-            local: local.clone(),
-            pod_truths,
-            moved: BTreeMap::new(),
-            by_label: None,
-            of_near: None,
-            most_classes,
-            pods: Pods::default(),
-        }
+/// What there is to say of all addresses, given who holds them.
+fn stand(
+    interner: &mut Interner,
+    model: &Model,
+    local: &BTreeSet<LocalName>,
+    marks: [Mark; 8],
+    resolved: &Resolved,
+    mut kept: Kept,
+    (members, of_sets): (Members<'_>, OfSets),
+) -> Standing {
+    let mut asked = InUse::of_peers(resolved, &kept.vocabulary);
+    let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
+    // What will be asked has numbers behind those of answers.
+    let answers = &predicates.all[kept.vocabulary.predicates.len()..];
+    kept.vocabulary.predicates.extend_from_slice(answers);
+    asked.predicates.resize(predicates.all.len(), false);
+    let atoms = AtomTruths::new(&predicates.all);
+    let (kinds, of_members) = Kinds::of_members(&members, &truths);
+    let addresses = Addresses::of(model, &members, of_sets, &of_members, &atoms);
+    let said = interner.said_of_all(&predicates.all);
+    let mut classifying = Classifying::new(interner, &kinds, &atoms, &said);
+    let prefixes = addresses.identities(&mut classifying);
+    let Classes { truths: class_truths, first, mut of_identity, known, identities } =
+        classifying.classes();
+    let ends = LocalEnds {
+        model,
+        members: &members,
+        truths: &truths,
+        kinds: &kinds,
+        atoms: &atoms,
+        addresses: &addresses,
+        prefixes: &prefixes,
+    };
+    let pod_truths = ends.pods(local);
+    let most_classes = class_truths.len() * 2 + SPARE_CLASSES;
+    let spare = SPARE_IDENTITIES + of_identity.len() / 8;
+    of_identity.resize(of_identity.len() + spare, NO_CLASS);
+    let own = local.iter().filter_map(|name| model.endpoints.get(name));
+    Standing {
+        serial: 0,
+        marks,
+        own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+        counts: truths.counts(predicates.all.len()),
+        peers: Arc::new(Peers {
+            prefixes,
+            changes: Changes::default(),
+            classes: ClassMap::of(first, &of_identity),
+            class_truths: class_truths.into(),
+            predicates: Arc::new(predicates),
+            identities,
+        }),
+        kinds,
+        atoms,
+        addresses,
+        class_of: known,
+        said,
+        resolved: kept,
+        asked,
+        local: local.clone(),
+        pod_truths,
+        moved: BTreeMap::new(),
+        by_label: None,
+        of_near: None,
+        most_classes,
+        pods: Pods::default(),
     }
 }

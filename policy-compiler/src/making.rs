@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use crate::beside::both;
+use crate::beside::both_with;
 use crate::claim::{Claimed, Distinct, Way, ways};
-use crate::image::{LINEAR, LocalFacts, Path, PathId};
+use crate::image::{LINEAR, LocalFacts, PathId};
 use crate::laid::Laid;
 use crate::model::{Decision, Direction, Family, Noted, Reason};
 use crate::paths::Paths;
-use crate::plan::Plan;
+use crate::plan::{Plan, Planned};
 use crate::predicates::{Known, Predicates};
 use crate::resolve::{Outcome, PredicateId, ResolvedList, Step};
 use crate::row::{ByFirst, Room};
@@ -23,7 +23,11 @@ pub(crate) struct Making {
     pub(crate) rows: Laid,
     /// Bytes of the cells of the chains so far.
     pub(crate) cell_bytes: usize,
+    foreseen: Foreseen,
 }
+
+/// By where a list is in memory where its rules lead.
+type Foreseen = AHashMap<usize, ByFirst>;
 
 /// Rows that were made, by their numbers in the plan, and the chains that would take more than the budget, by theirs.
 pub(crate) struct Made {
@@ -38,6 +42,11 @@ const MANY: usize = 512;
 const ROOM: usize = 1 << 16;
 
 impl Making {
+    /// No rows, and paths that there are.
+    pub(crate) fn of(paths: Paths) -> Self {
+        Self { paths, ..Self::default() }
+    }
+
     /// Bytes of rows and cells.
     pub(crate) fn bytes(&self) -> usize {
         self.rows.lines.bytes() + self.cell_bytes
@@ -47,6 +56,25 @@ impl Making {
     pub(crate) fn begin(&mut self) {
         for direction in Direction::ALL {
             self.paths.of(Arc::new(Reason::Unknown(direction).into()));
+        }
+    }
+
+    /// Makes the paths of all rules of lists of which many rows will be made, so that rows do not look at what each rule says.
+    pub(crate) fn foresee<'l>(
+        &mut self,
+        lists: impl Iterator<Item = &'l Arc<ResolvedList>> + Clone,
+    ) {
+        let steps = |list: &Arc<ResolvedList>| list.steps.steps.len();
+        let room = lists.clone().map(steps).sum::<usize>().min(ROOM);
+        self.paths.reserve(room.saturating_sub(self.paths.len()));
+        let Self { paths, foreseen, .. } = self;
+        for list in lists {
+            foreseen.entry(Arc::as_ptr(list).addr()).or_insert_with(|| {
+                ByFirst::foreseen(steps(list), |step| {
+                    let (decision, always) = decided(list, std::iter::once(step));
+                    always.then(|| paths.of(decision))
+                })
+            });
         }
     }
 
@@ -62,28 +90,20 @@ impl Making {
         many: Option<usize>,
     ) -> Option<Made> {
         let all = plan.rows;
-        // From nothing each rule mostly has a path of its own.
-        let rules = plan.chains.iter().map(|chain| chain.list.steps.steps.len()).sum::<usize>();
-        let room = rules.min(ROOM);
-        let is_fresh = self.rows.lines.len() == 0;
-        if is_fresh {
-            self.paths.reserve(room);
+        if all > MANY {
+            let most = plan.chains.iter().filter(|chain| chain.asks_most_steps());
+            self.foresee(most.map(|chain| chain.list));
         }
+        let foreseen = &std::mem::take(&mut self.foreseen);
         if all <= many.unwrap_or(MANY) {
-            return Some(self.some(plan, 0..all, predicates, budget));
+            return Some(self.some(plan, 0..all, foreseen, predicates, budget));
         }
-        let (mut first, (other, second)) = both(
+        let mut other = Self::of(Paths::behind(&self.paths));
+        let (mut first, second) = both_with(
             true,
-            || self.some(plan, 0..all / 2, predicates, budget),
-            || {
-                let mut other = Self::default();
-                other.begin();
-                if is_fresh {
-                    other.paths.reserve(room);
-                }
-                let made = other.some(plan, all / 2..all, predicates, budget);
-                (other, made)
-            },
+            || self.some(plan, 0..all / 2, foreseen, predicates, budget),
+            &mut other,
+            |other| other.some(plan, all / 2..all, foreseen, predicates, budget),
         );
         let bytes = self.rows.lines.bytes() + other.rows.lines.bytes();
         if !(first.beyond.is_empty() && second.beyond.is_empty())
@@ -91,25 +111,21 @@ impl Making {
         {
             return None;
         }
-        first.rows.extend(self.join(&other, &second.rows));
         self.cell_bytes += other.cell_bytes;
+        first.rows.extend(self.join(&other, &second.rows));
         Some(first)
     }
 
     /// The numbers here of rows that were made elsewhere.
     fn join(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
         let Self { paths, rows: laid, .. } = self;
-        // Mostly both have the same decision in one place, and what it says need not be looked at.
-        let place = |path: &Path| Arc::as_ptr(&path.decision).addr();
-        let known: AHashMap<usize, PathId> =
-            paths.all().iter().map(place).zip((0..).map(PathId)).collect();
-        let path = |it: &Path| {
-            known.get(&place(it)).copied().unwrap_or_else(|| paths.of(Arc::clone(&it.decision)))
-        };
-        let paths: Vec<PathId> = other.paths.all().iter().map(path).collect();
+        // What both knew has one number.
+        let met: Vec<PathId> =
+            other.paths.all().iter().map(|it| paths.of(Arc::clone(&it.decision))).collect();
         let wanted = vec![true; other.rows.lines.len()];
         let numbers = laid.take(&other.rows.lines, &wanted, |path| {
-            paths.get(path.0 as usize).copied().unwrap_or_default()
+            let at = path.0.checked_sub(other.paths.first());
+            at.and_then(|at| met.get(at as usize)).copied().unwrap_or(path)
         });
         let number = |row: &u32| numbers.get(*row as usize).copied().flatten().unwrap_or(LINEAR);
         rows.iter().map(number).collect()
@@ -120,6 +136,7 @@ impl Making {
         &mut self,
         plan: &Plan<'_>,
         wanted: Range<usize>,
+        foreseen: &Foreseen,
         predicates: &Predicates,
         budget: usize,
     ) -> Made {
@@ -132,8 +149,8 @@ impl Making {
                 self.cell_bytes += chain.bytes();
             }
             if !rows.is_empty() {
-                let mut making =
-                    ChainRows::new(chain.list, chain.local, predicates, rows.len(), &mut desk);
+                let paths = foreseen.get(&Arc::as_ptr(chain.list).addr()).cloned();
+                let mut making = ChainRows::new(chain, paths, predicates, &mut desk);
                 for number in rows.clone() {
                     if self.bytes() > budget {
                         break;
@@ -149,6 +166,23 @@ impl Making {
         }
         made
     }
+}
+
+/// What decides where these rules of a list match, ascending, and whether it does with the first of them whatever is behind.
+fn decided(list: &ResolvedList, matching: impl Iterator<Item = u32>) -> (Arc<Decision>, bool) {
+    let ResolvedList { steps, list, .. } = list;
+    let mut noted: Vec<&Noted> = Vec::new();
+    let matching = matching.map(|rule| rule as usize);
+    let decided = steps.walk(matching, |rule| noted.push(rule));
+    let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
+    let unknown = || Arc::new(Reason::Unknown(list.direction).into());
+    let decision = decision.unwrap_or_else(unknown);
+    // What is behind the first that matches matters only if that notes something and goes on.
+    if noted.is_empty() {
+        return (decision, true);
+    }
+    let noted = noted.into_iter().cloned().collect();
+    (Arc::new(Decision { reason: decision.reason.clone(), noted }), false)
 }
 
 /// A step that may match, as rows need it.
@@ -277,15 +311,15 @@ impl<'a> OfFamily<'a> {
 
 impl<'a, 'd> ChainRows<'a, 'd> {
     fn new(
-        list: &'a ResolvedList,
-        local: &'a LocalFacts,
+        chain: &Planned<'a>,
+        paths: Option<ByFirst>,
         predicates: &'a Predicates,
-        rows: usize,
         desk: &'d mut Desk,
     ) -> Self {
-        let steps = list.steps.steps.len();
-        let (many, families) = (rows * 8 >= steps, Default::default());
-        Self { list, local, predicates, many, families, paths: ByFirst::of(steps), desk }
+        let Planned { list, local, .. } = chain;
+        let (many, families) = (chain.asks_most_steps(), Default::default());
+        let paths = paths.unwrap_or_else(|| ByFirst::of(list.steps.steps.len()));
+        Self { list, local, predicates, many, families, paths, desk }
     }
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
@@ -293,22 +327,8 @@ impl<'a, 'd> ChainRows<'a, 'd> {
         self.claim(family, truth);
         let Self { paths: known, desk: Desk { room, claimed, claims, .. }, .. } = self;
         let Making { paths, rows, .. } = making;
-        let steps = &self.list.steps;
-        let direction = self.list.list.direction;
         let row = room.row(claimed, claims, known, rows, |matching| {
-            let mut noted: Vec<&Noted> = Vec::new();
-            let matching = matching.map(|rule| rule as usize);
-            let decided = steps.walk(matching, |rule| noted.push(rule));
-            let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
-            let decision = decision.unwrap_or_else(|| Arc::new(Reason::Unknown(direction).into()));
-            // What is behind the first that matches matters only if that notes something and goes on.
-            let always = noted.is_empty();
-            let decision = if always {
-                decision
-            } else {
-                let noted = noted.into_iter().cloned().collect();
-                Arc::new(Decision { reason: decision.reason.clone(), noted })
-            };
+            let (decision, always) = decided(self.list, matching);
             (paths.of(decision), always)
         });
         rows.row(row)

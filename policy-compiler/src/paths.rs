@@ -15,6 +15,8 @@ pub(crate) struct Paths {
     /// By slot; [`NONE`] of those that no path has.
     by_slot: Vec<u32>,
     all: Vec<Path>,
+    /// The number of the first.
+    first: u32,
     /// The same, as images share them.
     published: Arc<[Path]>,
 }
@@ -22,6 +24,11 @@ pub(crate) struct Paths {
 const NONE: u32 = u32::MAX;
 
 impl Paths {
+    /// Paths with the numbers behind those of others.
+    pub(crate) fn behind(others: &Self) -> Self {
+        Self { first: others.len() as u32, ..Self::default() }
+    }
+
     /// The path of a decision.
     pub(crate) fn of(&mut self, decision: Arc<Decision>) -> PathId {
         let (slot, decision) = self.slots.of(decision);
@@ -30,7 +37,7 @@ impl Paths {
             self.by_slot.resize(at + 1, NONE);
         }
         if self.by_slot[at] == NONE {
-            self.by_slot[at] = self.all.len() as u32;
+            self.by_slot[at] = self.first + self.all.len() as u32;
             self.all.push(Path::new(decision, slot));
         }
         PathId(self.by_slot[at])
@@ -40,6 +47,11 @@ impl Paths {
     pub(crate) fn reserve(&mut self, more: usize) {
         self.slots.reserve(more);
         self.all.reserve(more);
+    }
+
+    /// The number of the first.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
     }
 
     /// All so far, by number.

@@ -236,6 +236,11 @@ impl Planned<'_> {
         self.cells.parts().part(number - self.rows.start)
     }
 
+    /// Whether so many rows are made that most steps matter to one.
+    pub(crate) fn asks_most_steps(&self) -> bool {
+        self.rows.len() * 8 >= self.list.steps.steps.len()
+    }
+
     /// Bytes of its cells.
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {

@@ -152,7 +152,7 @@ fn has(set: &[u64], number: u32) -> bool {
 }
 
 /// Where the rules that match a packet lead, by the first of them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ByFirst {
     of: Vec<Option<Place>>,
     nobody: Option<Place>,
@@ -162,6 +162,12 @@ impl ByFirst {
     /// Knows nothing of so many rules.
     pub(crate) fn of(rules: usize) -> Self {
         Self { of: vec![None; rules], nobody: None }
+    }
+
+    /// Knows of so many rules what `path` says: where they lead with each as the first, as far as that is always so.
+    pub(crate) fn foreseen(rules: usize, mut path: impl FnMut(u32) -> Option<PathId>) -> Self {
+        let of = (0..rules as u32).map(|rule| path(rule).map(Place::path)).collect();
+        Self { of, nobody: None }
     }
 }
 

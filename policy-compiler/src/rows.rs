@@ -61,8 +61,16 @@ impl Tables {
     pub(crate) fn forget(&mut self) {
         let mut paths = std::mem::take(&mut self.made.paths);
         paths.forget();
-        let made = Making { paths, ..Making::default() };
-        *self = Self { made, many: self.many, ..Self::default() };
+        *self = Self { made: Making::of(paths), many: self.many, ..Self::default() };
+    }
+
+    /// Makes what needs nothing but lists, of those of which rows will be made from nothing.
+    pub(crate) fn foresee(&mut self, lists: &[Arc<ResolvedList>]) {
+        self.made.begin();
+        self.made.foresee(lists.iter());
+        for list in lists {
+            list.index();
+        }
     }
 
     /// There are more classes. Each has the row of the one that it comes from where the chain asks nothing in which they
@@ -97,7 +105,7 @@ impl Tables {
         peers: &Peers,
         chains: &Chains,
     ) -> Cells {
-        if self.made.paths.len() > self.most_paths {
+        if self.most_paths > 0 && self.made.paths.len() > self.most_paths {
             self.forget();
         }
         let is_fresh = self.made.rows.lines.len() == 0;
