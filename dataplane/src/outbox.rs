@@ -26,16 +26,23 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a packet that its port takes as it is.
+    /// Queues a packet that is finished, fits, and travels as it is.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "what most packets need, and little")]
-    pub(crate) fn queue(&mut self, slot: &mut Slot, port: PortId, packet: Packet) {
-        if slot.queue.is_empty() {
-            self.waiting.push(port);
-        }
-        self.queued += 1;
+    pub(crate) fn queue(&mut self, slot: &mut Slot, packet: Packet) {
         let bytes = packet.len() as u64;
-        slot.push(packet, 1, bytes);
+        self.push(slot, packet, 1, 1, bytes);
+    }
+
+    /// Queues a packet that stands for so many packets and bytes on a wire, and for `room` of those that are sent at once.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as `queue`")]
+    fn push(&mut self, slot: &mut Slot, packet: Packet, room: usize, segments: u64, bytes: u64) {
+        if slot.queue.is_empty() {
+            self.waiting.push(slot.id);
+        }
+        self.queued += room;
+        slot.push(packet, segments, bytes);
     }
 
     /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
@@ -56,9 +63,6 @@ impl Outbox {
         let Some(slot) = ports.slot(link.port) else {
             return Err(refuse(pool, packet, DropReason::TransmitRefused));
         };
-        if slot.queue.is_empty() {
-            self.waiting.push(link.port);
-        }
         let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
             None => None,
             Some(Some(tunnel)) => Some(tunnel),
@@ -66,8 +70,7 @@ impl Outbox {
             Some(None) => return Err(refuse(pool, packet, DropReason::HostUnreachable)),
         };
         if is_ready {
-            self.queued += 1;
-            return finish(slot, pool, packet, 1, header_len, tunnel, &mut self.next_id);
+            return self.finish(slot, pool, packet, 1, header_len, tunnel);
         }
         self.post_unfinished(slot, pool, packet, header_len, link.mtu as usize, tunnel)
     }
@@ -96,17 +99,46 @@ impl Outbox {
         if as_it_is {
             // What the kernel is to cut is sent early: the other side works meanwhile, and the payload is still in the cache.
             let segments = packet.segments(header_len);
-            self.queued += if tunnel.is_some() { segments as usize } else { 1 };
-            return finish(slot, pool, packet, segments, header_len, tunnel, &mut self.next_id);
+            return self.finish(slot, pool, packet, segments, header_len, tunnel);
         }
         self.split(packet, header_len, mtu, pool)?;
-        self.queued += self.pieces.len();
         let mut outcome = Ok(());
-        for piece in self.pieces.drain(..) {
-            let id = &mut self.next_id;
-            outcome = outcome.and(finish(slot, pool, piece, 1, header_len, tunnel, id));
+        let mut pieces = std::mem::take(&mut self.pieces);
+        for piece in pieces.drain(..) {
+            outcome = outcome.and(self.finish(slot, pool, piece, 1, header_len, tunnel));
         }
+        self.pieces = pieces;
         outcome
+    }
+
+    /// Puts the outer header on, if there is one, and queues.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "of most packets it is known that they are one segment"
+    )]
+    fn finish(
+        &mut self,
+        slot: &mut Slot,
+        pool: &mut Pool,
+        mut packet: Packet,
+        segments: u64,
+        header_len: usize,
+        tunnel: Option<&Tunnel>,
+    ) -> Result<(), DropReason> {
+        let bytes = packet.len() as u64;
+        let Some(tunnel) = tunnel else {
+            self.push(slot, packet, 1, segments, bytes);
+            return Ok(());
+        };
+        self.next_id = self.next_id.wrapping_add(1);
+        if !encapsulate(&mut packet, &tunnel.outer, self.next_id) {
+            return Err(refuse(pool, packet, DropReason::Malformed));
+        }
+        // Each segment repeats its headers, and the tunnel's.
+        let added = segments * tunnel.outer.added() as u64 + (segments - 1) * header_len as u64;
+        self.push(slot, packet, segments as usize, segments, bytes + added);
+        Ok(())
     }
 
     /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or those of its
@@ -197,31 +229,4 @@ fn can_be_cut(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
     let segmentation = *segmentation;
     packet.segments(header_len) <= SEGMENTS
         && Cut::of(packet.bytes(), segmentation, packet.offload.checksum, mtu).is_ok()
-}
-
-/// Puts the outer header on, if there is one, and queues.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "of most packets it is known that they are one segment")]
-fn finish(
-    slot: &mut Slot,
-    pool: &mut Pool,
-    mut packet: Packet,
-    segments: u64,
-    header_len: usize,
-    tunnel: Option<&Tunnel>,
-    next_id: &mut u16,
-) -> Result<(), DropReason> {
-    let mut bytes = packet.len() as u64;
-    if let Some(tunnel) = tunnel {
-        *next_id = next_id.wrapping_add(1);
-        if !encapsulate(&mut packet, &tunnel.outer, *next_id) {
-            pool.put(packet);
-            return Err(DropReason::Malformed);
-        }
-        // Each segment repeats its headers, and the tunnel's.
-        let added = tunnel.outer.added() as u64;
-        bytes += segments * added + (segments - 1) * header_len as u64;
-    }
-    slot.push(packet, segments, bytes);
-    Ok(())
 }

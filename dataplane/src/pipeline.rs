@@ -68,7 +68,7 @@ impl Context<'_> {
         let Self { tables, ports, pool, outbox, .. } = self;
         let posted = match ports.slot(link.port) {
             Some(slot) if is_ready && link.tunnel.is_none() => {
-                outbox.queue(slot, link.port, packet);
+                outbox.queue(slot, packet);
                 Ok(())
             }
             _ => outbox.post(tables, ports, pool, packet, header_len, link, is_ready),

@@ -15,6 +15,7 @@ const QUIET: Duration = Duration::from_millis(1);
 
 /// A port that is attached to a worker.
 pub(crate) struct Slot {
+    pub(crate) id: PortId,
     pub(crate) io: Box<dyn PacketIo>,
     pub(crate) counters: Arc<PortCounters>,
     /// May hold packets: receive without asking epoll.
@@ -44,11 +45,11 @@ impl Slot {
     }
 
     /// Has epoll tell when it is readable.
-    pub(crate) fn watch(&mut self, poller: &Poller, id: PortId) -> io::Result<()> {
+    pub(crate) fn watch(&mut self, poller: &Poller) -> io::Result<()> {
         if !self.watched
             && let Some(descriptor) = self.io.descriptor()
         {
-            poller.watch(descriptor, id)?;
+            poller.watch(descriptor, self.id)?;
             self.watched = true;
         }
         Ok(())
@@ -78,24 +79,30 @@ impl Slot {
 pub(crate) struct Ports(Vec<Option<Slot>>);
 
 impl Ports {
-    /// `watched`: epoll has been told to watch its descriptor.
+    /// Puts a port in, which epoll does not watch yet.
     pub(crate) fn attach(
         &mut self,
         id: PortId,
         io: Box<dyn PacketIo>,
         counters: Arc<PortCounters>,
-        watched: bool,
-    ) {
+    ) -> &mut Slot {
         let at = id.0 as usize;
         if self.0.len() <= at {
             self.0.resize_with(at + 1, || None);
         }
         let capabilities = io.capabilities();
-        let queue = Vec::new();
-        let (segments, bytes) = (0, 0);
-        let (hot, heard) = (true, Duration::ZERO);
-        self.0[at] =
-            Some(Slot { io, counters, hot, watched, heard, capabilities, queue, segments, bytes });
+        self.0[at].insert(Slot {
+            id,
+            io,
+            counters,
+            hot: true,
+            watched: false,
+            heard: Duration::ZERO,
+            capabilities,
+            queue: Vec::new(),
+            segments: 0,
+            bytes: 0,
+        })
     }
 
     /// Calls `wake` for each mapped port that is not hot.

@@ -23,7 +23,7 @@ use crate::packet::{Packet, Pool};
 use crate::pipeline::{Context, Pipeline, Sizes};
 use crate::poller::Poller;
 use crate::port::PacketIo;
-use crate::ports::Ports;
+use crate::ports::{Ports, Slot};
 use crate::rate_limit::RateLimit;
 use crate::report::Report;
 use crate::sys;
@@ -269,7 +269,7 @@ impl Worker {
             }
         };
         let stays_hot = slot.stays_hot(received, self.batch.len(), self.now);
-        if !stays_hot && let Err(error) = slot.watch(&self.poller, id) {
+        if !stays_hot && let Err(error) = slot.watch(&self.poller) {
             self.lost.push((id, error));
         }
         for (packets, reason) in
@@ -352,40 +352,43 @@ impl Worker {
     }
 
     fn attach(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
-        let descriptor = io.descriptor().filter(|_| !io.is_mapped());
-        if let Some(descriptor) = descriptor
-            && let Err(error) = self.poller.watch(descriptor, id)
+        // The number may have been another port's, and packets of that one may have been handed over.
+        self.take_over(self.colleagues.waiting());
+        self.enter(id, io, counters);
+    }
+
+    /// Serves a port from now on.
+    fn enter(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
+        let slot = self.ports.attach(id, io, counters);
+        if !slot.io.is_mapped()
+            && let Err(error) = slot.watch(&self.poller)
         {
+            self.ports.detach(id, &mut self.pool);
             self.report(Report::PortLost(id, error));
             return;
         }
-        // The number may have been another port's, and packets of that one may have been handed over.
-        self.take_over(self.colleagues.waiting());
-        self.ports.attach(id, io, counters, descriptor.is_some());
         self.hot.push(id);
+    }
+
+    /// Serves a port no longer.
+    fn leave(&mut self, id: PortId) -> Option<Slot> {
+        self.hot.retain(|hot| *hot != id);
+        let mut slot = self.ports.detach(id, &mut self.pool)?;
+        if let Err(error) = slot.forget(&self.poller) {
+            self.complain(error);
+        }
+        Some(slot)
     }
 
     /// Lets go of a port. False: there is none.
     fn detach(&mut self, id: PortId) -> bool {
-        self.hot.retain(|hot| *hot != id);
         self.lost.retain(|(lost, _)| *lost != id);
-        let Some(mut slot) = self.ports.detach(id, &mut self.pool) else { return false };
-        if let Err(error) = slot.forget(&self.poller) {
-            self.complain(error);
-        }
-        true
+        self.leave(id).is_some()
     }
 
     fn wrap(&mut self, id: PortId, wrap: Wrap) {
-        if let Some(mut slot) = self.ports.detach(id, &mut self.pool) {
-            if slot.io.is_mapped()
-                && let Err(error) = slot.forget(&self.poller)
-            {
-                self.complain(error);
-            }
-            self.hot.retain(|hot| *hot != id);
-            self.ports.attach(id, wrap(slot.io), slot.counters, slot.watched);
-            self.hot.push(id);
+        if let Some(slot) = self.leave(id) {
+            self.enter(id, wrap(slot.io), slot.counters);
         }
     }
 
