@@ -352,15 +352,7 @@ impl Pipeline {
     #[inline(never)]
     fn consider(&mut self, context: &mut Context<'_>, mut packet: Packet, glance: &Glance) -> bool {
         let (port, segments) = (glance.port, u64::from(glance.segments));
-        let parsed = match parse(packet.bytes()) {
-            Ok(parsed) => parsed,
-            Err(malformed) => {
-                context.dropped(port, malformed.into(), segments);
-                context.pool.put(packet);
-                return false;
-            }
-        };
-        let subject = Subject { packet: &packet, parsed: &parsed, glance };
+        let subject = Subject { packet: &packet, glance };
         let now = context.seconds();
         let Decision { fate, rules } = decide(context.tables, &mut self.memory, &subject, now);
         self.counters.rules.decided(rules, segments);
@@ -400,7 +392,7 @@ impl Pipeline {
     #[inline(never)]
     fn report(
         &mut self,
-        Subject { parsed, glance, .. }: &Subject<'_>,
+        Subject { packet, glance }: &Subject<'_>,
         reason: DropReason,
         rules: RuleCounters,
         now: Duration,
@@ -417,6 +409,7 @@ impl Pipeline {
             self.counters.reports_lost.add(1);
             return;
         }
+        let Ok(parsed) = parse(packet.bytes()) else { return };
         let denied = Denied {
             source: parsed.source.to_ip(),
             destination: parsed.destination.to_ip(),
@@ -435,9 +428,10 @@ impl Pipeline {
     fn answer<'a>(
         &mut self,
         context: &mut Context<'a>,
-        Subject { packet, parsed, glance, .. }: &Subject<'_>,
+        Subject { packet, glance }: &Subject<'_>,
         error: ErrorKind,
     ) -> Option<(Packet, &'a Link)> {
+        let parsed = parse(packet.bytes()).ok()?;
         let router = if parsed.is_v4() {
             context.tables.router_v4.map(IpAddr::V4)
         } else {
@@ -447,7 +441,7 @@ impl Pipeline {
         if !self.errors.allow(context.now) {
             return None;
         }
-        let answer = icmp::answer(packet.bytes(), parsed, error, router.into(), context.pool)?;
+        let answer = icmp::answer(packet.bytes(), &parsed, error, router.into(), context.pool)?;
         Some((answer, back))
     }
 }

@@ -8,55 +8,45 @@ use crate::flow::{
 };
 use crate::icmp;
 use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT, Untracked};
+use crate::parse::Parsed;
 use crate::tables::{Established, Tables, Via};
 use crate::wire::protocol;
 
 #[inline]
-pub(super) fn flow(
-    tables: &Tables,
-    memory: &mut Memory,
-    subject: &Subject<'_>,
-    now: u32,
-) -> Settled {
-    let name = &subject.glance.name;
+pub(super) fn flow(tables: &Tables, memory: &mut Memory, glance: &Glance, now: u32) -> Settled {
+    let name = &glance.name;
     let Some(entry) = memory.flows.lookup(name.hash, &name.key, now) else {
         return match memory.flows.elsewhere(name.hash) {
-            None => open(tables, memory, subject, true, now),
+            None => open(tables, memory, glance, true, now),
             Some(owner) => Settled::handed_over(owner),
         };
     };
     let direction = entry.direction(name.orientation);
-    let keep = match entry.admission(subject.glance.tcp_flags, direction) {
-        Admission::Cached => return follow(tables, entry, subject, direction, now),
+    let keep = match entry.admission(glance.tcp_flags, direction) {
+        Admission::Cached => return follow(tables, entry, glance, direction, now),
         // Were it denied, it would end what is to be kept.
         Admission::Judge if is_kept(tables, entry) => false,
-        Admission::Judge => return again(tables, entry, subject, direction, true, now),
+        Admission::Judge => return again(tables, entry, glance, direction, true, now),
         Admission::JudgeAlone => false,
         Admission::Recycle => true,
     };
-    open(tables, memory, subject, keep, now)
+    open(tables, memory, glance, keep, now)
 }
 
 /// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
 #[inline(never)]
-fn open(
-    tables: &Tables,
-    memory: &mut Memory,
-    subject: &Subject<'_>,
-    keep: bool,
-    now: u32,
-) -> Settled {
-    if !subject.parsed.is_forwardable() {
+fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: u32) -> Settled {
+    let name = &glance.name;
+    let [source, destination] = name.addresses();
+    if !(source.is_forwardable() && destination.is_forwardable()) {
         return Settled::refused(DropReason::NotForwardable);
     }
-    let name = &subject.glance.name;
-    let (source, destination) = (subject.parsed.source, subject.parsed.destination);
     let as_of = as_of(tables, &name.key);
     let ends = ends(tables, source, destination);
-    if !subject.glance.entrance.admits(ends.from.encode()) {
-        return Settled::refused(subject.glance.entrance.refusal());
+    if !glance.entrance.admits(ends.from.encode()) {
+        return Settled::refused(glance.entrance.refusal());
     }
-    let opens = subject.parsed.protocol != protocol::TCP || subject.glance.tcp_flags.opens();
+    let opens = name.key.protocol() != protocol::TCP || glance.tcp_flags.opens();
     if !opens && tables.connections.tcp_strict {
         return Settled::refused(DropReason::TcpWithoutFlow);
     }
@@ -64,16 +54,17 @@ fn open(
         return Settled::refused(DropReason::NoRoute);
     }
     let grounds = judge::grounds(tables, &ends);
-    let judgement = judge::judge(tables, &ends, &grounds, subject.transport(), Untracked::NONE);
+    let transport = transport(&name.key, name.orientation);
+    let judgement = judge::judge(tables, &ends, &grounds, transport, Untracked::NONE);
     let settled = settled(&ends, &judgement);
     if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
         if let Some(owner) = memory.flows.claim(name.hash) {
             return Settled::handed_over(owner);
         }
-        let mut entry = FlowEntry::open(name.key, name.orientation, subject.glance.tcp_flags, now);
+        let mut entry = FlowEntry::open(name.key, name.orientation, glance.tcp_flags, now);
         stamp(&mut entry, tables, &ends, grounds, &judgement);
         entry.as_of = as_of;
-        pass(&mut entry, subject.glance, FlowDirection::Original, now);
+        pass(&mut entry, glance, FlowDirection::Original, now);
         match memory.flows.insert(name.hash, entry, now) {
             Some(Evicted::Unestablished | Evicted::Established) => memory.evictions += 1,
             Some(Evicted::Expired) | None => {}
@@ -87,19 +78,19 @@ fn open(
 fn follow(
     tables: &Tables,
     entry: &mut FlowEntry,
-    subject: &Subject<'_>,
+    glance: &Glance,
     direction: FlowDirection,
     now: u32,
 ) -> Settled {
     let stands = entry.as_of == as_of(tables, &entry.key());
     if !stands || entry.verdict != Verdict::Allow {
-        return again(tables, entry, subject, direction, false, now);
+        return again(tables, entry, glance, direction, false, now);
     }
     let [from, to] = entry.hops(direction);
-    if !subject.glance.entrance.admits(from) {
-        return Settled::refused(subject.glance.entrance.refusal());
+    if !glance.entrance.admits(from) {
+        return Settled::refused(glance.entrance.refusal());
     }
-    pass(entry, subject.glance, direction, now);
+    pass(entry, glance, direction, now);
     Settled { verdict: Ok(Way { from, to }), rules: entry.counters }
 }
 
@@ -109,20 +100,20 @@ fn follow(
 fn again(
     tables: &Tables,
     entry: &mut FlowEntry,
-    subject: &Subject<'_>,
+    glance: &Glance,
     direction: FlowDirection,
     judge: bool,
     now: u32,
 ) -> Settled {
     let (ends, judgement) = current(tables, entry, judge);
     let [from, to] = entry.hops(direction);
-    if !subject.glance.entrance.admits(from) {
-        return Settled::refused(subject.glance.entrance.refusal());
+    if !glance.entrance.admits(from) {
+        return Settled::refused(glance.entrance.refusal());
     }
     let mut settled = settled(&ends, &judgement);
     if settled.verdict.is_ok() {
         settled.verdict = Ok(Way { from, to });
-        pass(entry, subject.glance, direction, now);
+        pass(entry, glance, direction, now);
     } else {
         entry.refuse(now);
     }
@@ -195,7 +186,8 @@ fn renewed(
     }
     let is_kept = !judge && is_kept(tables, entry) && leads_as_before;
     let judgement = if connects(tables, &ends) {
-        judge::judge(tables, &ends, &grounds, transport(entry), Untracked::NONE)
+        let transport = transport(&entry.key(), entry.original());
+        judge::judge(tables, &ends, &grounds, transport, Untracked::NONE)
     } else {
         Judgement::without_rules(Some(DropReason::NoRoute))
     };
@@ -256,16 +248,17 @@ pub(super) fn related(
     tables: &Tables,
     flows: &mut FlowTable,
     subject: &Subject<'_>,
+    parsed: &Parsed,
     now: u32,
 ) -> Settled {
     let unmatched = Settled::refused(DropReason::IcmpErrorUnmatched);
-    if !subject.glance.entrance.admits(tables.route(subject.parsed.source).encode()) {
+    if !subject.glance.entrance.admits(tables.route(parsed.source).encode()) {
         return Settled::refused(subject.glance.entrance.refusal());
     }
-    let Some(quoted) = icmp::quoted(subject.packet.bytes(), subject.parsed) else {
+    let Some(quoted) = icmp::quoted(subject.packet.bytes(), parsed) else {
         return unmatched;
     };
-    if quoted.source != subject.parsed.destination {
+    if quoted.source != parsed.destination {
         return unmatched;
     }
     // Hosts complain of what they were asked; nobody needs to know that an answer did not arrive.

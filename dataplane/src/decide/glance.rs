@@ -4,6 +4,7 @@ use super::{Entrance, flow_key};
 use crate::flow::{FlowKey, FlowTable, Guess, Orientation, TcpFlags};
 use crate::parse::{Fragment, Parsed};
 use crate::tables::PortId;
+use crate::wire::address::Address;
 use crate::wire::vxlan;
 
 /// How a packet came.
@@ -28,6 +29,14 @@ pub struct Name {
     pub guess: Guess,
     /// Which way the packet goes in it.
     pub orientation: Orientation,
+}
+
+impl Name {
+    /// The packet's source and destination.
+    #[inline]
+    pub fn addresses(&self) -> [Address; 2] {
+        [self.key.source(self.orientation).0, self.key.destination(self.orientation).0]
+    }
 }
 
 /// See the module.

@@ -2,7 +2,7 @@
 
 use manx_policy_compiler::model::{Protocol, Shown, Transport};
 
-use crate::flow::{FlowEntry, FlowKey, Orientation};
+use crate::flow::{FlowKey, Orientation};
 use crate::parse::Parsed;
 use crate::wire::address::Address;
 use crate::wire::{icmpv4, icmpv6, protocol};
@@ -52,27 +52,71 @@ pub(super) fn query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> 
     }
 }
 
-/// What policy is asked for a flow: what its first packet showed.
-pub(super) fn transport(entry: &FlowEntry) -> Transport {
-    let (key, original) = (entry.key(), entry.original());
+/// What policy is asked for a packet of this key and orientation, and for its flow, if it is the first.
+#[inline]
+pub(super) fn transport(key: &FlowKey, orientation: Orientation) -> Transport {
     let protocol = key.protocol();
-    let shown = match (protocol, Protocol::from_number(protocol)) {
-        (protocol::ICMPV4 | protocol::ICMPV6, _) => {
-            let low = key.icmp_type();
-            match (key.icmp_code(), original) {
-                (Some(code), _) => Shown::Icmp { kind: low, code },
-                (None, Orientation::LowToHigh) => Shown::Icmp { kind: low, code: 0 },
-                (None, Orientation::HighToLow) => {
-                    let other = query(key.source(original).0, protocol, low);
-                    Shown::Icmp { kind: other.map_or(low, |(other, _)| other), code: 0 }
-                }
-            }
-        }
-        (_, Some(_)) => Shown::Ports {
-            source: key.source(original).1,
-            destination: key.destination(original).1,
-        },
-        _ => Shown::Nothing,
+    let shown = if Protocol::from_number(protocol).is_some() {
+        let [source, destination] = [key.source(orientation).1, key.destination(orientation).1];
+        Shown::Ports { source, destination }
+    } else {
+        shown_without_ports(key, orientation)
     };
     Transport { protocol, shown }
+}
+
+#[inline(never)]
+fn shown_without_ports(key: &FlowKey, orientation: Orientation) -> Shown {
+    let protocol = key.protocol();
+    if !matches!(protocol, protocol::ICMPV4 | protocol::ICMPV6) {
+        return Shown::Nothing;
+    }
+    let low = key.icmp_type();
+    match (key.icmp_code(), orientation) {
+        (Some(code), _) => Shown::Icmp { kind: low, code },
+        (None, Orientation::LowToHigh) => Shown::Icmp { kind: low, code: 0 },
+        (None, Orientation::HighToLow) => {
+            let other = query(key.source(orientation).0, protocol, low);
+            Shown::Icmp { kind: other.map_or(low, |(other, _)| other), code: 0 }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::parse::parse;
+    use crate::wire::arbitrary::{packet4, packet6};
+
+    proptest! {
+        #[test]
+        fn a_key_holds_all_that_policy_is_asked_for_a_packet(
+            mut bytes in prop_oneof![packet4(), packet6()],
+            kind in prop_oneof![any::<u8>(), prop::sample::select(&[0, 8, 13, 14, 128, 129][..])],
+            code in prop_oneof![Just(0), any::<u8>()],
+        ) {
+            let Ok(parsed) = parse(&bytes) else { return Ok(()) };
+            if parsed.icmp().is_some()
+                && let Some(said) = bytes.get_mut(parsed.transport_offset.into()..)
+                && let Some(said) = said.first_chunk_mut()
+            {
+                *said = [kind, code];
+            }
+            let Ok(parsed) = parse(&bytes) else { return Ok(()) };
+            let shown = match parsed.icmp() {
+                Some((kind, code)) => Shown::Icmp { kind, code },
+                None if parsed.has_ports => {
+                    Shown::Ports { source: parsed.source_port, destination: parsed.destination_port }
+                }
+                None => Shown::Nothing,
+            };
+            let (key, orientation) = flow_key(&parsed);
+            let asked = Transport { protocol: parsed.protocol, shown };
+            prop_assert_eq!(transport(&key, orientation), asked);
+            prop_assert_eq!(key.source(orientation).0, parsed.source);
+            prop_assert_eq!(key.destination(orientation).0, parsed.destination);
+        }
+    }
 }

@@ -7,15 +7,13 @@ mod glance;
 mod key;
 mod known;
 
-use manx_policy_compiler::model::{Shown, Transport};
-
 use crate::fate::{DropReason, Fate};
 use crate::flow::{FlowTable, RuleCounters, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
 use crate::judge::{self, Ends, Judgement, NO_SLOT};
 use crate::packet::Packet;
-use crate::parse::{Fragment, Parsed};
+use crate::parse::{Fragment, Parsed, parse};
 use crate::tables::{Hop, Tables, Via};
 use crate::wire::address::Address;
 use crate::wire::{protocol, vxlan};
@@ -80,25 +78,10 @@ impl Entrance {
 /// One packet, as the decision sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// The packet: the inner header of an ICMP error is read from it.
+    /// The packet: its headers are read again where its flow alone does not decide it.
     pub packet: &'a Packet,
-    /// Its headers.
-    pub parsed: &'a Parsed,
     /// What was seen of it at first.
     pub glance: &'a Glance,
-}
-
-impl Subject<'_> {
-    fn transport(&self) -> Transport {
-        let Parsed { protocol, source_port: source, destination_port: destination, .. } =
-            *self.parsed;
-        let shown = match self.parsed.icmp() {
-            Some((kind, code)) => Shown::Icmp { kind, code },
-            None if self.parsed.has_ports => Shown::Ports { source, destination },
-            None => Shown::Nothing,
-        };
-        Transport { protocol, shown }
-    }
 }
 
 /// A decision: the fate, and the counter slots of what gave it.
@@ -178,58 +161,60 @@ pub fn decide<'a>(
 
 #[inline]
 fn settle(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, now: u32) -> Settled {
-    let parsed = subject.parsed;
-    let tunnel = parsed.protocol == protocol::IPIP
-        || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
-    if tunnel && matches!(subject.glance.entrance.back(), Via::Endpoint(_)) {
-        return Settled::refused(DropReason::TunnelFromPod);
+    if subject.glance.is_plain {
+        return match before_tracking(tables, subject.glance) {
+            None => flow::flow(tables, memory, subject.glance, now),
+            Some(settled) => settled,
+        };
     }
-    let plain = parsed.fragment == Fragment::Whole && !parsed.is_icmp_error();
-    if plain && !tables.host_policy.has_untracked() {
-        return flow::flow(tables, memory, subject, now);
+    match parse(subject.packet.bytes()) {
+        Ok(parsed) => settle_others(tables, memory, subject, &parsed, now),
+        Err(malformed) => Settled::refused(malformed.into()),
     }
-    settle_others(tables, memory, subject, now)
 }
 
-/// As [`settle`], of fragments, ICMP errors, and where some packets are asked about before connection tracking.
+/// As [`settle`], of packets that their flow alone does not decide.
 #[inline(never)]
-fn settle_others(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, now: u32) -> Settled {
-    if !subject.parsed.is_forwardable() {
+fn settle_others(
+    tables: &Tables,
+    memory: &mut Memory,
+    subject: &Subject<'_>,
+    parsed: &Parsed,
+    now: u32,
+) -> Settled {
+    let glance = subject.glance;
+    let tunnel = parsed.protocol == protocol::IPIP
+        || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
+    if tunnel && matches!(glance.entrance.back(), Via::Endpoint(_)) {
+        return Settled::refused(DropReason::TunnelFromPod);
+    }
+    if !parsed.is_forwardable() {
         return Settled::refused(DropReason::NotForwardable);
     }
-    let first = |memory: &mut Memory| {
-        if tables.host_policy.has_untracked()
-            && let Some(settled) = untracked(tables, subject)
-        {
-            settled
-        } else if subject.parsed.is_icmp_error() {
-            flow::related(tables, &mut memory.flows, subject, now)
-        } else {
-            flow::flow(tables, memory, subject, now)
+    let first = |memory: &mut Memory| match before_tracking(tables, glance) {
+        Some(settled) => settled,
+        None if parsed.is_icmp_error() => {
+            flow::related(tables, &mut memory.flows, subject, parsed, now)
         }
+        None => flow::flow(tables, memory, glance, now),
     };
-    let entrance = subject.glance.entrance.back.0;
-    match subject.parsed.fragment {
+    let entrance = glance.entrance.back.0;
+    match parsed.fragment {
         Fragment::Whole => first(memory),
         Fragment::First { .. } => {
             let settled = first(memory);
             if !matches!(settled.verdict, Err(Stop::HandOver(_))) {
-                memory.fragments.remember(subject.parsed, entrance, tables.version, settled, now);
+                memory.fragments.remember(parsed, entrance, tables.version, settled, now);
             }
             settled
         }
         // The first fragment's decision holds its source check: the key names the entrance too. It stands only while the
         // tables do: it names endpoints by an index that others may give to somebody else.
         Fragment::Later { .. } => {
-            match (
-                memory.fragments.find(subject.parsed, entrance, tables.version, now),
-                memory.next,
-            ) {
+            match (memory.fragments.find(parsed, entrance, tables.version, now), memory.next) {
                 (Some(Some(settled)), _) => settled,
                 // The first one may have been another worker's.
-                (None, (next, others)) if subject.glance.times < others => {
-                    Settled::handed_over(next)
-                }
+                (None, (next, others)) if glance.times < others => Settled::handed_over(next),
                 (Some(None) | None, _) => Settled::refused(DropReason::FragmentWithoutFirst),
             }
         }
@@ -237,14 +222,25 @@ fn settle_others(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, no
 }
 
 /// What becomes of a packet that policy before connection tracking decides: no flow is known by it, and its way back is
-/// asked about for itself. `None`: it decides nothing.
-fn untracked(tables: &Tables, subject: &Subject<'_>) -> Option<Settled> {
-    let ends = ends(tables, subject.parsed.source, subject.parsed.destination);
-    if !subject.glance.entrance.admits(ends.from.encode()) {
-        return Some(Settled::refused(subject.glance.entrance.refusal()));
+/// asked about for itself. `None`: it decides nothing, or there is none.
+#[inline]
+fn before_tracking(tables: &Tables, glance: &Glance) -> Option<Settled> {
+    if tables.host_policy.has_untracked() { untracked(tables, glance) } else { None }
+}
+
+#[inline(never)]
+fn untracked(tables: &Tables, glance: &Glance) -> Option<Settled> {
+    let name = &glance.name;
+    let [source, destination] = name.addresses();
+    if !(source.is_forwardable() && destination.is_forwardable()) {
+        return Some(Settled::refused(DropReason::NotForwardable));
+    }
+    let ends = ends(tables, source, destination);
+    if !glance.entrance.admits(ends.from.encode()) {
+        return Some(Settled::refused(glance.entrance.refusal()));
     }
     let grounds = judge::grounds(tables, &ends);
-    let transport = subject.transport();
+    let transport = key::transport(&name.key, name.orientation);
     let judgement = match judge::untracked(tables, &ends, &grounds, transport) {
         Err(denied) => denied,
         Ok(untracked) if !untracked.allows() => return None,

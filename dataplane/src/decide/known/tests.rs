@@ -187,8 +187,7 @@ proptest! {
             return Ok(());
         };
         let packet = Pool::new(1).take_filled(&bytes).unwrap();
-        let parsed = parse(&bytes).unwrap();
-        let subject = Subject { packet: &packet, parsed: &parsed, glance: &glance };
+        let subject = Subject { packet: &packet, glance: &glance };
         let Decision { fate, rules } = decide(&tables, &mut long, &subject, NOW);
         let Passage { link, hop, .. } = passage;
         prop_assert!(glance.unit <= link.mtu);
