@@ -61,11 +61,13 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
         if let Some(owner) = memory.flows.claim(name.hash) {
             return Settled::handed_over(owner);
         }
-        let mut entry = FlowEntry::open(name.key, name.orientation, glance.tcp_flags, now);
-        stamp(&mut entry, tables, &ends, grounds, &judgement);
-        entry.as_of = as_of;
-        pass(&mut entry, glance, FlowDirection::Original, now);
-        match memory.flows.insert(name.hash, entry, now) {
+        let evicted = memory.flows.insert(name.hash, &name.key, now, |entry| {
+            *entry = FlowEntry::open(name.key, name.orientation, glance.tcp_flags, now);
+            stamp(entry, tables, &ends, grounds, &judgement);
+            entry.as_of = as_of;
+            pass(entry, glance, FlowDirection::Original, now);
+        });
+        match evicted {
             Some(Evicted::Unestablished | Evicted::Established) => memory.evictions += 1,
             Some(Evicted::Expired) | None => {}
         }

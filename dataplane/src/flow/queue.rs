@@ -5,11 +5,13 @@ use std::io;
 
 use crate::sys::memory::{Pages, ZeroedPages};
 
-/// A slot's neighbours. Numbers are slots plus one; 0 is none.
+/// A slot's neighbours: slots plus one; 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Link {
     pub(crate) previous: u32,
     pub(crate) next: u32,
+    /// What the table has noted of the slot while it is taken.
+    pub(crate) note: u32,
 }
 
 /// Links of all slots: each slot is free, queued, or neither. All work is constant per call.
@@ -43,7 +45,6 @@ impl Slots {
     pub(super) fn take(&mut self) -> Option<u32> {
         if let Some(slot) = self.returned.checked_sub(1) {
             self.returned = self.links[slot as usize].next;
-            self.links[slot as usize] = Link::default();
             return Some(slot);
         }
         let slot = self.unused;
@@ -55,6 +56,17 @@ impl Slots {
         }
     }
 
+    /// Notes something of a slot that is taken.
+    pub(super) fn put_note(&mut self, slot: u32, note: u32) {
+        self.links[slot as usize].note = note;
+    }
+
+    /// What was noted of a slot since it was taken.
+    #[inline]
+    pub(super) fn note(&self, slot: u32) -> u32 {
+        self.links[slot as usize].note
+    }
+
     /// The queue, oldest first.
     pub(super) fn in_order(&self) -> impl Iterator<Item = u32> + Clone {
         let slot = |number: u32| number.checked_sub(1);
@@ -63,7 +75,7 @@ impl Slots {
 
     /// Gives back a slot that is not queued.
     pub(super) fn put(&mut self, slot: u32) {
-        self.links[slot as usize] = Link { previous: 0, next: self.returned };
+        self.links[slot as usize].next = self.returned;
         self.returned = slot + 1;
     }
 
@@ -73,7 +85,8 @@ impl Slots {
 
     /// Queues a slot that is not queued, as the newest.
     pub(super) fn enqueue(&mut self, slot: u32) {
-        self.links[slot as usize] = Link { previous: self.newest, next: 0 };
+        let link = &mut self.links[slot as usize];
+        (link.previous, link.next) = (self.newest, 0);
         match self.newest.checked_sub(1) {
             Some(newest) => self.links[newest as usize].next = slot + 1,
             None => self.oldest = slot + 1,
@@ -83,7 +96,7 @@ impl Slots {
 
     /// Takes a queued slot out of the queue.
     pub(super) fn unqueue(&mut self, slot: u32) {
-        let Link { previous, next } = std::mem::take(&mut self.links[slot as usize]);
+        let Link { previous, next, .. } = self.links[slot as usize];
         match previous.checked_sub(1) {
             Some(before) => self.links[before as usize].next = next,
             None => self.oldest = next,

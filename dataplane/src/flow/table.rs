@@ -87,7 +87,29 @@ impl Bucket {
 struct Place {
     bucket: usize,
     way: usize,
-    slot: u32,
+    /// Whether the bucket is the alternate one of the entry's hash.
+    is_alternate: bool,
+}
+
+impl Place {
+    /// In a note: there are at most 2^28 buckets.
+    const BUCKET: u32 = WAYS.trailing_zeros();
+    const IS_ALTERNATE: u32 = 1 << 31;
+
+    /// As a number, so that who has to go is found without his key.
+    const fn note(self) -> u32 {
+        let alternate = if self.is_alternate { Self::IS_ALTERNATE } else { 0 };
+        alternate | (self.bucket as u32) << Self::BUCKET | self.way as u32
+    }
+
+    #[inline]
+    const fn noted(note: u32) -> Self {
+        Self {
+            bucket: ((note & !Self::IS_ALTERNATE) >> Self::BUCKET) as usize,
+            way: note as usize % WAYS,
+            is_alternate: note & Self::IS_ALTERNATE != 0,
+        }
+    }
 }
 
 /// Seeds of the keyed hash.
@@ -140,7 +162,7 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 136 bytes for each
+    /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 140 bytes for each
     /// flow it has held at once, and at most another 32 for each of its capacity, in steps of a huge page where there are
     /// such. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
@@ -210,8 +232,14 @@ impl FlowTable {
         let bucket = &self.buckets[self.first(hash)];
         match bucket.with(tag(hash)).next() {
             Some(way) => self.guessed(bucket.slots[way], key),
-            None if bucket.spilled == 0 => Guess::NONE,
-            None => self.guess_alternate(hash, key),
+            None if bucket.spilled > 0 => self.guess_alternate(hash, key),
+            None => {
+                // Who opens it may have to look there.
+                if bucket.used() >= CROWDED {
+                    prefetch(&self.buckets[self.alternate(hash)]);
+                }
+                Guess::NONE
+            }
         }
     }
 
@@ -247,17 +275,16 @@ impl FlowTable {
         if self.len + count < self.capacity() {
             return;
         }
-        let victims = self.slots.in_order().take(count);
-        victims.clone().for_each(|slot| {
+        for slot in self.slots.in_order().take(count) {
             self.entries[slot as usize].prefetch();
             self.entries[slot as usize].prefetch_rest();
-        });
-        victims.for_each(|slot| self.prefetch(self.hash(&self.entries[slot as usize].key())));
+            prefetch(&self.buckets[Place::noted(self.slots.note(slot)).bucket]);
+        }
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
     pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<&mut FlowEntry> {
-        let slot = self.find(hash, key)?.slot;
+        let slot = self.find(hash, key)?;
         let entry = &self.entries[slot as usize];
         if entry.is_expired(now) {
             return None;
@@ -281,21 +308,39 @@ impl FlowTable {
         Some(shards.claim(hash, *own)).filter(|owner| owner != own)
     }
 
-    /// Stores a flow; one of the same key is replaced. Always succeeds; tells what had to go for it.
-    pub fn insert(&mut self, hash: u64, entry: FlowEntry, now: u32) -> Option<Evicted> {
-        if let Some(place) = self.find(hash, &entry.key()) {
-            let stored = &mut self.entries[place.slot as usize];
-            let standing = stored.standing;
-            *stored = entry;
-            stored.standing = standing;
-            self.requeue(place.slot);
-            return None;
+    /// Stores a flow, which `write` writes whole into its place; one of the same key is replaced. Always succeeds; tells what had
+    /// to go for it.
+    #[inline]
+    pub fn insert(
+        &mut self,
+        hash: u64,
+        key: &FlowKey,
+        now: u32,
+        write: impl FnOnce(&mut FlowEntry),
+    ) -> Option<Evicted> {
+        let (slot, evicted) = match self.find(hash, key) {
+            Some(slot) => (Some(slot), None),
+            None => self.make_room(hash, now),
+        };
+        if let Some(slot) = slot {
+            let entry = &mut self.entries[slot as usize];
+            let standing = entry.standing;
+            write(entry);
+            entry.standing = standing;
+            self.requeue(slot);
         }
+        evicted
+    }
+
+    /// A free slot, to which a tag leads now, and what had to go for it.
+    #[inline(never)]
+    fn make_room(&mut self, hash: u64, now: u32) -> (Option<u32>, Option<Evicted>) {
         // Before anything goes for it: what is claimed stays so.
         if let Some((shards, _)) = &self.shards {
             shards.opened(hash);
         }
-        let evicted = if self.choose_bucket(hash).is_none() {
+        let chosen = self.choose_bucket(hash);
+        let evicted = if chosen.is_none() {
             self.evict_from(&[self.first(hash), self.alternate(hash)], now)
         } else if self.len == self.capacity() {
             self.evict(now)
@@ -303,8 +348,9 @@ impl FlowTable {
             None
         };
         // Both exist: the eviction freed a slot, and a way if there was none.
-        let (Some(bucket), Some(slot)) = (self.choose_bucket(hash), self.slots.take()) else {
-            return evicted;
+        let chosen = chosen.or_else(|| self.choose_bucket(hash));
+        let (Some(bucket), Some(slot)) = (chosen, self.slots.take()) else {
+            return (None, evicted);
         };
         let first = self.first(hash);
         if bucket != first {
@@ -314,12 +360,11 @@ impl FlowTable {
         if let Some(way) = line.free_way() {
             line.set_tag(way, tag(hash));
             line.slots[way] = slot;
+            let place = Place { bucket, way, is_alternate: bucket != first };
+            self.slots.put_note(slot, place.note());
         }
-        self.entries[slot as usize] = entry;
-        self.entries[slot as usize].standing = Standing::Established;
         self.len += 1;
-        self.requeue(slot);
-        evicted
+        (Some(slot), evicted)
     }
 
     /// Looks at the next `budget` buckets and removes expired flows; how many they were. A caller that spends
@@ -330,10 +375,10 @@ impl FlowTable {
             let bucket = self.hand;
             self.hand = (bucket + 1) & (self.buckets.len() - 1);
             for way in 0..WAYS {
-                if let Some(place) = self.place(bucket, way)
-                    && self.entries[place.slot as usize].is_expired(now)
+                if let Some(slot) = self.slot(bucket, way)
+                    && self.entries[slot as usize].is_expired(now)
                 {
-                    self.remove(place);
+                    self.remove(slot);
                 }
             }
         }
@@ -366,16 +411,16 @@ impl FlowTable {
     }
 
     #[inline]
-    fn place(&self, bucket: usize, way: usize) -> Option<Place> {
+    fn slot(&self, bucket: usize, way: usize) -> Option<u32> {
         let line = &self.buckets[bucket];
-        (line.tag(way) != 0).then(|| Place { bucket, way, slot: line.slots[way] })
+        (line.tag(way) != 0).then(|| line.slots[way])
     }
 
     #[inline]
-    fn find(&self, hash: u64, key: &FlowKey) -> Option<Place> {
+    fn find(&self, hash: u64, key: &FlowKey) -> Option<u32> {
         let first = self.first(hash);
-        if let Some(place) = self.find_in(first, hash, key) {
-            return Some(place);
+        if let Some(slot) = self.find_in(first, hash, key) {
+            return Some(slot);
         }
         if self.buckets[first].spilled == 0 {
             return None;
@@ -384,13 +429,10 @@ impl FlowTable {
     }
 
     #[inline]
-    fn find_in(&self, bucket: usize, hash: u64, key: &FlowKey) -> Option<Place> {
+    fn find_in(&self, bucket: usize, hash: u64, key: &FlowKey) -> Option<u32> {
         let line = &self.buckets[bucket];
-        line.with(tag(hash)).find_map(|way| {
-            let slot = line.slots[way];
-            let found = self.entries.get(slot as usize)?.is_of(key);
-            found.then_some(Place { bucket, way, slot })
-        })
+        let mut slots = line.with(tag(hash)).map(|way| line.slots[way]);
+        slots.find(|slot| self.entries.get(*slot as usize).is_some_and(|entry| entry.is_of(key)))
     }
 
     fn choose_bucket(&self, hash: u64) -> Option<usize> {
@@ -416,8 +458,7 @@ impl FlowTable {
                 self.requeue(slot);
                 continue;
             }
-            let place = self.find(self.hash(&entry.key()), &entry.key())?;
-            return Some(self.remove_live(place, now));
+            return Some(self.remove_live(slot, now));
         }
         let mut looked = 0;
         while looked < self.buckets.len() {
@@ -436,12 +477,12 @@ impl FlowTable {
     fn evict_from(&mut self, buckets: &[usize], now: u32) -> Option<Evicted> {
         let mut victim = None;
         for &bucket in buckets {
-            for place in (0..WAYS).filter_map(|way| self.place(bucket, way)) {
-                let entry = &self.entries[place.slot as usize];
+            for slot in (0..WAYS).filter_map(|way| self.slot(bucket, way)) {
+                let entry = &self.entries[slot as usize];
                 let worth =
                     (!entry.is_expired(now), entry.state().is_established(), entry.last_seen());
                 if victim.is_none_or(|(least, _)| worth < least) {
-                    victim = Some((worth, place));
+                    victim = Some((worth, slot));
                 }
             }
         }
@@ -449,8 +490,8 @@ impl FlowTable {
         Some(self.remove_live(victim, now))
     }
 
-    fn remove_live(&mut self, place: Place, now: u32) -> Evicted {
-        let entry = &self.entries[place.slot as usize];
+    fn remove_live(&mut self, slot: u32, now: u32) -> Evicted {
+        let entry = &self.entries[slot as usize];
         let evicted = if entry.is_expired(now) {
             Evicted::Expired
         } else if entry.state().is_established() {
@@ -458,27 +499,34 @@ impl FlowTable {
         } else {
             Evicted::Unestablished
         };
-        self.remove(place);
+        self.remove(slot);
         evicted
     }
 
-    fn remove(&mut self, Place { bucket, way, slot }: Place) {
-        let entry = &self.entries[slot as usize];
-        let hash = self.hash(&entry.key());
+    fn remove(&mut self, slot: u32) {
+        let Place { bucket, way, is_alternate } = Place::noted(self.slots.note(slot));
+        if is_alternate || self.shards.is_some() {
+            self.forget(self.hash(&self.entries[slot as usize].key()), is_alternate);
+        }
+        self.buckets[bucket].set_tag(way, 0);
+        let entry = &mut self.entries[slot as usize];
+        if std::mem::replace(&mut entry.standing, Standing::Free) == Standing::Queued {
+            self.slots.unqueue(slot);
+        }
+        self.slots.put(slot);
+        self.len -= 1;
+    }
+
+    /// What is known of a flow elsewhere than at its tag.
+    #[inline(never)]
+    fn forget(&mut self, hash: u64, is_alternate: bool) {
         if let Some((shards, _)) = &self.shards {
             shards.closed(hash);
         }
-        let first = self.first(hash);
-        if bucket != first {
+        if is_alternate {
+            let first = self.first(hash);
             self.buckets[first].spilled -= 1;
         }
-        self.buckets[bucket].set_tag(way, 0);
-        if entry.standing == Standing::Queued {
-            self.slots.unqueue(slot);
-        }
-        self.entries[slot as usize].standing = Standing::Free;
-        self.slots.put(slot);
-        self.len -= 1;
     }
 
     /// Brings an entry's place in the queue up to date with its state: established flows do not queue.
@@ -486,10 +534,10 @@ impl FlowTable {
     fn requeue(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
         let standing = Standing::of(entry.state());
-        match std::mem::replace(&mut entry.standing, standing) {
-            before if before == standing => {}
-            Standing::Queued => self.slots.unqueue(slot),
-            Standing::Established | Standing::Free => self.slots.enqueue(slot),
+        match (std::mem::replace(&mut entry.standing, standing), standing) {
+            (Standing::Queued, Standing::Established) => self.slots.unqueue(slot),
+            (Standing::Established | Standing::Free, Standing::Queued) => self.slots.enqueue(slot),
+            _ => {}
         }
     }
 }
@@ -524,7 +572,7 @@ mod tests {
             let start = round * 1000;
             for (now, &(hash, key)) in (start..).zip(&crowd) {
                 let flow = FlowEntry::open(key, Orientation::LowToHigh, TcpFlags::SYN, now);
-                let evicted = table.insert(hash, flow, now);
+                let evicted = table.insert(hash, &key, now, |place| *place = flow);
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
                 assert_eq!(table.lookup(hash, &key, now).map(|flow| flow.key()), Some(key));

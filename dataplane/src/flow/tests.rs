@@ -42,7 +42,8 @@ fn established(n: u32, now: u32) -> FlowEntry {
 }
 
 fn insert(table: &mut FlowTable, entry: FlowEntry, now: u32) -> Option<Evicted> {
-    table.insert(table.hash(&entry.key()), entry, now)
+    let key = entry.key();
+    table.insert(table.hash(&key), &key, now, |place| *place = entry)
 }
 
 fn holds(table: &mut FlowTable, key: &FlowKey, now: u32) -> bool {
@@ -198,7 +199,7 @@ proptest! {
                 let entry = if action == 1 { open(n, TCP, TcpFlags::SYN, now) } else { established(n, now) };
                 let hash = table.hash(&entry.key());
                 prop_assert_eq!(table.claim(hash), None);
-                let _ = table.insert(hash, entry, now);
+                let _ = insert(&mut table, entry, now);
             }
             for n in 0..60 {
                 let hash = table.hash(&key_of(n));
@@ -227,7 +228,7 @@ proptest! {
                     let entry = if action == 0 { open(n, TCP, TcpFlags::SYN, now) } else { established(n, now) };
                     let unestablished_live = model.values()
                         .any(|e| !e.is_expired(now) && !e.state().is_established());
-                    let evicted = table.insert(hash, entry, now);
+                    let evicted = insert(&mut table, entry, now);
                     model.insert(n, entry);
                     let gone: Vec<u32> = model.keys().copied()
                         .filter(|&m| !table.iter().any(|e| e.key() == key_of(m)))

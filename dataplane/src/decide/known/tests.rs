@@ -124,7 +124,7 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     entry.counters = RuleCounters { egress: 3, ingress: 4 };
     entry.as_of = flow::as_of(tables, &key);
     entry.as_of.version ^= u32::from(!case.is_current);
-    flows.insert(flows.hash(&key), entry, then);
+    flows.insert(flows.hash(&key), &key, then, |place| *place = entry);
     let next = (crate::flow::WorkerId(0), 0);
     Memory { flows, fragments: FragmentTracker::new(1), evictions: 0, next }
 }
