@@ -60,7 +60,7 @@ impl Image {
             let here =
                 paths.iter_mut().zip(&packets).map(|(path, it)| (Place::of_bits(path.0), path, it));
             for (line, path, packet) in here.filter(|(place, ..)| place.leads_on()) {
-                let next = self.lines.next(line, packet).unwrap_or(Place::NOWHERE);
+                let next = self.lines.next(line, *packet).unwrap_or(Place::NOWHERE);
                 path.0 = next.bits();
                 lines |= next.leads_on();
             }

@@ -70,7 +70,7 @@ impl<'a> Meanings<'a> {
             for source in &sources {
                 let packet = Packet::new(table as u8, key, *source);
                 let first = self.image.lines.first(row, packet.table);
-                let path = first.and_then(|place| self.image.lines.led(place, &packet));
+                let path = first.and_then(|place| self.image.lines.led(place, packet));
                 let path = path.unwrap_or_default();
                 let meaning = self.path(path);
                 if here.last().is_none_or(|(_, last)| *last != meaning) {

@@ -4,7 +4,8 @@
 //! leaves on equal intervals lead to one place, and rows are equal where their places are.
 
 use crate::image::PathId;
-use crate::lines::{Interval, Line, Lines, Place, Row, WIDTH};
+use crate::leaf::{Leaf, ROOM};
+use crate::lines::{Interval, Line, Lines, NO_KEY, Place, Row, WIDTH};
 use crate::numbers::Numbers;
 
 /// See the module.
@@ -12,6 +13,7 @@ use crate::numbers::Numbers;
 pub(crate) struct Laid {
     pub(crate) lines: Lines,
     numbers: Numbers,
+    leaves: Numbers,
     rows: Numbers,
 }
 
@@ -39,21 +41,72 @@ impl Laid {
         number
     }
 
+    /// The number of a leaf.
+    fn leaf(&mut self, leaf: &Leaf) -> u32 {
+        let all = &mut self.lines.leaves;
+        let (number, is_new) =
+            self.leaves.of(leaf, all.len() as u32, |it| all[it as usize] == *leaf);
+        if is_new {
+            all.push(*leaf);
+        }
+        number
+    }
+
     /// Where what tells ascending intervals apart leads; `by` makes places of its lines.
     pub(crate) fn tree(&mut self, intervals: &[Interval], by: impl Fn(u32) -> Place) -> Place {
-        let mut add = |some: &[Interval]| match some {
-            [] => Interval { start: 0, to: Place::default() },
-            [alone] => *alone,
-            [first, ..] => Interval { start: first.start, to: by(self.line(&Line::of(some))) },
+        let [first, .., last] = intervals else {
+            return intervals.first().map_or(Place::default(), |alone| alone.to);
         };
+        // Who shows no key is led where the last interval leads.
+        if first.to == last.to
+            && let Some(leaf) = Leaf::of(intervals)
+        {
+            return by(self.leaf(&leaf)).leaf();
+        }
         if intervals.len() <= WIDTH {
-            return add(intervals).to;
+            return by(self.line(&Line::of(intervals)));
         }
-        let mut level: Vec<Interval> = intervals.chunks(WIDTH).map(&mut add).collect();
-        while level.len() > 1 {
-            level = level.chunks(WIDTH).map(&mut add).collect();
+        let mut level = self.in_leaves(intervals, &by).unwrap_or_else(|| intervals.to_vec());
+        while level.len() > WIDTH {
+            // Of up to a hundred only those for whom the top has no room: all others are a step nearer.
+            let lines = (level.len() - WIDTH).div_ceil(WIDTH - 1);
+            let further = level.split_off(WIDTH.saturating_sub(lines));
+            level.extend(further.chunks(WIDTH).map(|some| match some {
+                [alone] => *alone,
+                some => Interval { start: some[0].start, to: by(self.line(&Line::of(some))) },
+            }));
         }
-        level.first().map_or(Place::default(), |top| top.to)
+        by(self.line(&Line::of(&level)))
+    }
+
+    /// Ascending intervals, those of keys in leaves; `None` where one leads elsewhere than leaves do.
+    fn in_leaves(
+        &mut self,
+        intervals: &[Interval],
+        by: impl Fn(u32) -> Place,
+    ) -> Option<Vec<Interval>> {
+        let bare = Interval { start: NO_KEY, to: intervals.last()?.to };
+        let keyed = &intervals[..intervals.partition_point(|interval| interval.start < NO_KEY)];
+        let leaves = keyed.chunks(ROOM).map(|some| Some((some[0].start, Leaf::of(some)?)));
+        let leaves: Vec<(u32, Leaf)> = leaves.collect::<Option<_>>()?;
+        let leaves = leaves
+            .iter()
+            .map(|(start, leaf)| Interval { start: *start, to: by(self.leaf(leaf)).leaf() });
+        Some(leaves.chain([bare]).collect())
+    }
+
+    /// A leaf whose paths have other numbers here: where it leads by key, and by source port.
+    fn take_leaf(&mut self, leaf: &Leaf, paths: impl Fn(PathId) -> PathId) -> [Place; 2] {
+        let by = [Place::by_key, Place::by_source];
+        if let Some(leaf) = leaf.leading(&paths) {
+            let leaf = self.leaf(&leaf);
+            return by.map(|by| by(leaf).leaf());
+        }
+        let mut intervals = leaf.intervals();
+        for to in intervals.iter_mut().map(|interval| &mut interval.to) {
+            *to = to.as_path().map_or(*to, |path| Place::path(paths(path)));
+        }
+        by.map(|by| self.tree(&intervals, by))
     }
 
     /// Leaves out all rows but those that are wanted, by number; the new numbers of these, in their order.
@@ -75,16 +128,25 @@ impl Laid {
         let leads = wanted_rows().filter(|(_, wanted)| *wanted);
         let leads = leads.filter_map(|(row, _)| other.row(row)).flatten();
         let in_use = lines_in_use(other, leads);
+        self.lines.leaves.reserve(other.leaves.len());
+        let mut leaves = vec![[Place::default(); 2]; other.leaves.len()];
+        for (at, leaf) in other.leaves.iter().enumerate().filter(|(at, _)| in_use.leaves[*at]) {
+            leaves[at] = self.take_leaf(leaf, &paths);
+        }
         // Lines lead to lines that were laid before them.
         let mut taken = vec![0; other.all.len()];
         let here = |taken: &[u32], place: Place| match place.as_line() {
+            Some(leaf) if place.is_leaf() => {
+                let leaf = leaves.get(leaf as usize).copied().unwrap_or_default();
+                leaf[usize::from(place.is_by_source())]
+            }
             Some(line) => {
                 taken.get(line as usize).map_or(Place::default(), |it| place.to_line(*it))
             }
             None => place.as_path().map_or(place, |path| Place::path(paths(path))),
         };
         self.lines.all.reserve(other.all.len());
-        for (at, line) in other.all.iter().enumerate().filter(|(at, _)| in_use[*at]) {
+        for (at, line) in other.all.iter().enumerate().filter(|(at, _)| in_use.lines[*at]) {
             let mut line = *line;
             for to in &mut line.to {
                 *to = here(&taken, *to);
@@ -102,19 +164,30 @@ impl Laid {
     }
 }
 
-/// Which lines some places lead to, at once or by others.
-fn lines_in_use(lines: &Lines, places: impl Iterator<Item = Place>) -> Vec<bool> {
-    let mut in_use = vec![false; lines.all.len()];
-    let put = |in_use: &mut [bool], place: Place| {
-        let line = place.as_line().and_then(|line| in_use.get_mut(line as usize));
-        if let Some(line) = line {
-            *line = true;
+/// The lines and leaves that something leads to, by number.
+struct InUse {
+    lines: Vec<bool>,
+    leaves: Vec<bool>,
+}
+
+impl InUse {
+    fn put(&mut self, place: Place) {
+        let Some(number) = place.as_line() else { return };
+        let all = if place.is_leaf() { &mut self.leaves } else { &mut self.lines };
+        if let Some(in_use) = all.get_mut(number as usize) {
+            *in_use = true;
         }
-    };
-    places.for_each(|place| put(&mut in_use, place));
+    }
+}
+
+/// Which lines and leaves some places lead to, at once or by others.
+fn lines_in_use(lines: &Lines, places: impl Iterator<Item = Place>) -> InUse {
+    let mut in_use =
+        InUse { lines: vec![false; lines.all.len()], leaves: vec![false; lines.leaves.len()] };
+    places.for_each(|place| in_use.put(place));
     for (at, line) in lines.all.iter().enumerate().rev() {
-        if in_use[at] {
-            line.to.iter().for_each(|place| put(&mut in_use, *place));
+        if in_use.lines[at] {
+            line.to.iter().for_each(|place| in_use.put(*place));
         }
     }
     in_use
@@ -123,15 +196,24 @@ fn lines_in_use(lines: &Lines, places: impl Iterator<Item = Place>) -> Vec<bool>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lines::{NO_KEY, Packet, TABLES};
+    use std::collections::BTreeSet;
+
+    use crate::lines::{Packet, TABLES};
     use crate::model::Transport;
     use proptest::prelude::*;
 
     fn intervals() -> impl Strategy<Value = Vec<Interval>> {
         let start = prop_oneof![1u32..200, 65_500u32..=65_536, 1u32..65_536];
-        prop::collection::btree_set(start, 0..200).prop_map(|starts| {
-            let starts = std::iter::once(0).chain(starts).zip(7..);
-            starts.map(|(start, path)| Interval { start, to: Place::path(PathId(path)) }).collect()
+        let starts = prop_oneof![
+            1 => prop::collection::btree_set(start.clone(), 0..200),
+            1 => prop::collection::btree_set(start, 0..20),
+        ];
+        // Of some the last leads where the first does, and some lead farther than leaves do.
+        let paths = (prop_oneof![Just(7u32), 65_400u32..65_540], prop_oneof![2u32..4, Just(999)]);
+        (starts, paths).prop_map(|(starts, (path, many))| {
+            let to = (0..).map(|at| Place::path(PathId(path + at % many)));
+            let starts = std::iter::once(0).chain(starts).zip(to);
+            starts.map(|(start, to)| Interval { start, to }).collect()
         })
     }
 
@@ -152,13 +234,14 @@ mod tests {
                 let (key, source) = if by_source { (3, asked) } else { (asked, 3) };
                 let packet = Packet::new(1, key, source);
                 let at = intervals.partition_point(|interval| interval.start <= asked) - 1;
-                prop_assert_eq!(laid.lines.led(place, &packet), intervals[at].to.as_path());
+                prop_assert_eq!(laid.lines.led(place, packet), intervals[at].to.as_path());
             }
             let mut bounds = [Vec::new(), Vec::new()];
             laid.lines.bounds(1, 1, &mut bounds);
-            let mut drawn = std::mem::take(&mut bounds[usize::from(by_source)]);
-            drawn.sort_unstable();
-            prop_assert_eq!(drawn, starts().collect::<Vec<_>>());
+            // What shows no key may stand apart from keys that lead to the same.
+            let drawn: BTreeSet<u32> = bounds[usize::from(by_source)].iter().copied().collect();
+            prop_assert!(starts().all(|start| drawn.contains(&start)));
+            prop_assert!(drawn.into_iter().all(|it| it == NO_KEY || starts().any(|start| start == it)));
         }
 
         #[test]
@@ -178,17 +261,21 @@ mod tests {
             for (row, (_, stays)) in rows.iter().zip(&all) {
                 wanted[*row as usize] |= stays;
             }
+            let mut other = Laid::default();
+            let far = |path: PathId| PathId(path.0 + 100);
+            let taken = other.take(&before, &wanted, far);
             let moved = laid.leave_out(&wanted);
             prop_assert_eq!(laid.lines.len(), wanted.iter().filter(|it| **it).count());
             prop_assert!(laid.lines.all.len() <= before.all.len());
-            for ((row, new), wanted) in (0..).zip(moved).zip(wanted) {
-                prop_assert_eq!(new.is_some(), wanted);
-                let Some(new) = new else { continue };
+            for ((row, (new, taken)), wanted) in (0..).zip(moved.into_iter().zip(taken)).zip(wanted) {
+                prop_assert_eq!([new.is_some(), taken.is_some()], [wanted; 2]);
+                let Some((new, taken)) = new.zip(taken) else { continue };
                 for key in &keys {
                     for (key, source) in [(3, *key), (*key, 3)] {
                         let packet = Packet::new(1, key, source);
-                        let led = |lines: &Lines, row| lines.led(lines.first(row, 1)?, &packet);
+                        let led = |lines: &Lines, row| lines.led(lines.first(row, 1)?, packet);
                         prop_assert_eq!(led(&laid.lines, new), led(&before, row));
+                        prop_assert_eq!(led(&other.lines, taken), led(&before, row).map(far));
                     }
                 }
             }

@@ -54,6 +54,7 @@ mod identity;
 pub mod image;
 mod index;
 mod laid;
+mod leaf;
 mod linear;
 mod lines;
 mod making;

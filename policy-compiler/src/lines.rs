@@ -1,7 +1,8 @@
 //! Rows as lookups read them: places that lead from one line of the cache to the next until a path stands there.
 //!
 //! A row says for each table of [`claim`](crate::claim) where it leads: to a path, or to a line that tells keys apart, or
-//! source ports. A line divides them into up to ten intervals, and a tree of lines into any number.
+//! source ports. A line divides them into up to ten intervals, a [`leaf`](crate::leaf) into up to seventeen, and a tree of them
+//! into any number.
 //!
 //! A packet that shows no key has one of its own, [`NO_KEY`], behind all others.
 
@@ -9,6 +10,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::claim::{OTHERS, icmp_key, table_of};
 use crate::image::PathId;
+use crate::leaf::Leaf;
 use crate::model::{Shown, Transport};
 
 /// Where the next step of a lookup is: a path, or a line to be asked by key or by source port.
@@ -18,11 +20,13 @@ pub(crate) struct Place(u32);
 /// Tells lines from paths.
 const LINE: u32 = 1 << 31;
 const SOURCE: u32 = 1 << 30;
-const NUMBER: u32 = SOURCE - 1;
+/// Of lines, tells those that are leaves from others.
+const LEAF: u32 = 1 << 29;
+const NUMBER: u32 = LEAF - 1;
 
 impl Place {
     /// None at all. No image has so many lines.
-    pub(crate) const NOWHERE: Self = Self::by_source(u32::MAX);
+    pub(crate) const NOWHERE: Self = Self::by_source(u32::MAX).leaf();
 
     pub(crate) const fn path(path: PathId) -> Self {
         Self(path.0 & NUMBER)
@@ -34,6 +38,17 @@ impl Place {
 
     pub(crate) const fn by_source(line: u32) -> Self {
         Self(LINE | SOURCE | line & NUMBER)
+    }
+
+    /// The leaf of this number in the place of the line.
+    pub(crate) const fn leaf(self) -> Self {
+        Self(self.0 | LEAF)
+    }
+
+    /// Whether it is a leaf, if it is a line.
+    #[inline]
+    pub(crate) const fn is_leaf(self) -> bool {
+        self.0 & LEAF != 0
     }
 
     #[inline]
@@ -62,12 +77,18 @@ impl Place {
         Self(bits)
     }
 
-    /// The number of its line.
+    /// Whether it is asked by source port, if it is a line.
+    #[inline]
+    pub(crate) const fn is_by_source(self) -> bool {
+        self.0 & SOURCE != 0
+    }
+
+    /// The number of its line or leaf.
     pub(crate) const fn as_line(self) -> Option<u32> {
         if self.is_line() { Some(self.0 & NUMBER) } else { None }
     }
 
-    /// Another line that is asked for the same.
+    /// Another line or leaf that is asked for the same.
     pub(crate) const fn to_line(self, line: u32) -> Self {
         Self(self.0 & !NUMBER | line & NUMBER)
     }
@@ -180,6 +201,13 @@ impl Packet {
     pub(crate) const fn new(table: u8, key: u32, source: u32) -> Self {
         Self { table, asked: key as u64 | (source as u64) << u32::BITS }
     }
+
+    /// What a line is asked.
+    #[inline]
+    const fn key(self, line: Place) -> u32 {
+        // By source it is the upper half.
+        (self.asked >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
+    }
 }
 
 /// The table that is asked of packets of a protocol.
@@ -205,8 +233,9 @@ impl From<Transport> for Packet {
     }
 }
 
-/// A lookup takes at most so many steps behind the row: ten intervals each, by key and then by source port.
-pub(crate) const STEPS: usize = 10;
+/// A lookup takes at most so many steps behind the row: ten intervals each, by key and then by source port, and one more where
+/// a leaf had become a tree.
+pub(crate) const STEPS: usize = 11;
 
 /// All rows.
 #[derive(Debug, Clone, Default)]
@@ -214,6 +243,7 @@ pub(crate) struct Lines {
     /// By table, and there by row: most packets are of one protocol, and so are what lookups keep in the cache.
     pub(crate) rows: [Vec<Place>; TABLES],
     pub(crate) all: Vec<Line>,
+    pub(crate) leaves: Vec<Leaf>,
 }
 
 impl Lines {
@@ -247,10 +277,18 @@ impl Lines {
 
     /// Where a line leads.
     #[inline]
-    pub(crate) fn next(&self, line: Place, packet: &Packet) -> Option<Place> {
-        // By source it is the upper half that is asked.
-        let key = packet.asked >> ((line.0 & SOURCE) / (SOURCE / u32::BITS));
-        Some(self.all.get((line.0 & NUMBER) as usize)?.lead(key as u32))
+    pub(crate) fn next(&self, line: Place, packet: Packet) -> Option<Place> {
+        if line.is_leaf() {
+            return self.in_leaf(line, packet).map(Place::path);
+        }
+        Some(self.all.get((line.0 & NUMBER) as usize)?.lead(packet.key(line)))
+    }
+
+    /// The path to which a leaf leads.
+    #[inline]
+    fn in_leaf(&self, leaf: Place, packet: Packet) -> Option<PathId> {
+        // Who shows no key is led where key 0 is.
+        Some(self.leaves.get((leaf.0 & NUMBER) as usize)?.lead(packet.key(leaf) as u16))
     }
 
     /// The path of a packet; `None` for a number that is no row.
@@ -262,16 +300,25 @@ impl Lines {
     /// The path to which a place leads a packet.
     #[inline]
     pub(crate) fn behind(&self, place: Place, transport: Transport) -> Option<PathId> {
-        // What the packet shows is only looked at where it matters.
-        if place.is_line() { self.led(place, &Packet::from(transport)) } else { place.as_path() }
+        // What the packet shows is only looked at where it matters, and mostly one leaf says all.
+        if !place.is_line() {
+            place.as_path()
+        } else if place.is_leaf() {
+            self.in_leaf(place, transport.into())
+        } else {
+            self.led(place, transport.into())
+        }
     }
 
     /// [`behind`](Self::behind) for what a packet shows.
-    #[inline]
-    pub(crate) fn led(&self, mut place: Place, packet: &Packet) -> Option<PathId> {
+    #[inline(never)]
+    pub(crate) fn led(&self, mut place: Place, packet: Packet) -> Option<PathId> {
         for _ in 0..STEPS {
             if !place.is_line() {
                 break;
+            }
+            if place.is_leaf() {
+                return self.in_leaf(place, packet);
             }
             place = self.next(place, packet)?;
         }
@@ -286,10 +333,17 @@ impl Lines {
         let first = self.rows.get(table).and_then(|all| all.get(row as usize));
         let mut open: Vec<(Place, usize)> = first.map(|place| (*place, 0)).into_iter().collect();
         while let Some((place, depth)) = open.pop() {
-            let line = self.all.get((place.0 & NUMBER) as usize);
-            let Some(line) = line.filter(|_| place.is_line() && depth < STEPS) else { continue };
-            let starts = line.starts().filter(|start| *start < NEVER);
-            bounds[usize::from(place.0 & SOURCE != 0)].extend(starts);
+            let Some(number) = place.as_line().filter(|_| depth < STEPS) else { continue };
+            let bounds = &mut bounds[usize::from(place.is_by_source())];
+            if place.is_leaf() {
+                let leaf = self.leaves.get(number as usize);
+                bounds.extend(leaf.into_iter().flat_map(Leaf::starts));
+                // Who shows no key may be led elsewhere than the last keys.
+                bounds.push(NO_KEY);
+                continue;
+            }
+            let Some(line) = self.all.get(number as usize) else { continue };
+            bounds.extend(line.starts().filter(|start| *start < NEVER));
             let mut last = None;
             let leads = line.to.iter().filter(|to| last.replace(**to) != Some(**to));
             open.extend(leads.map(|to| (*to, depth + 1)));
@@ -297,6 +351,8 @@ impl Lines {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.rows.iter().map(|all| size_of_val(&**all)).sum::<usize>() + size_of_val(&*self.all)
+        self.rows.iter().map(|all| size_of_val(&**all)).sum::<usize>()
+            + size_of_val(&*self.all)
+            + size_of_val(&*self.leaves)
     }
 }

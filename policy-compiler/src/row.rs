@@ -344,7 +344,7 @@ mod tests {
             let row = laid.row(row);
             let rules_at = |key, source| {
                 let first = laid.lines.first(row, 0).unwrap();
-                let path = laid.lines.led(first, &Packet::new(0, key, source));
+                let path = laid.lines.led(first, Packet::new(0, key, source));
                 paths[path.unwrap().0 as usize].clone()
             };
             for key in (0..=21).chain(65_518..=65_535) {

@@ -13,6 +13,7 @@ use crate::claim::OTHERS;
 use crate::class_map::{ClassMap, NO_CLASS};
 use crate::compile::Compiler;
 use crate::image::{ChainId, Identity, Image, LINEAR, PathId, Peers};
+use crate::leaf::Leaf;
 use crate::lines::{NO_KEY, Packet, Place, STEPS};
 use crate::model::*;
 use crate::prefix_map::PrefixMap;
@@ -188,7 +189,7 @@ fn leads(image: &Image, mut place: Place, source: u32) -> Option<PathId> {
     let packet = Packet::new(0, 0, source);
     for _ in 0..STEPS {
         if place.is_line() {
-            place = image.lines.next(place, &packet)?;
+            place = image.lines.next(place, packet)?;
         }
     }
     place.as_path()
@@ -224,6 +225,22 @@ fn a_moved_bound_is_found() {
             }
         }
     }
+    for number in 0..bench.image.lines.leaves.len() {
+        let intervals = bench.image.lines.leaves[number].intervals();
+        for at in 1..intervals.len() - 1 {
+            let start = intervals[at].start;
+            for moved in [start - 1, start + 1] {
+                let mut new = intervals.clone();
+                new[at].start = moved;
+                // Before the first key there is nothing.
+                if moved == 0 {
+                    new.remove(0);
+                }
+                let new = Leaf::of(&new).unwrap();
+                bench.change(|image| &mut image.lines.leaves[number], new, never);
+            }
+        }
+    }
     bench.finish(88, 0);
 }
 
@@ -231,14 +248,15 @@ fn a_moved_bound_is_found() {
 fn a_changed_path_of_an_interval_is_found() {
     let mut bench = Bench::with_rows();
     let (paths, lines) = (bench.image.paths.len() as u32, bench.image.lines.all.len() as u32);
+    let leaves = bench.image.lines.leaves.len() as u32;
     let by_source = |image: &Image| -> Vec<Place> {
-        (0..lines)
-            .map(Place::by_source)
-            .filter(|to| {
-                let led = image.lines.all.iter().flat_map(|line| line.to);
-                led.chain(image.lines.rows.iter().flatten().copied()).any(|other| other == *to)
-            })
-            .collect()
+        let leaves = (0..leaves).map(|leaf| Place::by_source(leaf).leaf());
+        let all = (0..lines).map(Place::by_source).chain(leaves);
+        all.filter(|to| {
+            let led = image.lines.all.iter().flat_map(|line| line.to);
+            led.chain(image.lines.rows.iter().flatten().copied()).any(|other| other == *to)
+        })
+        .collect()
     };
     let runs = by_source(&bench.image);
     assert!(!runs.is_empty());
@@ -278,6 +296,19 @@ fn a_changed_path_of_an_interval_is_found() {
             }
         }
     }
+    for number in 0..leaves as usize {
+        let intervals = bench.image.lines.leaves[number].intervals();
+        // Who shows no key is led where the first ones are.
+        for at in 0..intervals.len() - 1 {
+            let was = intervals[at].to.as_path().map_or(0, |path| path.0);
+            for path in others(was, paths).map(PathId) {
+                let mut new = intervals.clone();
+                new[at].to = Place::path(path);
+                let new = Leaf::of(&new).unwrap();
+                bench.change(|image| &mut image.lines.leaves[number], new, never);
+            }
+        }
+    }
     for row in 0..bench.image.lines.len() {
         for table in 0..=OTHERS {
             for place in other_places(bench.image.lines.rows[table][row]) {
@@ -289,7 +320,7 @@ fn a_changed_path_of_an_interval_is_found() {
             }
         }
     }
-    bench.finish(770, 8);
+    bench.finish(658, 6);
 }
 
 #[test]
