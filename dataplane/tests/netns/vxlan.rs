@@ -1,11 +1,4 @@
 //! VXLAN's socket against real kernels, and against the kernel's own VXLAN device.
-#![expect(
-    clippy::unwrap_used,
-    reason = "these are tests; their helpers stand outside test functions"
-)]
-
-#[expect(dead_code, reason = "shared with the other ports' tests")]
-mod netns;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -18,7 +11,8 @@ use manx_dataplane::offload::segment::segment;
 use manx_dataplane::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
 use manx_dataplane::port::vxlan::VxlanSocket;
 use manx_dataplane::port::{PacketIo, Reception};
-use netns::{Netns, inside, receive};
+
+use crate::namespaces::{Netns, inside, receive};
 
 const NODE1: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 1);
 const NODE2: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 2);
@@ -149,7 +143,7 @@ fn numbered(n: u8, len: usize) -> Vec<u8> {
 
 #[test]
 fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
-    inside("super_datagrams_of_every_shape_arrive_whole_and_in_order", || {
+    inside("vxlan::super_datagrams_of_every_shape_arrive_whole_and_in_order", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
@@ -173,7 +167,7 @@ fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
 
 #[test]
 fn a_super_packet_arrives_as_segmentation_cuts_it() {
-    inside("a_super_packet_arrives_as_segmentation_cuts_it", || {
+    inside("vxlan::a_super_packet_arrives_as_segmentation_cuts_it", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
@@ -225,7 +219,7 @@ type Case = (&'static str, fn(&mut Packet), usize);
 
 #[test]
 fn what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent() {
-    inside("what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent", || {
+    inside("vxlan::what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
@@ -272,7 +266,7 @@ fn what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent() {
 
 #[test]
 fn a_call_takes_no_more_than_it_was_asked_for_and_the_next_goes_on() {
-    inside("a_call_takes_no_more_than_it_was_asked_for_and_the_next_goes_on", || {
+    inside("vxlan::a_call_takes_no_more_than_it_was_asked_for_and_the_next_goes_on", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(64);
@@ -296,7 +290,7 @@ fn a_call_takes_no_more_than_it_was_asked_for_and_the_next_goes_on() {
 
 #[test]
 fn marks_cross_and_what_is_no_tunnel_packet_is_refused() {
-    inside("marks_cross_and_what_is_no_tunnel_packet_is_refused", || {
+    inside("vxlan::marks_cross_and_what_is_no_tunnel_packet_is_refused", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(16);
@@ -324,7 +318,7 @@ fn marks_cross_and_what_is_no_tunnel_packet_is_refused() {
 
 #[test]
 fn the_kernels_own_device_understands_and_is_understood() {
-    inside("the_kernels_own_device_understands_and_is_understood", || {
+    inside("vxlan::the_kernels_own_device_understands_and_is_understood", || {
         let (one, two) = nodes();
         kernel_device(&two);
         let mut port = socket(&one, NODE1);
@@ -357,7 +351,7 @@ fn the_kernels_own_device_understands_and_is_understood() {
 
 #[test]
 fn a_quiet_socket_sends_beside_the_one_that_receives_and_gets_nothing() {
-    inside("a_quiet_socket_sends_beside_the_one_that_receives_and_gets_nothing", || {
+    inside("vxlan::a_quiet_socket_sends_beside_the_one_that_receives_and_gets_nothing", || {
         let (one, two) = nodes();
         kernel_device(&two);
         let mut port = socket(&one, NODE1);
