@@ -149,17 +149,16 @@ pub fn ping_pong(path: &Path, of_100: u8, length: Duration, cores: Cores) -> Res
                 cores::pin(cores.sender);
                 let warm = Instant::now() + WARM_UP;
                 let mut trips = Vec::new();
-                let mut buffer = [0; SMALL];
-                loop {
+                for number in 0.. {
                     let start = Instant::now();
                     if start >= warm + length {
-                        return trips;
+                        break;
                     }
-                    let answered = asking.send(&buffer).is_ok() && asking.recv(&mut buffer).is_ok();
-                    if answered && start >= warm {
+                    if answers(&asking, number) && start >= warm {
                         trips.push(start.elapsed().as_secs_f64() * 1e6);
                     }
                 }
+                trips
             })
             .join();
         over.store(true, Ordering::Relaxed);
@@ -167,6 +166,22 @@ pub fn ping_pong(path: &Path, of_100: u8, length: Duration, cores: Cores) -> Res
     });
     let nothing = || Error::Nothing(format!("a UDP answer from {}:{PORT}", path.to.address));
     percentile(&trips, of_100).ok_or_else(nothing)
+}
+
+/// Sends a packet of this number and waits for its answer; the late one of an earlier packet is none.
+fn answers(asking: &UdpSocket, number: u64) -> bool {
+    let mut buffer = [0; SMALL];
+    let name = number.to_be_bytes();
+    buffer[..name.len()].copy_from_slice(&name);
+    if asking.send(&buffer).is_err() {
+        return false;
+    }
+    while asking.recv(&mut buffer).is_ok() {
+        if buffer.starts_with(&name) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Sends a packet now and then until one comes through.

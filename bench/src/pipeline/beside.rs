@@ -276,10 +276,13 @@ fn churn(rounds: usize) -> Result<Found, Failure> {
     let (changes, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut pairs = Vec::new();
     let mut batches = Vec::new();
+    let before = node.left().0;
+    let mut packets = 0;
     for _ in 0..rounds {
         batches.clear();
         let (count, spent) = load(&mut node, &stream, &mut batches);
         let beside = spent as f64 / count as f64;
+        packets += count;
         let stop = AtomicBool::new(false);
         let (count, spent) = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -305,9 +308,12 @@ fn churn(rounds: usize) -> Result<Found, Failure> {
             passed
         });
         pairs.push(Pair { beside, manx: spent as f64 / count as f64 });
+        packets += count;
     }
+    let lost = packets - (node.left().0 - before);
+    nothing_lost(&node, lost)?;
     let words = format!(
-        "{} changes in place of {PODS} pods, {CHANGES_PER_SECOND} a second, {} refused",
+        "{} changes in place of {PODS} pods, {CHANGES_PER_SECOND} a second, {} refused; {lost} of {packets} packets lost",
         changes.into_inner(),
         refused.into_inner(),
     );
