@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use manx_policy_compiler::image::ChainId;
 use proptest::prelude::*;
@@ -10,9 +10,12 @@ use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
 use crate::tables::{Endpoint, Hop, PortId, Via};
-use crate::wire::{ipv4, protocol, put, vxlan};
+use crate::wire::address::Address;
+use crate::wire::{ipv4, ipv6, protocol, put, vxlan};
 
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+const ADDRESSES6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
 /// When the packet comes.
 const NOW: u32 = 10_000;
 
@@ -26,6 +29,7 @@ struct Case {
     verdict: Verdict,
     is_current: bool,
     hops: [u32; 2],
+    is_v6: bool,
     is_tcp: bool,
     /// The responder's.
     port: u16,
@@ -55,6 +59,7 @@ prop_compose! {
         verdict in mostly(Verdict::Allow, prop_oneof![Just(Verdict::DenyEgress), Just(Verdict::DenyIngress)]),
         is_current in mostly(true, Just(false)),
         hops in mostly([0, 1], [0u32..4, 0u32..4]),
+        is_v6: bool,
         is_tcp: bool,
         port in mostly(80, Just(vxlan::PORT)),
         flags in mostly(0x10, 0u8..0x40),
@@ -66,7 +71,7 @@ prop_compose! {
     ) -> Case {
         let entrance = if entrance == 2 { hops[usize::from(is_reply)] } else { entrance };
         Case {
-            before, silent, verdict, is_current, hops, is_tcp, port, flags, is_reply, ttl, len, dont_fragment, entrance,
+            before, silent, verdict, is_current, hops, is_v6, is_tcp, port, flags, is_reply, ttl, len, dont_fragment, entrance,
         }
     }
 }
@@ -85,33 +90,52 @@ fn hop(number: u32) -> Hop {
     [Via::Endpoint(0), Via::Endpoint(1), Via::Node, Via::Unreachable][number as usize].encode()
 }
 
+fn upper(case: &Case) -> u8 {
+    if case.is_tcp { protocol::TCP } else { protocol::UDP }
+}
+
 fn packet(case: &Case) -> Vec<u8> {
     let mut bytes = vec![0; case.len];
     let [from, to] = if case.is_reply { [1, 0] } else { [0, 1] };
-    bytes[..2].copy_from_slice(&[0x45, 0]);
-    bytes[2..4].copy_from_slice(&(case.len as u16).to_be_bytes());
-    bytes[6] = if case.dont_fragment { 0x40 } else { 0 };
-    bytes[8] = case.ttl;
-    bytes[9] = if case.is_tcp { protocol::TCP } else { protocol::UDP };
-    bytes[12..16].copy_from_slice(&ADDRESSES[from].octets());
-    bytes[16..20].copy_from_slice(&ADDRESSES[to].octets());
-    let ports = [1000u16, case.port].map(u16::to_be_bytes);
-    put(&mut bytes, 20..24, &[ports[from], ports[to]].concat());
-    if case.is_tcp {
-        (bytes[32], bytes[33]) = (5 << 4, case.flags);
+    let start = if case.is_v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
+    let upper_len = (case.len - start) as u16;
+    if case.is_v6 {
+        bytes[0] = 0x60;
+        bytes[4..6].copy_from_slice(&upper_len.to_be_bytes());
+        (bytes[6], bytes[7]) = (upper(case), case.ttl);
+        bytes[8..24].copy_from_slice(&ADDRESSES6[from].octets());
+        bytes[24..40].copy_from_slice(&ADDRESSES6[to].octets());
     } else {
-        put(&mut bytes, 24..26, &(case.len as u16 - 20).to_be_bytes());
+        bytes[..2].copy_from_slice(&[0x45, 0]);
+        bytes[2..4].copy_from_slice(&(case.len as u16).to_be_bytes());
+        bytes[6] = if case.dont_fragment { 0x40 } else { 0 };
+        (bytes[8], bytes[9]) = (case.ttl, upper(case));
+        bytes[12..16].copy_from_slice(&ADDRESSES[from].octets());
+        bytes[16..20].copy_from_slice(&ADDRESSES[to].octets());
     }
-    ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+    let ports = [1000u16, case.port].map(u16::to_be_bytes);
+    let header = &mut bytes[start..];
+    put(header, 0..4, &[ports[from], ports[to]].concat());
+    if case.is_tcp {
+        (header[12], header[13]) = (5 << 4, case.flags);
+    } else {
+        put(header, 4..6, &upper_len.to_be_bytes());
+    }
+    if let Ok(mut ip) = ipv4::View::new_checked(&mut bytes[..]) {
+        ip.fill_checksum();
+    }
     bytes
 }
 
 fn memory(case: &Case, tables: &Tables) -> Memory {
     let seed = HashSeed::fixed(1);
     let mut flows = FlowTable::new(16, seed).unwrap();
-    let upper = if case.is_tcp { protocol::TCP } else { protocol::UDP };
-    let [from, to] = ADDRESSES.map(Into::into);
-    let (key, original) = crate::flow::FlowKey::new(from, to, 1000, case.port, upper);
+    let [from, to] = if case.is_v6 {
+        ADDRESSES6.map(|address| Address::v6(address.octets()))
+    } else {
+        ADDRESSES.map(Address::from)
+    };
+    let (key, original) = crate::flow::FlowKey::new(from, to, 1000, case.port, upper(case));
     let then = NOW - case.silent;
     let flags = |flags| TcpFlags(if case.is_tcp { flags } else { 0 });
     let mut entry = FlowEntry::open(key, original, flags(case.before[0].1), then);
@@ -149,13 +173,16 @@ fn glance(bytes: &[u8], case: &Case, flows: &FlowTable) -> Glance {
 #[test]
 fn a_packet_of_a_living_connection_goes_the_short_way_in_both_directions() {
     let tables = tables();
-    for (is_reply, is_tcp) in [(false, false), (true, true), (false, true)] {
+    let all =
+        [(false, false, false), (true, true, false), (false, true, true), (true, false, true)];
+    for (is_reply, is_tcp, is_v6) in all {
         let case = Case {
             before: vec![(false, TcpFlags::SYN.0), (true, 0x12), (false, 0x10)],
             silent: 1,
             verdict: Verdict::Allow,
             is_current: true,
             hops: [0, 1],
+            is_v6,
             is_tcp,
             port: 80,
             flags: 0x10,
