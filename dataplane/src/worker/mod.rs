@@ -289,7 +289,7 @@ impl Worker {
     /// Decides up to `limit` packets that other workers have handed over. Returns how many they were.
     fn take_over(&mut self, limit: usize) -> usize {
         let mut found = 0;
-        while found < limit {
+        while found < limit && self.colleagues.waiting() > 0 {
             match self.pass(None, (limit - found).min(BATCH)) {
                 0 => break,
                 taken => found += taken,
