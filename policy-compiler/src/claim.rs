@@ -170,16 +170,10 @@ pub(crate) fn ways<'r>(
     mut hand: impl FnMut(Way<'r>),
 ) {
     let family = local.family();
-    let asks = rule.peer.questions().next().is_some();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
         for peer in &rule.peer.entities {
-            // The family is not among what rows know to be true.
-            let wants = match (&*peer.wanted, &*peer.unwanted) {
-                ([one], []) if *one >= Family::ALL.len() as PredicateId => Some(Some(*one)),
-                ([], []) => Some(None),
-                _ => None,
-            };
-            if let Some(wants) = wants.filter(|_| !asks) {
+            if let Some(wants) = wants(rule, peer) {
+                let wants = wants.first().copied();
                 if let Some(ports) = ports(rule, direction, one, peer) {
                     hand(Way::Same(wants, ports));
                     continue;
@@ -194,6 +188,29 @@ pub(crate) fn ways<'r>(
             hand(Way::Asking(Asking { rule, direction, peer, local }));
         }
     }
+}
+
+/// What is to be true of a peer that is meant, if nothing else of it matters: at most one predicate.
+fn wants<'r>(rule: &ResolvedRule, peer: &'r ResolvedEntity) -> Option<&'r [PredicateId]> {
+    let is_all = match (&*peer.wanted, &*peer.unwanted) {
+        // The family is not among what rows know to be true.
+        ([one], []) => *one >= Family::ALL.len() as PredicateId,
+        (wanted, unwanted) => wanted.is_empty() && unwanted.is_empty(),
+    };
+    (is_all && rule.peer.questions().next().is_none()).then_some(&*peer.wanted)
+}
+
+/// The one [way](Way::Same) of a rule that means every local end, if it has one and claims a range of ports in it: what most
+/// rules are.
+pub(crate) fn only_way(
+    rule: &ResolvedRule,
+    direction: Direction,
+) -> Option<(Option<PredicateId>, Claimed)> {
+    let ([local], [peer]) = (&*rule.local.entities, &*rule.peer.entities) else { return None };
+    if !(local.wanted.is_empty() && local.unwanted.is_empty()) {
+        return None;
+    }
+    Some((wants(rule, peer)?.first().copied(), ports(rule, direction, local, peer)?))
 }
 
 /// What a rule about one range of a protocol's destination ports, and nothing else, claims.

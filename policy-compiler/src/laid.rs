@@ -18,6 +18,15 @@ pub(crate) struct Laid {
 }
 
 impl Laid {
+    /// There will be so many more rows.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        let Self { lines, leaves, rows, .. } = self;
+        lines.rows.iter_mut().for_each(|all| all.reserve(more));
+        lines.leaves.reserve(more);
+        leaves.reserve(more);
+        rows.reserve(more);
+    }
+
     /// The number of a row.
     pub(crate) fn row(&mut self, row: Row) -> u32 {
         let all = &mut self.lines;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use crate::beside::both_with;
-use crate::claim::{Claimed, Distinct, Way, ways};
+use crate::claim::{Claimed, Distinct, Way, only_way, ways};
 use crate::image::{LINEAR, LocalFacts, PathId};
 use crate::laid::Laid;
 use crate::model::{Decision, Direction, Family, Noted, Reason};
@@ -26,8 +26,18 @@ pub(crate) struct Making {
     foreseen: Foreseen,
 }
 
-/// By where a list is in memory where its rules lead.
-type Foreseen = AHashMap<usize, ByFirst>;
+/// What follows from lists alone, by where they are in memory.
+type Foreseen = AHashMap<usize, OfList>;
+
+/// What is known of a list's rules before it is known what is true of a local end.
+#[derive(Debug)]
+struct OfList {
+    paths: ByFirst,
+    ready: Vec<Option<OfAnybody>>,
+}
+
+/// A step that matches in the same way whoever the local end is, and the families that it matches.
+type OfAnybody = (Ready, [bool; 2]);
 
 /// Rows that were made, by their numbers in the plan, and the chains that would take more than the budget, by theirs.
 pub(crate) struct Made {
@@ -59,7 +69,8 @@ impl Making {
         }
     }
 
-    /// Makes the paths of all rules of lists of which many rows will be made, so that rows do not look at what each rule says.
+    /// Makes the paths of all rules of lists of which many rows will be made, and what else rows need of them, so that these do
+    /// not look at what each rule says.
     pub(crate) fn foresee<'l>(
         &mut self,
         lists: impl Iterator<Item = &'l Arc<ResolvedList>> + Clone,
@@ -70,10 +81,11 @@ impl Making {
         let Self { paths, foreseen, .. } = self;
         for list in lists {
             foreseen.entry(Arc::as_ptr(list).addr()).or_insert_with(|| {
-                ByFirst::foreseen(steps(list), |step| {
+                let paths = ByFirst::foreseen(steps(list), |step| {
                     let (decision, always) = decided(list, std::iter::once(step));
                     always.then(|| paths.of(decision))
-                })
+                });
+                OfList { paths, ready: of_anybody(list) }
             });
         }
     }
@@ -98,12 +110,13 @@ impl Making {
         if all <= many.unwrap_or(MANY) {
             return Some(self.some(plan, 0..all, foreseen, predicates, budget));
         }
+        let half = plan.half();
         let mut other = Self::of(Paths::behind(&self.paths));
         let (mut first, second) = both_with(
             true,
-            || self.some(plan, 0..all / 2, foreseen, predicates, budget),
+            || self.some(plan, 0..half, foreseen, predicates, budget),
             &mut other,
-            |other| other.some(plan, all / 2..all, foreseen, predicates, budget),
+            |other| other.some(plan, half..all, foreseen, predicates, budget),
         );
         let bytes = self.rows.lines.bytes() + other.rows.lines.bytes();
         if !(first.beyond.is_empty() && second.beyond.is_empty())
@@ -141,6 +154,7 @@ impl Making {
         budget: usize,
     ) -> Made {
         let mut made = Made { rows: Vec::with_capacity(wanted.len()), beyond: Vec::new() };
+        self.rows.reserve(wanted.len());
         let mut desk = Desk::default();
         for (at, chain) in plan.chains.iter().enumerate() {
             let rows = chain.rows.start.max(wanted.start)..chain.rows.end.min(wanted.end);
@@ -149,8 +163,8 @@ impl Making {
                 self.cell_bytes += chain.bytes();
             }
             if !rows.is_empty() {
-                let paths = foreseen.get(&Arc::as_ptr(chain.list).addr()).cloned();
-                let mut making = ChainRows::new(chain, paths, predicates, &mut desk);
+                let foreseen = foreseen.get(&Arc::as_ptr(chain.list).addr());
+                let mut making = ChainRows::new(chain, foreseen, predicates, &mut desk);
                 for number in rows.clone() {
                     if self.bytes() > budget {
                         break;
@@ -185,8 +199,17 @@ fn decided(list: &ResolvedList, matching: impl Iterator<Item = u32>) -> (Arc<Dec
     (Arc::new(Decision { reason: decision.reason.clone(), noted }), false)
 }
 
+/// The steps of a list that match in the same way whoever the local end is.
+fn of_anybody(list: &ResolvedList) -> Vec<Option<OfAnybody>> {
+    let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
+        let (wanted, claimed) = only_way(&step.rule, list.list.direction)?;
+        Some((Ready::of(at, step, Ways::One(wanted, claimed)), step.rule.families))
+    });
+    all.collect()
+}
+
 /// A step that may match, as rows need it.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Ready {
     step: u32,
     tier: u32,
@@ -194,7 +217,18 @@ struct Ready {
     ways: Ways,
 }
 
-#[derive(Clone, Copy)]
+impl Ready {
+    fn of(at: u32, step: &Step, ways: Ways) -> Self {
+        let does = match step.outcome {
+            Outcome::Decide(_) => Does::Decide,
+            Outcome::Pass(_) => Does::Pass,
+            Outcome::Log(_) | Outcome::Staged(_) => Does::GoOn,
+        };
+        Self { step: at, tier: step.tier, does, ways }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
 enum Does {
     Decide,
     Pass,
@@ -202,7 +236,7 @@ enum Does {
 }
 
 /// The ways in which a step can match.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Ways {
     /// What most steps have: it claims the same of every peer of whom a predicate is true; `None`: of every peer.
     One(Option<PredicateId>, Claimed),
@@ -217,7 +251,9 @@ struct OfFamily<'a> {
     /// all of a group, and they are side by side.
     groups: Vec<Option<(u32, u32)>>,
     ready: Vec<Ready>,
-    /// Of many rows by step what is made ready, which is done in the steps' order: so they are side by side in memory.
+    /// What was foreseen of the list.
+    foreseen: Option<&'a [Option<OfAnybody>]>,
+    /// Else, of many rows, by step what is made ready, which is done in the steps' order: so they are side by side in memory.
     in_order: Vec<Option<Ready>>,
     ways: Vec<Way<'a>>,
 }
@@ -227,7 +263,7 @@ struct ChainRows<'a, 'd> {
     list: &'a ResolvedList,
     local: &'a LocalFacts,
     predicates: &'a Predicates,
-    /// Whether so many rows are made that most steps matter to one.
+    /// Whether so many rows are made that most steps matter to one, and nothing was foreseen of them.
     many: bool,
     families: [OfFamily<'a>; 2],
     /// Where packets are led with nothing noted on the way.
@@ -286,6 +322,10 @@ impl<'a> OfFamily<'a> {
         local: &Known<'_>,
         claims: &mut Distinct,
     ) -> Option<Ready> {
+        let foreseen = self.foreseen.and_then(|all| all.get(index as usize)?.as_ref());
+        if let Some((ready, families)) = foreseen {
+            return families[local.family as usize].then_some(*ready);
+        }
         let step = list.steps.steps.get(index as usize)?;
         if !step.rule.families[local.family as usize] {
             return None;
@@ -300,25 +340,23 @@ impl<'a> OfFamily<'a> {
             }
             _ => Ways::Some { first: first as u32, end: self.ways.len() as u32 },
         };
-        let does = match step.outcome {
-            Outcome::Decide(_) => Does::Decide,
-            Outcome::Pass(_) => Does::Pass,
-            Outcome::Log(_) | Outcome::Staged(_) => Does::GoOn,
-        };
-        Some(Ready { step: index, tier: step.tier, does, ways })
+        Some(Ready::of(index, step, ways))
     }
 }
 
 impl<'a, 'd> ChainRows<'a, 'd> {
     fn new(
         chain: &Planned<'a>,
-        paths: Option<ByFirst>,
+        foreseen: Option<&'a OfList>,
         predicates: &'a Predicates,
         desk: &'d mut Desk,
     ) -> Self {
         let Planned { list, local, .. } = chain;
-        let (many, families) = (chain.asks_most_steps(), Default::default());
-        let paths = paths.unwrap_or_else(|| ByFirst::of(list.steps.steps.len()));
+        let many = chain.asks_most_steps() && foreseen.is_none();
+        let ready = foreseen.map(|it| it.ready.as_slice());
+        let families = [(); 2].map(|()| OfFamily { foreseen: ready, ..OfFamily::default() });
+        let unknown = || ByFirst::of(list.steps.steps.len());
+        let paths = foreseen.map_or_else(unknown, |it| it.paths.clone());
         Self { list, local, predicates, many, families, paths, desk }
     }
 

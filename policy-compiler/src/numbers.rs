@@ -31,10 +31,7 @@ impl Numbers {
         next: u32,
         is: impl Fn(u32) -> bool,
     ) -> (u32, bool) {
-        // No more than three quarters are taken.
-        if self.len * 4 >= self.places.len() * 3 {
-            self.grow();
-        }
+        self.reserve(1);
         let hash = self.hashes.hash_one(value) as u32;
         let at = place(&self.places, hash, is);
         let here = &mut self.places[at];
@@ -60,8 +57,16 @@ impl Numbers {
         (here.number != FREE.number).then_some(here.number)
     }
 
-    fn grow(&mut self) {
-        let places = vec![FREE; (self.places.len() * 2).max(16)];
+    /// There will be so many more. No more than three quarters of the places are taken.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        let wanted = (self.len + more) * 4;
+        if wanted > self.places.len() * 3 {
+            self.grow((wanted / 3 + 1).next_power_of_two().max(16));
+        }
+    }
+
+    fn grow(&mut self, places: usize) {
+        let places = vec![FREE; places];
         for old in std::mem::replace(&mut self.places, places) {
             if old.number == FREE.number {
                 continue;

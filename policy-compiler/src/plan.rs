@@ -176,6 +176,19 @@ enum Planning {
 }
 
 impl<'a> Plan<'a> {
+    /// The first row of the second half, if the more a row takes the more is true.
+    pub(crate) fn half(&self) -> usize {
+        let parts = || self.chains.iter().map(|chain| chain.cells.parts());
+        let all = parts().map(|parts| parts.len() + parts.truths.len()).sum::<usize>();
+        let mut before = 0;
+        let ends = parts().flat_map(|parts| {
+            let first = before;
+            before += parts.len() + parts.truths.len();
+            (1..).zip(&parts.all).map(move |(at, (_, end))| first + at + end)
+        });
+        ends.take_while(|end| end * 2 <= all).count()
+    }
+
     fn add(&mut self, list: &'a Arc<ResolvedList>, local: &'a LocalFacts, cells: Planning) {
         let rows = self.rows..self.rows + cells.parts().len();
         if rows.len() > FEW {
