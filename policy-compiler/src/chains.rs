@@ -100,7 +100,7 @@ impl Chains {
                             each.map(|(_, id, truth)| (*id, restrict(truth, &asked))).collect();
                     }
                 }
-                list.revision.hash(&mut hasher);
+                list.revision().hash(&mut hasher);
                 let same = made.local.iter().flatten();
                 for truth in same.chain(made.each.iter().map(|(_, truth)| truth)) {
                     let texts = truth.iter().map(|p| &predicates.all[*p as usize]);

@@ -9,6 +9,7 @@ mod differing;
 mod kept;
 mod ordered;
 mod resolver;
+mod revision;
 mod vocabulary;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -332,9 +333,10 @@ pub struct ResolvedList {
     pub local: Asked,
     /// What they ask of the peer.
     pub peer: Asked,
-    /// A hash of all that its policies say: the same for the same policies in any process that was built alike, and
-    /// different (up to 64 bits) for others.
-    pub revision: u64,
+    /// A hash of all that its policies say but their rules.
+    pub(crate) around: u64,
+    /// Made when first needed.
+    pub(crate) revision: OnceLock<u64>,
     /// The rules of each of its policies in order, where these are shared with other lists.
     pub(crate) of_policies: Vec<Arc<kept::PolicyRules>>,
     /// Where they stand among `steps`.

@@ -70,6 +70,7 @@ impl Tables {
         self.made.foresee(lists.iter());
         for list in lists {
             list.index();
+            list.revision();
         }
     }
 

@@ -1,8 +1,7 @@
 //! What was resolved, to be used again: a policy that changes costs its own rules and the lists that it is in.
 
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ahash::{AHashMap, AHashSet};
 
@@ -12,7 +11,6 @@ use super::{Asked, List, Lists, LocalName, Ports, ResolvedEnd, ResolvedList, Ste
 use crate::model::{
     Decision, Direction, Endpoint, Failsafe, Mark, Model, Policy, PolicyName, Reason, Tier,
 };
-use crate::stable::Stable;
 
 /// More than is in use is kept up to twice as much, and this many.
 const SPARE: usize = 256;
@@ -53,16 +51,16 @@ struct Around {
 /// The rules of a policy in one direction.
 #[derive(Debug)]
 pub(crate) struct PolicyRules {
-    name: Arc<PolicyName>,
-    policy: Arc<Policy>,
+    pub(super) name: Arc<PolicyName>,
+    pub(super) policy: Arc<Policy>,
     /// The rules, each as of tier 0.
     pub(super) steps: Box<[Step]>,
     /// What they ask of the local end and of the peer.
     pub(super) asked: [Asked; 2],
     /// What happens behind its tier's last rule, where it is the first of it that is enforced and nothing goes on.
     pub(super) isolated: Arc<Decision>,
-    /// A hash of its name and the rules, the same in every process; see [`ResolvedList::revision`].
-    pub(super) revision: u64,
+    /// Made when first needed.
+    pub(super) revision: OnceLock<u64>,
 }
 
 #[derive(Debug)]
@@ -148,15 +146,13 @@ impl Kept {
         (name, policy): Speaking<'_>,
         steps: Vec<Step>,
     ) -> Arc<PolicyRules> {
-        let mut hasher = Stable::default();
-        (name, policy.rules(direction)).hash(&mut hasher);
         let rules = Arc::new(PolicyRules {
             name: Arc::clone(name),
             policy: Arc::clone(policy),
             asked: asked(&steps),
             isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
             steps: steps.into(),
-            revision: hasher.finish(),
+            revision: OnceLock::new(),
         });
         let place = Arc::as_ptr(&rules.policy).addr();
         self.rules[direction as usize].insert(place, (Arc::clone(&rules), self.turn));

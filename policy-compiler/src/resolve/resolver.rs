@@ -219,13 +219,14 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
         local.settle();
         peer.settle();
-        let revision = self.revision(&list, speaking, &rules);
+        let around = self.around(&list, speaking);
         ResolvedList {
             list: Arc::new(list),
             steps: Arc::new(steps),
             local,
             peer,
-            revision,
+            around,
+            revision: OnceLock::new(),
             of_policies: rules,
             of_policies_at,
             tiers,
@@ -415,18 +416,16 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.kept.vocabulary.question(question)
     }
 
-    /// Those who write policies gain nothing from a collision but late enforcement of their own change: what a policy keeps
-    /// saying hides no change of another.
-    fn revision(&self, list: &List, policies: &[Speaking<'_>], rules: &[Arc<PolicyRules>]) -> u64 {
+    /// See [`ResolvedList::around`].
+    fn around(&self, list: &List, policies: &[Speaking<'_>]) -> u64 {
         let mut hasher = Stable::default();
         let List { stage, direction, policies: names, profiles, broken_host } = list;
         (stage, direction, names.len(), profiles, broken_host).hash(&mut hasher);
         if broken_host.is_some() {
             names.hash(&mut hasher);
         }
-        for ((_, policy), rules) in policies.iter().zip(rules) {
+        for (_, policy) in policies {
             (policy.broken, &policy.tier, self.model.tier(&policy.tier)).hash(&mut hasher);
-            rules.revision.hash(&mut hasher);
         }
         for profile in &list.profiles {
             self.model.profiles.get(profile).hash(&mut hasher);
