@@ -14,6 +14,7 @@ use crate::paths::Paths;
 use crate::plan::{Plan, Planned};
 use crate::predicates::{Known, Predicates};
 use crate::resolve::{Outcome, PredicateId, ResolvedList, Step};
+use crate::row::firsts::{First, Firsts};
 use crate::row::{ByFirst, Room};
 
 /// The rows and paths so far.
@@ -256,7 +257,23 @@ struct OfFamily<'a> {
     /// Else, of many rows, by step what is made ready, which is done in the steps' order: so they are side by side in memory.
     in_order: Vec<Option<Ready>>,
     ways: Vec<Way<'a>>,
+    /// By group what its steps come to by themselves, once that was asked for.
+    by_group: Vec<Alone>,
+    firsts: Firsts,
 }
+
+/// What the steps of a group come to by themselves.
+#[derive(Clone, Copy, Default)]
+enum Alone {
+    #[default]
+    NotAsked,
+    Firsts(First),
+    /// More than their firsts.
+    More,
+}
+
+/// With what more groups come to a row is not merged.
+const FEW_GROUPS: usize = 4;
 
 /// Makes the rows of one chain.
 struct ChainRows<'a, 'd> {
@@ -280,9 +297,43 @@ struct Desk {
     /// Steps, each with its place among those of its family that are ready behind it.
     candidates: Vec<u64>,
     claimed: Vec<(u32, Claimed)>,
+    firsts: Vec<First>,
 }
 
 impl<'a> OfFamily<'a> {
+    /// What the steps of a group come to by themselves, if that is their firsts.
+    fn alone(
+        &mut self,
+        (group, steps): (usize, &[u32]),
+        family: Family,
+        known: &ByFirst,
+        room: &mut Room,
+        claimed: &mut Vec<(u32, Claimed)>,
+    ) -> Option<First> {
+        let Self { by_group, firsts, foreseen, .. } = self;
+        if by_group.len() <= group {
+            by_group.resize(group + 1, Alone::NotAsked);
+        }
+        if matches!(by_group[group], Alone::NotAsked) {
+            claimed.clear();
+            let all = steps.iter().try_for_each(|step| {
+                let (ready, families) =
+                    foreseen.and_then(|all| all.get(*step as usize)?.as_ref())?;
+                if families[family as usize] {
+                    let Ways::One(_, claim) = ready.ways else { return None };
+                    claimed.push((*step, claim));
+                }
+                Some(())
+            });
+            let first = all.and_then(|()| room.first(claimed, known, firsts));
+            by_group[group] = first.map_or(Alone::More, Alone::Firsts);
+        }
+        match by_group[group] {
+            Alone::Firsts(first) => Some(first),
+            Alone::NotAsked | Alone::More => None,
+        }
+    }
+
     /// Adds the steps of a group.
     fn add_group(
         &mut self,
@@ -362,6 +413,9 @@ impl<'a, 'd> ChainRows<'a, 'd> {
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
     fn row(&mut self, making: &mut Making, family: Family, truth: &[PredicateId]) -> u32 {
+        if let Some(row) = self.row_of_firsts(making, family, truth) {
+            return row;
+        }
         self.claim(family, truth);
         let Self { paths: known, desk: Desk { room, claimed, claims, .. }, .. } = self;
         let Making { paths, rows, .. } = making;
@@ -370,6 +424,34 @@ impl<'a, 'd> ChainRows<'a, 'd> {
             (paths.of(decision), always)
         });
         rows.row(row)
+    }
+
+    /// [`row`](Self::row) where it follows from what few groups of steps come to by themselves.
+    fn row_of_firsts(
+        &mut self,
+        making: &mut Making,
+        family: Family,
+        truth: &[PredicateId],
+    ) -> Option<u32> {
+        let Self { list, families, paths: known, desk, .. } = self;
+        let Desk { room, claimed, firsts, .. } = &mut **desk;
+        let of_family = &mut families[family as usize];
+        let index = of_family.foreseen.and_then(|_| list.index.get())?;
+        firsts.clear();
+        let wanting = truth.iter().filter_map(|it| index.wanting(&list.peer, *it));
+        let always = (0, index.always.as_slice());
+        for group in [always].into_iter().chain(wanting).filter(|(_, steps)| !steps.is_empty()) {
+            if firsts.len() == FEW_GROUPS {
+                return None;
+            }
+            firsts.push(of_family.alone(group, family, known, room, claimed)?);
+        }
+        let Making { paths, rows, .. } = making;
+        let row = room.row_of_firsts(&of_family.firsts, firsts, known, rows, |matching| {
+            let (decision, always) = decided(list, matching);
+            (paths.of(decision), always)
+        })?;
+        Some(rows.row(row))
     }
 
     /// The steps that may match those of a family of whom something is true, ascending.

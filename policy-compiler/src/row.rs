@@ -1,9 +1,13 @@
 //! What happens to each packet between a chain and a class: the rules that match, laid over each other.
 
+pub(crate) mod firsts;
+
 use crate::claim::{Claimed, Distinct, Keys, OTHERS};
 use crate::image::PathId;
 use crate::laid::Laid;
-use crate::lines::{Interval, NO_KEY, Place, Row};
+use crate::lines::{Interval, NO_KEY, Place, Row, TABLES};
+
+use firsts::{First, Firsts, NOBODY};
 
 /// What making a row needs, to be used again.
 #[derive(Debug, Default)]
@@ -17,9 +21,46 @@ pub(crate) struct Room {
     /// protocol has are behind all keys.
     intervals: Vec<Interval>,
     by_source: BySource,
+    firsts: firsts::Desk,
 }
 
 impl Room {
+    /// Adds what the claims of some rules come to, ascending; `None` where the first that matches may not be all that matters.
+    pub(crate) fn first(
+        &mut self,
+        claims: &[(u32, Claimed)],
+        known: &ByFirst,
+        firsts: &mut Firsts,
+    ) -> Option<First> {
+        let all = claims.iter().all(|(rule, _)| known.path(*rule).is_some());
+        if all { firsts.add(claims, &mut self.firsts) } else { None }
+    }
+
+    /// [`row`](Self::row) where the rules are those of some that come first; `None` where it is not known to where one leads.
+    pub(crate) fn row_of_firsts(
+        &mut self,
+        firsts: &Firsts,
+        all: &[First],
+        known: &mut ByFirst,
+        laid: &mut Laid,
+        decide: impl FnMut(InForce<'_>) -> (PathId, bool),
+    ) -> Option<Row> {
+        let Self { intervals, firsts: desk, .. } = self;
+        let nobody = Paths { known: &mut *known, decide }.of(&[], &[]);
+        let mut row = [nobody; TABLES];
+        for (table, place) in row.iter_mut().enumerate() {
+            intervals.clear();
+            for piece in firsts.merged(all, table, desk) {
+                let to = if piece.rule == NOBODY { nobody } else { known.path(piece.rule)? };
+                push(intervals, Interval { start: piece.start, to });
+            }
+            if !intervals.is_empty() {
+                *place = laid.tree(intervals, Place::by_key);
+            }
+        }
+        Some(row)
+    }
+
     /// The row of rules in order, ascending, each with one of its claims; `decide` says where the rules lead that match one
     /// packet, and whether they lead there whatever matches besides behind the first. What `known` knows it is not asked.
     pub(crate) fn row(
@@ -52,7 +93,7 @@ impl Room {
         paths: &mut Paths<'_, impl FnMut(InForce<'_>) -> (PathId, bool)>,
         laid: &mut Laid,
     ) -> Place {
-        let Self { sweep, rules, bare, intervals, by_source } = self;
+        let Self { sweep, rules, bare, intervals, by_source, .. } = self;
         sweep.clear();
         rules.clear();
         bare.clear();
@@ -164,6 +205,11 @@ impl ByFirst {
         Self { of: vec![None; rules], nobody: None }
     }
 
+    /// Where packets are led for which a rule is the first, if that is always so.
+    fn path(&self, rule: u32) -> Option<Place> {
+        self.of.get(rule as usize).copied().flatten()
+    }
+
     /// Knows of so many rules what `path` says: where they lead with each as the first, as far as that is always so.
     pub(crate) fn foreseen(rules: usize, mut path: impl FnMut(u32) -> Option<PathId>) -> Self {
         let of = (0..rules as u32).map(|rule| path(rule).map(Place::path)).collect();
@@ -184,7 +230,7 @@ impl<D: FnMut(InForce<'_>) -> (PathId, bool)> Paths<'_, D> {
         let index = word.map(|at| at * BITS + in_force[at].trailing_zeros() as usize);
         let first = index.and_then(|index| rules.get(index)).copied();
         let known = match first {
-            Some(first) => self.known.of.get(first as usize).copied().flatten(),
+            Some(first) => self.known.path(first),
             None => self.known.nobody,
         };
         known.unwrap_or_else(|| self.make(first, in_force, rules))
