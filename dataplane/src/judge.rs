@@ -6,7 +6,6 @@ use manx_policy_compiler::model::{Direction, Reason, Transport, Verdict};
 use crate::fate::DropReason;
 use crate::flow::RuleCounters;
 use crate::tables::{Tables, Via};
-use crate::wire::address::Address;
 
 /// No rule was asked.
 pub const NO_SLOT: u32 = u32::MAX;
@@ -14,14 +13,12 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// The two ends of a flow in its original direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
-    /// The initiator's address.
-    pub source: Address,
-    /// The responder's address.
-    pub destination: Address,
     /// Where the source is.
     pub from: Via,
     /// Where the destination is.
     pub to: Via,
+    /// What policy can ask of the source and of the destination.
+    pub identities: [Identity; 2],
 }
 
 /// What a verdict rests on; a flow keeps it, and while all of it is as it was, so is the verdict.
@@ -56,9 +53,10 @@ pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
         Via::Node | Via::Host | Via::Tunnel(_) => tables.host_policy.revision,
         Via::NoRoute | Via::Unreachable => 0,
     };
+    let [source, destination] = ends.identities;
     Grounds {
-        source_identity: tables.identity(ends.source).0,
-        destination_identity: tables.identity(ends.destination).0,
+        source_identity: source.0,
+        destination_identity: destination.0,
         source_revision: revision(ends.from),
         destination_revision: revision(ends.to),
     }

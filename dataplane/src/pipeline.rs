@@ -9,7 +9,7 @@ use crossbeam::channel::Sender;
 
 use crate::admit;
 use crate::counters::{Tally, WorkerCounters};
-use crate::decide::{self, Arrival, Decision, Glance, Memory, Subject, decide};
+use crate::decide::{self, Arrival, Decision, Glance, LastSource, Memory, Subject, decide};
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
 use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed, RuleCounters, Shards, WorkerId};
@@ -133,6 +133,7 @@ impl Pipeline {
         Ok(Self {
             memory: Memory {
                 flows,
+                last_source: LastSource::default(),
                 fragments: FragmentTracker::new(sizes.fragments),
                 evictions: 0,
                 next: colleagues.next(),

@@ -1,7 +1,8 @@
 //! Known flows and new ones: what is remembered, what is judged again, and the ICMP errors that belong to them.
 
+use super::ends::ends;
 use super::key::{key, query, transport};
-use super::{Glance, Memory, Settled, Subject, Way, connects, ends, settled};
+use super::{Glance, Memory, Settled, Subject, Way, connects, settled};
 use crate::fate::DropReason;
 use crate::flow::{
     Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowKey, FlowTable, Verdict,
@@ -42,8 +43,9 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
         return Settled::refused(DropReason::NotForwardable);
     }
     let as_of = as_of(tables, &name.key);
-    let ends = ends(tables, source, destination);
-    if !glance.entrance.admits(ends.from.encode()) {
+    let ends = memory.last_source.ends(tables, source, destination);
+    let way = Way::of(&ends);
+    if !glance.entrance.admits(way.from) {
         return Settled::refused(glance.entrance.refusal());
     }
     let opens = name.key.protocol() != protocol::TCP || glance.tcp_flags.opens();
@@ -56,7 +58,7 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
     let grounds = judge::grounds(tables, &ends);
     let transport = transport(&name.key, name.orientation);
     let judgement = judge::judge(tables, &ends, &grounds, transport, Untracked::NONE);
-    let settled = settled(&ends, &judgement);
+    let settled = settled(way, &judgement);
     if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
         if let Some(owner) = memory.flows.claim(name.hash) {
             return Settled::handed_over(owner);
@@ -107,14 +109,13 @@ fn again(
     judge: bool,
     now: u32,
 ) -> Settled {
-    let (ends, judgement) = current(tables, entry, judge);
+    let judgement = current(tables, entry, judge);
     let [from, to] = entry.hops(direction);
     if !glance.entrance.admits(from) {
         return Settled::refused(glance.entrance.refusal());
     }
-    let mut settled = settled(&ends, &judgement);
+    let settled = settled(Way { from, to }, &judgement);
     if settled.verdict.is_ok() {
-        settled.verdict = Ok(Way { from, to });
         pass(entry, glance, direction, now);
     } else {
         entry.refuse(now);
@@ -136,21 +137,17 @@ pub(super) fn as_of(tables: &Tables, key: &FlowKey) -> AsOf {
     AsOf { version: tables.version as u32, changes: tables.changes(key.v4_addresses()) }
 }
 
-/// Brings a flow up to date with the tables and tells where it goes and what is thought of it.
+/// Brings a flow up to date with the tables and tells what is thought of it.
 #[inline]
-fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> (Ends, Judgement) {
-    let (source, _) = entry.key().source(entry.original());
-    let (destination, _) = entry.key().destination(entry.original());
+fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> Judgement {
     let as_of = as_of(tables, &entry.key());
-    let [from, to] = entry.hops(FlowDirection::Original);
-    let ends = Ends { source, destination, from: Via::decode(from), to: Via::decode(to) };
     if as_of == entry.as_of
         && !judge
         && let Some(judgement) = remembered(entry)
     {
-        return (ends, judgement);
+        return judgement;
     }
-    renewed(tables, entry, ends, as_of, judge)
+    renewed(tables, entry, as_of, judge)
 }
 
 /// What an entry remembers of its judgement. `None`: it was denied and by no rule, which is not remembered.
@@ -167,14 +164,10 @@ fn remembered(entry: &FlowEntry) -> Option<Judgement> {
 
 /// The same, where something may have changed.
 #[inline(never)]
-fn renewed(
-    tables: &Tables,
-    entry: &mut FlowEntry,
-    known: Ends,
-    as_of: AsOf,
-    judge: bool,
-) -> (Ends, Judgement) {
-    let ends = ends(tables, known.source, known.destination);
+fn renewed(tables: &Tables, entry: &mut FlowEntry, as_of: AsOf, judge: bool) -> Judgement {
+    let (source, _) = entry.key().source(entry.original());
+    let (destination, _) = entry.key().destination(entry.original());
+    let ends = ends(tables, source, destination);
     let grounds = judge::grounds(tables, &ends);
     let leads_as_before = leads_as_before(tables, entry, &ends);
     if !judge
@@ -184,7 +177,7 @@ fn renewed(
         && let Some(judgement) = remembered(entry)
     {
         entry.as_of = as_of;
-        return (ends, judgement);
+        return judgement;
     }
     let is_kept = !judge && is_kept(tables, entry) && leads_as_before;
     let judgement = if connects(tables, &ends) {
@@ -201,7 +194,7 @@ fn renewed(
     };
     stamp(entry, tables, &ends, grounds, &judgement);
     entry.as_of = as_of;
-    (ends, judgement)
+    judgement
 }
 
 /// Whether a flow is to survive what policy says now.
@@ -276,14 +269,10 @@ pub(super) fn related(
         return flows.elsewhere(hash).map_or(unmatched, Settled::handed_over);
     };
     let direction = entry.direction(orientation);
-    let (ends, judgement) = current(tables, entry, false);
+    let judgement = current(tables, entry, false);
     let [back, forth] = entry.hops(direction);
     if !subject.glance.entrance.admits(forth) {
         return unmatched;
     }
-    let mut settled = settled(&ends, &judgement);
-    if settled.verdict.is_ok() {
-        settled.verdict = Ok(Way { from: forth, to: back });
-    }
-    settled
+    settled(Way { from: forth, to: back }, &judgement)
 }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`].
 
+mod ends;
 mod flow;
 mod glance;
 mod key;
@@ -15,9 +16,9 @@ use crate::judge::{self, Ends, Judgement, NO_SLOT};
 use crate::packet::Packet;
 use crate::parse::{Fragment, Parsed, parse};
 use crate::tables::{Hop, Tables, Via};
-use crate::wire::address::Address;
 use crate::wire::{protocol, vxlan};
 
+pub use ends::LastSource;
 pub use glance::{Arrival, Glance, Name};
 pub use key::flow_key;
 pub use known::{Passage, known};
@@ -116,6 +117,13 @@ struct Way {
     to: Hop,
 }
 
+impl Way {
+    #[inline]
+    fn of(ends: &Ends) -> Self {
+        Self { from: ends.from.encode(), to: ends.to.encode() }
+    }
+}
+
 impl Settled {
     const fn stopped(stop: Stop) -> Self {
         Self { verdict: Err(stop), rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
@@ -134,6 +142,8 @@ impl Settled {
 pub struct Memory {
     /// Flows.
     pub flows: FlowTable,
+    /// The last source of packets that no known flow decided.
+    pub last_source: LastSource,
     /// First fragments, and what was decided of them.
     pub fragments: FragmentTracker<Settled>,
     /// How many live flows had to make room for others.
@@ -162,7 +172,7 @@ pub fn decide<'a>(
 #[inline]
 fn settle(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, now: u32) -> Settled {
     if subject.glance.is_plain {
-        return match before_tracking(tables, subject.glance) {
+        return match before_tracking(tables, memory, subject.glance) {
             None => flow::flow(tables, memory, subject.glance, now),
             Some(settled) => settled,
         };
@@ -191,7 +201,7 @@ fn settle_others(
     if !parsed.is_forwardable() {
         return Settled::refused(DropReason::NotForwardable);
     }
-    let first = |memory: &mut Memory| match before_tracking(tables, glance) {
+    let first = |memory: &mut Memory| match before_tracking(tables, memory, glance) {
         Some(settled) => settled,
         None if parsed.is_icmp_error() => {
             flow::related(tables, &mut memory.flows, subject, parsed, now)
@@ -224,19 +234,20 @@ fn settle_others(
 /// What becomes of a packet that policy before connection tracking decides: no flow is known by it, and its way back is
 /// asked about for itself. `None`: it decides nothing, or there is none.
 #[inline]
-fn before_tracking(tables: &Tables, glance: &Glance) -> Option<Settled> {
-    if tables.host_policy.has_untracked() { untracked(tables, glance) } else { None }
+fn before_tracking(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Option<Settled> {
+    if tables.host_policy.has_untracked() { untracked(tables, memory, glance) } else { None }
 }
 
 #[inline(never)]
-fn untracked(tables: &Tables, glance: &Glance) -> Option<Settled> {
+fn untracked(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Option<Settled> {
     let name = &glance.name;
     let [source, destination] = name.addresses();
     if !(source.is_forwardable() && destination.is_forwardable()) {
         return Some(Settled::refused(DropReason::NotForwardable));
     }
-    let ends = ends(tables, source, destination);
-    if !glance.entrance.admits(ends.from.encode()) {
+    let ends = memory.last_source.ends(tables, source, destination);
+    let way = Way::of(&ends);
+    if !glance.entrance.admits(way.from) {
         return Some(Settled::refused(glance.entrance.refusal()));
     }
     let grounds = judge::grounds(tables, &ends);
@@ -247,16 +258,12 @@ fn untracked(tables: &Tables, glance: &Glance) -> Option<Settled> {
         Ok(_) if !connects(tables, &ends) => Judgement::without_rules(Some(DropReason::NoRoute)),
         Ok(untracked) => judge::judge(tables, &ends, &grounds, transport, untracked),
     };
-    Some(settled(&ends, &judgement))
+    Some(settled(way, &judgement))
 }
 
-fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
-    Ends { source, destination, from: tables.route(source), to: tables.route(destination) }
-}
-
-fn settled(ends: &Ends, judgement: &Judgement) -> Settled {
+fn settled(way: Way, judgement: &Judgement) -> Settled {
     let verdict = match judgement.denied {
-        None => Ok(Way { from: ends.from.encode(), to: ends.to.encode() }),
+        None => Ok(way),
         Some(reason) => Err(Stop::Drop(reason)),
     };
     Settled { verdict, rules: judgement.rules }

@@ -1,4 +1,4 @@
-//! A pod of another node that changes in the image that is in use, under a live flow.
+//! A pod of another node that changes in the image that is in use, under a live flow and between new ones.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use manx_tests::packet::{Tuple, UDP};
 use manx_tests::shop::{B, FAR};
 
 #[test]
-fn a_live_flow_follows_a_pod_that_changes_without_new_tables() {
+fn flows_follow_a_pod_that_changes_without_new_tables() {
     let yaml = pod("shop/b", 0, "{app: b}", &[B])
         + &pod("shop/far", 1, "{app: a}", &[FAR])
         + &pod("shop/other", 1, "{app: c}", &["10.2.0.9"])
@@ -37,7 +37,7 @@ fn a_live_flow_follows_a_pod_that_changes_without_new_tables() {
     assert_eq!(fabric.send("shop/far", &tuple.opening()).len(), 1);
     assert_eq!(fabric.send("shop/b", &tuple.answer()).len(), 1);
     let far = ObjectName::new("shop", "far");
-    for (app, passes) in [("c", 0), ("a", 1), ("c", 0), ("a", 1)] {
+    for (round, (app, passes)) in (1..).zip([("c", 0), ("a", 1), ("c", 0), ("a", 1)]) {
         let before = Arc::clone(&model.endpoints[&far]);
         let mut after = Endpoint::clone(&before);
         Arc::make_mut(&mut after.labels).insert("app".to_owned(), app.to_owned());
@@ -48,5 +48,9 @@ fn a_live_flow_follows_a_pod_that_changes_without_new_tables() {
             assert_eq!(fabric.send("shop/far", &packet).len(), passes, "app: {app}");
         }
         assert_eq!(fabric.send("shop/b", &tuple.answer()).len(), passes, "app: {app}");
+        for new in [round * 1000, round * 1000 + 1] {
+            let opening = Tuple::new(FAR, B, UDP, new).opening();
+            assert_eq!(fabric.send("shop/far", &opening).len(), passes, "app: {app}");
+        }
     }
 }

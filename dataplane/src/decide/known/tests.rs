@@ -4,7 +4,7 @@ use manx_policy_compiler::image::ChainId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::decide::{Arrival, Decision, Entrance, Subject, decide};
+use crate::decide::{Arrival, Decision, Entrance, LastSource, Subject, decide};
 use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
@@ -150,7 +150,8 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     entry.as_of.version ^= u32::from(!case.is_current);
     flows.insert(flows.hash(&key), &key, then, |place| *place = entry);
     let next = (crate::flow::WorkerId(0), 0);
-    Memory { flows, fragments: FragmentTracker::new(1), evictions: 0, next }
+    let fragments = FragmentTracker::new(1);
+    Memory { flows, last_source: LastSource::default(), fragments, evictions: 0, next }
 }
 
 fn flow_of(memory: &Memory) -> String {
