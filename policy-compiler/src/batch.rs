@@ -51,16 +51,13 @@ impl Image {
     /// From the places where packets' rows lead first to their paths.
     #[inline(never)]
     fn follow(&self, asked: &[Asked], paths: &mut [PathId]) {
-        let mut packets = [Packet::default(); SIDE_BY_SIDE];
-        for (packet, asked) in packets.iter_mut().zip(asked) {
-            *packet = Packet::from(asked.transport);
-        }
         for _ in 0..STEPS {
             let mut lines = false;
             let here =
-                paths.iter_mut().zip(&packets).map(|(path, it)| (Place::of_bits(path.0), path, it));
-            for (line, path, packet) in here.filter(|(place, ..)| place.leads_on()) {
-                let next = self.lines.next(line, *packet).unwrap_or(Place::NOWHERE);
+                paths.iter_mut().zip(asked).map(|(path, it)| (Place::of_bits(path.0), path, it));
+            for (line, path, asked) in here.filter(|(place, ..)| place.leads_on()) {
+                let packet = Packet::from(asked.transport);
+                let next = self.lines.next(line, packet).unwrap_or(Place::NOWHERE);
                 path.0 = next.bits();
                 lines |= next.leads_on();
             }

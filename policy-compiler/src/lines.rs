@@ -178,7 +178,7 @@ impl Line {
 }
 
 /// What a row is asked of a packet.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet {
     pub(crate) table: u8,
     /// The key, and above it the source port.
