@@ -302,12 +302,10 @@ impl Lines {
     pub(crate) fn behind(&self, place: Place, transport: Transport) -> Option<PathId> {
         // What the packet shows is only looked at where it matters, and mostly one leaf says all.
         if !place.is_line() {
-            place.as_path()
-        } else if place.is_leaf() {
-            self.in_leaf(place, transport.into())
-        } else {
-            self.led(place, transport.into())
+            return place.as_path();
         }
+        let packet = Packet::from(transport);
+        if place.is_leaf() { self.in_leaf(place, packet) } else { self.led(place, packet) }
     }
 
     /// [`behind`](Self::behind) for what a packet shows.
