@@ -112,6 +112,25 @@ pub(crate) struct Edit {
     pub(crate) is: Option<KindId>,
 }
 
+/// Prefixes, each with its identity.
+#[derive(Debug, Default)]
+pub(crate) struct Identified {
+    v4: Vec<(u32, u8, u32)>,
+    v6: Vec<(Ipv6Net, u32)>,
+}
+
+impl Identified {
+    /// How many they are.
+    pub(crate) fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    /// The identity of every address: that of the longest prefix that contains it.
+    pub(crate) fn of_addresses(self) -> PrefixMap {
+        PrefixMap::of(Identity::UNKNOWN.0, self.v4, self.v6)
+    }
+}
+
 /// What stands at each prefix at which something does, ascending.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
@@ -182,9 +201,8 @@ impl Addresses {
         }
     }
 
-    /// The identity of every address: that of the longest prefix at which something stands. Hosts' addresses are prefixes of
-    /// full length.
-    pub(crate) fn identities(&self, classifying: &mut Classifying<'_>) -> PrefixMap {
+    /// The identity of every prefix at which something stands. Hosts' addresses are prefixes of full length.
+    pub(crate) fn identities(&self, classifying: &mut Classifying<'_>) -> Identified {
         let mut v4 = Vec::with_capacity(self.v4.len());
         identities(&self.v4, classifying, |prefix, identity| {
             v4.push(((prefix >> 8) as u32, prefix as u8, identity.0));
@@ -194,7 +212,7 @@ impl Addresses {
             let net = Ipv6Net::new(Ipv6Addr::from_bits(address), length);
             v6.extend(net.map(|net| (net, identity.0)));
         });
-        PrefixMap::of(Identity::UNKNOWN.0, v4, v6)
+        Identified { v4, v6 }
     }
 
     /// Who has an address; `here`, if it is given, instead of those who have it alone and not in a larger prefix.

@@ -11,6 +11,7 @@
 //! [`Counts::linear`](crate::image::Counts) says how many there are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 use std::sync::Arc;
 
 use crate::addresses::{Addresses, OfSets};
@@ -23,6 +24,7 @@ use crate::identity::Interner;
 use crate::image::{Chain, Image, Path, Peers};
 use crate::members::Members;
 use crate::model::{Direction, Mark, Model};
+use crate::plan::ByTruth;
 use crate::pods::Pods;
 use crate::predicates::{AtomTruths, InUse, evaluate};
 use crate::resolve::{Kept, LocalName, Ordered, Resolved, resolve};
@@ -123,9 +125,9 @@ impl Compiler {
             standing.answer(&mut self.interner, model, &peers, &asked, &mut touched)?;
             let new = standing.settle(&mut self.interner, model, touched)?;
             self.tables.add_classes(&new, &standing.peers.predicates);
-            Some((resolved, asked, standing))
+            Some((resolved, asked, standing, None))
         });
-        let (resolved, asked, mut standing) = again.unwrap_or_else(|| {
+        let (resolved, asked, mut standing, by_truth) = again.unwrap_or_else(|| {
             let mut kept = Kept::default();
             let is_large = model.endpoints.len() + model.network_sets.len() >= beside::MEMBERS;
             let policies = || resolve(model, local, &mut kept, &mut self.ordered, false);
@@ -140,18 +142,19 @@ impl Compiler {
             self.tables.forget();
             let interner = &mut self.interner;
             let stand = || stand(interner, model, local, marks, &resolved, kept, held);
-            let (standing, ()) = beside::both_with(is_large, stand, &mut self.tables, |tables| {
-                if is_large {
-                    tables.foresee(&resolved.lists);
-                }
-            });
+            let ((standing, by_truth), ()) =
+                beside::both_with(is_large, stand, &mut self.tables, |tables| {
+                    if is_large {
+                        tables.foresee(&resolved.lists);
+                    }
+                });
             self.used = standing.peers.identities as u32;
-            (resolved, asked, standing)
+            (resolved, asked, standing, by_truth)
         });
         let peers = Arc::clone(&standing.peers);
         let chains = Chains::of(&resolved, &peers.predicates, &standing.pod_truths);
         let Cells { all: cells, linear } =
-            self.tables.build(self.budget, &resolved, &peers, &chains);
+            self.tables.build(self.budget, &resolved, &peers, &chains, by_truth);
         self.serial += 1;
         standing.serial = self.serial;
         self.standing = Some(standing);
@@ -178,7 +181,7 @@ impl Compiler {
     }
 }
 
-/// What there is to say of all addresses, given who holds them.
+/// What there is to say of all addresses, given who holds them, and the classes by what is true of them.
 fn stand(
     interner: &mut Interner,
     model: &Model,
@@ -187,7 +190,7 @@ fn stand(
     resolved: &Resolved,
     mut kept: Kept,
     (members, of_sets): (Members<'_>, OfSets),
-) -> Standing {
+) -> (Standing, Option<ByTruth>) {
     let mut asked = InUse::of_peers(resolved, &kept.vocabulary);
     let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
     // What will be asked has numbers behind those of answers.
@@ -199,9 +202,16 @@ fn stand(
     let addresses = Addresses::of(model, &members, of_sets, &of_members, &atoms);
     let said = interner.said_of_all(&predicates.all);
     let mut classifying = Classifying::new(interner, &kinds, &atoms, &said);
-    let prefixes = addresses.identities(&mut classifying);
-    let Classes { truths: class_truths, first, mut of_identity, known, identities } =
-        classifying.classes();
+    let mut identified = addresses.identities(&mut classifying);
+    let classes = || {
+        let classes = classifying.classes();
+        let by_truth = ByTruth::of(&classes.truths, predicates.all.len());
+        (classes, by_truth)
+    };
+    let is_large = identified.len() >= beside::MEMBERS;
+    let ((classes, by_truth), prefixes) =
+        beside::both_with(is_large, classes, &mut identified, |it| take(it).of_addresses());
+    let Classes { truths: class_truths, first, mut of_identity, known, identities } = classes;
     let ends = LocalEnds {
         model,
         members: &members,
@@ -216,7 +226,7 @@ fn stand(
     let spare = SPARE_IDENTITIES + of_identity.len() / 8;
     of_identity.resize(of_identity.len() + spare, NO_CLASS);
     let own = local.iter().filter_map(|name| model.endpoints.get(name));
-    Standing {
+    let standing = Standing {
         serial: 0,
         marks,
         own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
@@ -243,5 +253,6 @@ fn stand(
         of_near: None,
         most_classes,
         pods: Pods::default(),
-    }
+    };
+    (standing, by_truth)
 }

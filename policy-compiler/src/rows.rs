@@ -98,25 +98,27 @@ impl Tables {
         self.forget();
     }
 
-    /// The cells of all chains. What is used again rests on the same classes and predicates.
+    /// The cells of all chains. What is used again rests on the same classes and predicates. `by_truth` are the classes by what is
+    /// true of them, if somebody knows that already.
     pub(crate) fn build(
         &mut self,
         budget: usize,
         resolved: &Resolved,
         peers: &Peers,
         chains: &Chains,
+        by_truth: Option<ByTruth>,
     ) -> Cells {
         if self.most_paths > 0 && self.made.paths.len() > self.most_paths {
             self.forget();
         }
         let is_fresh = self.made.rows.lines.len() == 0;
         let many = self.many;
-        let mut cells = self.cells(budget, resolved, peers, chains, many);
+        let mut cells = self.cells(budget, (resolved, peers, chains), by_truth, many);
         // What does not fit is what does not fit from nothing, one chain after the other.
         let fits = cells.is_some() && self.made.bytes() <= budget;
         if !fits && !is_fresh || cells.is_none() {
             self.forget();
-            cells = self.cells(budget, resolved, peers, chains, Some(usize::MAX));
+            cells = self.cells(budget, (resolved, peers, chains), None, Some(usize::MAX));
         }
         let mut cells = cells.unwrap_or_default();
         if self.most_paths == 0 {
@@ -156,16 +158,15 @@ impl Tables {
     fn cells(
         &mut self,
         budget: usize,
-        resolved: &Resolved,
-        peers: &Peers,
-        chains: &Chains,
+        (resolved, peers, chains): (&Resolved, &Peers, &Chains),
+        by_truth: Option<ByTruth>,
         many: Option<usize>,
     ) -> Option<Cells> {
         let Peers { predicates, class_truths: classes, .. } = peers;
         self.made.begin();
         self.made.cell_bytes = 0;
         self.turn += 1;
-        let mut by_truth = None;
+        let mut by_truth = by_truth.map(Some);
         let mut plan = Plan::default();
         // The chains of the plan, and those that have no rows.
         let mut planned: Vec<usize> = Vec::new();
