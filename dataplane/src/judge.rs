@@ -1,6 +1,6 @@
 //! Policy's part of a decision: a pure function of the tables, the two ends and what is asked for.
 
-use manx_policy_compiler::image::{self, ChainId, Identity};
+use manx_policy_compiler::image::{self, ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Reason, Transport, Verdict};
 
 use crate::fate::DropReason;
@@ -88,10 +88,10 @@ impl Untracked {
 pub fn untracked(
     tables: &Tables,
     ends: &Ends,
-    grounds: &Grounds,
     transport: Transport,
 ) -> Result<Untracked, Judgement> {
-    let mut asked = Asked { tables, grounds, transport, judgement: Judgement::without_rules(None) };
+    let judgement = Judgement::without_rules(None);
+    let mut asked = Asked { tables, identities: ends.identities, transport, judgement };
     let chain = |via, direction: Direction| {
         tables.host_policy.interface(via)?.owned?.untracked[direction as usize]
     };
@@ -116,7 +116,6 @@ pub fn untracked(
 pub fn judge(
     tables: &Tables,
     ends: &Ends,
-    grounds: &Grounds,
     transport: Transport,
     untracked: Untracked,
 ) -> Judgement {
@@ -124,7 +123,7 @@ pub fn judge(
         return Judgement::without_rules(None);
     }
     let judgement = Judgement { denied: None, rules: untracked.rules };
-    let mut asked = Asked { tables, grounds, transport, judgement };
+    let mut asked = Asked { tables, identities: ends.identities, transport, judgement };
     if let Via::Endpoint(source) = ends.from {
         let Some(source) = tables.endpoint(source) else {
             return asked.judgement.refused(DropReason::NoTables);
@@ -163,7 +162,7 @@ pub fn judge(
 /// A flow on its way past everybody who is asked about it.
 struct Asked<'a> {
     tables: &'a Tables,
-    grounds: &'a Grounds,
+    identities: [Identity; 2],
     transport: Transport,
     judgement: Judgement,
 }
@@ -207,14 +206,12 @@ impl<'a> Asked<'a> {
     }
 
     fn path(&self, chain: ChainId, direction: Direction) -> &'a image::Path {
-        let source = Identity(self.grounds.source_identity);
-        let destination = Identity(self.grounds.destination_identity);
+        let [source, destination] = self.identities;
         let (own, peer) = match direction {
             Direction::Egress => (source, destination),
             Direction::Ingress => (destination, source),
         };
-        let image = &self.tables.image;
-        image.path(image.classify(chain, own, peer, self.transport))
+        path(&self.tables.image, chain, own, peer, self.transport)
     }
 
     fn keep(&mut self, slot: u32, direction: Direction) {
@@ -223,4 +220,16 @@ impl<'a> Asked<'a> {
             Direction::Ingress => self.judgement.rules.ingress = slot,
         }
     }
+}
+
+/// Not inlined: who asks need not have what he knows in memory.
+#[inline(never)]
+fn path(
+    image: &Image,
+    chain: ChainId,
+    own: Identity,
+    peer: Identity,
+    transport: Transport,
+) -> &image::Path {
+    image.path(image.classify(chain, own, peer, transport))
 }

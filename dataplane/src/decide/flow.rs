@@ -8,7 +8,7 @@ use crate::flow::{
     Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowKey, FlowTable, Verdict,
 };
 use crate::icmp;
-use crate::judge::{self, Ends, Grounds, Judgement, NO_SLOT, Untracked};
+use crate::judge::{self, Ends, Judgement, NO_SLOT, Untracked};
 use crate::parse::Parsed;
 use crate::tables::{Established, Tables, Via};
 use crate::wire::protocol;
@@ -55,9 +55,8 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
     if !connects(tables, &ends) {
         return Settled::refused(DropReason::NoRoute);
     }
-    let grounds = judge::grounds(tables, &ends);
     let transport = transport(&name.key, name.orientation);
-    let judgement = judge::judge(tables, &ends, &grounds, transport, Untracked::NONE);
+    let judgement = judge::judge(tables, &ends, transport, Untracked::NONE);
     let settled = settled(way, &judgement);
     if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
         if let Some(owner) = memory.flows.claim(name.hash) {
@@ -65,7 +64,7 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
         }
         let evicted = memory.flows.insert(name.hash, &name.key, now, |entry| {
             *entry = FlowEntry::open(name.key, name.orientation, glance.tcp_flags, now);
-            stamp(entry, tables, &ends, grounds, &judgement);
+            stamp(entry, tables, &ends, &judgement);
             entry.as_of = as_of;
             pass(entry, glance, FlowDirection::Original, now);
         });
@@ -168,12 +167,11 @@ fn renewed(tables: &Tables, entry: &mut FlowEntry, as_of: AsOf, judge: bool) -> 
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
     let ends = ends(tables, source, destination);
-    let grounds = judge::grounds(tables, &ends);
     let leads_as_before = leads_as_before(tables, entry, &ends);
     if !judge
         && leads_as_before
         && connects(tables, &ends)
-        && grounds == entry.rests_on
+        && judge::grounds(tables, &ends) == entry.rests_on
         && let Some(judgement) = remembered(entry)
     {
         entry.as_of = as_of;
@@ -182,7 +180,7 @@ fn renewed(tables: &Tables, entry: &mut FlowEntry, as_of: AsOf, judge: bool) -> 
     let is_kept = !judge && is_kept(tables, entry) && leads_as_before;
     let judgement = if connects(tables, &ends) {
         let transport = transport(&entry.key(), entry.original());
-        judge::judge(tables, &ends, &grounds, transport, Untracked::NONE)
+        judge::judge(tables, &ends, transport, Untracked::NONE)
     } else {
         Judgement::without_rules(Some(DropReason::NoRoute))
     };
@@ -192,7 +190,7 @@ fn renewed(tables: &Tables, entry: &mut FlowEntry, as_of: AsOf, judge: bool) -> 
     } else {
         judgement
     };
-    stamp(entry, tables, &ends, grounds, &judgement);
+    stamp(entry, tables, &ends, &judgement);
     entry.as_of = as_of;
     judgement
 }
@@ -218,13 +216,8 @@ fn attachments(tables: &Tables, ends: &Ends) -> [u32; 2] {
 }
 
 /// Writes into a flow what was decided and what it rests on.
-fn stamp(
-    entry: &mut FlowEntry,
-    tables: &Tables,
-    ends: &Ends,
-    grounds: Grounds,
-    judgement: &Judgement,
-) {
+#[inline]
+fn stamp(entry: &mut FlowEntry, tables: &Tables, ends: &Ends, judgement: &Judgement) {
     (entry.verdict, entry.counters) = match judgement.denied {
         None => (Verdict::Allow, judgement.rules),
         Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, judgement.rules),
@@ -232,7 +225,7 @@ fn stamp(
         // Not a rule's doing: the entry cannot hold the reason, so without slots the next packet asks again.
         Some(_) => (Verdict::DenyEgress, Judgement::without_rules(None).rules),
     };
-    entry.rests_on = grounds;
+    entry.rests_on = judge::grounds(tables, ends);
     entry.next_hops = [ends.to, ends.from].map(Via::encode);
     entry.attachments = attachments(tables, ends);
 }

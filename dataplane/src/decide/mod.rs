@@ -250,13 +250,12 @@ fn untracked(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Option<Se
     if !glance.entrance.admits(way.from) {
         return Some(Settled::refused(glance.entrance.refusal()));
     }
-    let grounds = judge::grounds(tables, &ends);
     let transport = key::transport(&name.key, name.orientation);
-    let judgement = match judge::untracked(tables, &ends, &grounds, transport) {
+    let judgement = match judge::untracked(tables, &ends, transport) {
         Err(denied) => denied,
         Ok(untracked) if !untracked.allows() => return None,
         Ok(_) if !connects(tables, &ends) => Judgement::without_rules(Some(DropReason::NoRoute)),
-        Ok(untracked) => judge::judge(tables, &ends, &grounds, transport, untracked),
+        Ok(untracked) => judge::judge(tables, &ends, transport, untracked),
     };
     Some(settled(way, &judgement))
 }
