@@ -46,8 +46,8 @@ pub(crate) struct Made {
     pub(crate) beyond: Vec<usize>,
 }
 
-/// With more rows than these two threads make them.
-const MANY: usize = 512;
+/// With more rows than these two threads make them, and what follows from a list alone is made beforehand.
+pub(crate) const MANY: usize = 512;
 
 /// For so many paths at most there is room before they are met: chains share rules, and their paths with them.
 const ROOM: usize = 1 << 16;
@@ -104,7 +104,8 @@ impl Making {
     ) -> Option<Made> {
         let all = plan.rows;
         if all > MANY {
-            let most = plan.chains.iter().filter(|chain| chain.asks_most_steps());
+            let is_long = |chain: &&Planned<'_>| chain.rows.len() > MANY && chain.asks_most_steps();
+            let most = plan.chains.iter().filter(is_long);
             self.foresee(most.map(|chain| chain.list));
         }
         let foreseen = &std::mem::take(&mut self.foreseen);

@@ -9,7 +9,7 @@ use crate::chains::Chains;
 use crate::classes::NewClass;
 use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Peers};
 use crate::linear::Linear;
-use crate::making::Making;
+use crate::making::{MANY, Making};
 use crate::model::Decision;
 use crate::plan::{ByTruth, Partitions, Plan};
 use crate::predicates::{Predicates, Truth};
@@ -64,10 +64,11 @@ impl Tables {
         *self = Self { made: Making::of(paths), many: self.many, ..Self::default() };
     }
 
-    /// Makes what needs nothing but lists, of those of which rows will be made from nothing.
+    /// Makes what needs nothing but lists, of long ones of which rows will be made from nothing.
     pub(crate) fn foresee(&mut self, lists: &[Arc<ResolvedList>]) {
         self.made.begin();
-        self.made.foresee(lists.iter());
+        let lists = lists.iter().filter(|list| list.steps.steps.len() > MANY);
+        self.made.foresee(lists.clone());
         for list in lists {
             list.index();
             list.revision();
