@@ -181,7 +181,7 @@ fn after_any_stream_of_sets_cidrs_pods_and_policies_an_image_is_as_one_made_from
     let count = |cell: &Cell<(u32, u32)>, stands: bool| {
         cell.set((cell.get().0 + u32::from(stands), cell.get().1 + 1));
     };
-    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&(model(), vec(event(), 1..12)), |(mut model, events)| {
             for pod in model.endpoints.values_mut() {
