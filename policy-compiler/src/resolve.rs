@@ -337,7 +337,7 @@ pub struct ResolvedList {
     pub(crate) around: u64,
     /// Made when first needed.
     pub(crate) revision: OnceLock<u64>,
-    /// The rules of each of its policies in order, where these are shared with other lists.
+    /// The rules of each of its policies, in order; other lists of the same policies share them. What else it says is in `around`.
     pub(crate) of_policies: Vec<Arc<kept::PolicyRules>>,
     /// Where they stand among `steps`.
     pub(crate) of_policies_at: Range<usize>,

@@ -210,10 +210,15 @@ impl ByFirst {
         self.of.get(rule as usize).copied().flatten()
     }
 
-    /// Knows of so many rules what `path` says: where they lead with each as the first, as far as that is always so.
-    pub(crate) fn foreseen(rules: usize, mut path: impl FnMut(u32) -> Option<PathId>) -> Self {
-        let of = (0..rules as u32).map(|rule| path(rule).map(Place::path)).collect();
-        Self { of, nobody: None }
+    /// Knows of so many rules what `path` says: where they lead with each as the first, as far as that is always so, and where
+    /// none does.
+    pub(crate) fn foreseen(
+        rules: usize,
+        mut path: impl FnMut(Option<u32>) -> Option<PathId>,
+    ) -> Self {
+        let mut place = |first| path(first).map(Place::path);
+        let of = (0..rules as u32).map(|rule| place(Some(rule))).collect();
+        Self { of, nobody: place(None) }
     }
 }
 

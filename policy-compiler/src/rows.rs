@@ -9,7 +9,7 @@ use crate::chains::Chains;
 use crate::classes::NewClass;
 use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Peers};
 use crate::linear::Linear;
-use crate::making::{MANY, Making};
+use crate::making::{Making, Scale};
 use crate::model::Decision;
 use crate::plan::{ByTruth, Partitions, Plan};
 use crate::predicates::{Predicates, Truth};
@@ -27,8 +27,7 @@ pub(crate) struct Tables {
     most_paths: usize,
     /// Counts builds.
     turn: u64,
-    /// With more rows to be made than these two threads make them, if it is not to be chosen.
-    pub(crate) many: Option<usize>,
+    pub(crate) scale: Scale,
 }
 
 /// Where a list is in memory, and the facts of the local end: as long as the list is kept, nothing else is there.
@@ -61,13 +60,14 @@ impl Tables {
     pub(crate) fn forget(&mut self) {
         let mut paths = std::mem::take(&mut self.made.paths);
         paths.forget();
-        *self = Self { made: Making::of(paths), many: self.many, ..Self::default() };
+        *self = Self { made: Making::of(paths), scale: self.scale, ..Self::default() };
     }
 
     /// Makes what needs nothing but lists, of long ones of which rows will be made from nothing.
     pub(crate) fn foresee(&mut self, lists: &[Arc<ResolvedList>]) {
         self.made.begin();
-        let lists = lists.iter().filter(|list| list.steps.steps.len() > MANY);
+        let least = self.scale.rules;
+        let lists = lists.iter().filter(|list| list.steps.steps.len() > least);
         self.made.foresee(lists.clone());
         for list in lists {
             list.index();
@@ -113,13 +113,18 @@ impl Tables {
             self.forget();
         }
         let is_fresh = self.made.rows.lines.len() == 0;
-        let many = self.many;
-        let mut cells = self.cells(budget, (resolved, peers, chains), by_truth, many);
+        let scale = self.scale;
+        let mut cells = self.cells(budget, (resolved, peers, chains), by_truth, scale);
         // What does not fit is what does not fit from nothing, one chain after the other.
         let fits = cells.is_some() && self.made.bytes() <= budget;
         if !fits && !is_fresh || cells.is_none() {
             self.forget();
-            cells = self.cells(budget, (resolved, peers, chains), None, Some(usize::MAX));
+            cells = self.cells(
+                budget,
+                (resolved, peers, chains),
+                None,
+                Scale { rows: usize::MAX, ..scale },
+            );
         }
         let mut cells = cells.unwrap_or_default();
         if self.most_paths == 0 {
@@ -161,7 +166,7 @@ impl Tables {
         budget: usize,
         (resolved, peers, chains): (&Resolved, &Peers, &Chains),
         by_truth: Option<ByTruth>,
-        many: Option<usize>,
+        scale: Scale,
     ) -> Option<Cells> {
         let Peers { predicates, class_truths: classes, .. } = peers;
         self.made.begin();
@@ -203,7 +208,7 @@ impl Tables {
             }
             planned.push(at);
         }
-        let made = self.made.make(&plan, predicates, budget, many)?;
+        let made = self.made.make(&plan, predicates, budget, scale)?;
         for ((number, chain), at) in plan.chains.into_iter().enumerate().zip(&planned) {
             if made.beyond.contains(&number) {
                 continue;

@@ -347,22 +347,20 @@ impl FlowTable {
         } else {
             None
         };
-        // Both exist: the eviction freed a slot, and a way if there was none.
+        // All of them exist: the eviction freed a slot, and a way if there was none.
         let chosen = chosen.or_else(|| self.choose_bucket(hash));
-        let (Some(bucket), Some(slot)) = (chosen, self.slots.take()) else {
-            return (None, evicted);
-        };
+        let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
+        let Some((bucket, way)) = free else { return (None, evicted) };
+        let Some(slot) = self.slots.take() else { return (None, evicted) };
         let first = self.first(hash);
         if bucket != first {
             self.buckets[first].spilled += 1;
         }
         let line = &mut self.buckets[bucket];
-        if let Some(way) = line.free_way() {
-            line.set_tag(way, tag(hash));
-            line.slots[way] = slot;
-            let place = Place { bucket, way, is_alternate: bucket != first };
-            self.slots.put_note(slot, place.note());
-        }
+        line.set_tag(way, tag(hash));
+        line.slots[way] = slot;
+        let place = Place { bucket, way, is_alternate: bucket != first };
+        self.slots.put_note(slot, place.note());
         self.len += 1;
         (Some(slot), evicted)
     }

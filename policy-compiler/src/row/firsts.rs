@@ -18,11 +18,11 @@ pub(crate) struct Piece {
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// Tables of protocols with ports: the first.
-const TABLES: usize = 3;
+const WITH_PORTS: usize = 3;
 
 /// Of some rules in each table where their pieces stand; nowhere, if they do not look at it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct First([(u32, u32); TABLES]);
+pub(crate) struct First([(u32, u32); WITH_PORTS]);
 
 /// The pieces of all.
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ impl Firsts {
                 Claimed::Ports { table, first, last } if usize::from(table) == at => {
                     Some(Some((*rule, first, last)))
                 }
-                Claimed::Ports { .. } => None,
-                Claimed::Known(_) => Some(None),
+                Claimed::Ports { table, .. } if usize::from(table) < WITH_PORTS => None,
+                Claimed::Ports { .. } | Claimed::Known(_) => Some(None),
             });
             desk.merged.clear();
             all.try_for_each(|claim| claim.map(|claim| desk.merge(&pieces(claim))))?;
@@ -139,7 +139,7 @@ mod tests {
             let claimed: Vec<_> = groups.iter().map(|group| claims(group)).collect();
             let all: Vec<First> =
                 claimed.iter().map(|claims| firsts.add(claims, &mut desk).unwrap()).collect();
-            for table in 0..TABLES {
+            for table in 0..WITH_PORTS {
                 let pieces = firsts.merged(&all, table, &mut desk);
                 prop_assert!(pieces.windows(2).all(|two| two[0].start < two[1].start));
                 for port in (0..40).chain(65_500..=NO_KEY) {

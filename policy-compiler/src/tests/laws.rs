@@ -1,13 +1,18 @@
 //! Laws over generated models.
 
+use std::cell::Cell;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
 
+use super::build::*;
 use super::generate::{model, some_local};
 use crate::batch::Asked;
 use crate::compile::Compiler;
 use crate::image::{ChainId, Identity, PathId};
+use crate::making::Scale;
 use crate::model::*;
 use crate::prove::{Depth, prove, prove_by};
 use crate::reference::Reference;
@@ -35,13 +40,20 @@ fn transport() -> impl Strategy<Value = Transport> {
     ]
 }
 
+/// Of lists of how many rules something is made beforehand: of any, or of none.
+fn rules_foreseen() -> impl Strategy<Value = usize> {
+    select(&[0, usize::MAX][..])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn compiled_equals_reference_in_every_cell(model in model()) {
+    fn compiled_equals_reference_in_every_cell(model in model(), rules in rules_foreseen()) {
         let local = some_local(&model);
-        let image = Compiler::new().compile(&model, &local);
+        let mut compiler = Compiler::new();
+        compiler.tables.scale.rules = rules;
+        let image = compiler.compile(&model, &local);
         let reference = Reference::new(&model);
         let every = prove_by(&reference, &local, &image, Depth::Every, |_, _| {});
         if let Err(counterexample) = every {
@@ -54,11 +66,12 @@ proptest! {
     fn whether_two_threads_made_it_cannot_be_told_from_an_image(
         model in model(),
         budget in prop_oneof![1 => Just(usize::MAX), 3 => 0usize..20_000],
+        rules in rules_foreseen(),
     ) {
         let local = some_local(&model);
-        let [one, two] = [usize::MAX, 0].map(|many| {
+        let [one, two] = [usize::MAX, 0].map(|rows| {
             let mut compiler = Compiler::with_budget(budget);
-            compiler.tables.many = Some(many);
+            compiler.tables.scale = Scale { rows, rules };
             compiler.compile(&model, &local)
         });
         prop_assert_eq!(&one.cells, &two.cells);
@@ -156,4 +169,90 @@ proptest! {
             prop_assert_eq!(image.path(PathId(path)).verdict, Verdict::Deny);
         }
     }
+}
+
+/// Six sets, by the bits of what each address is in, and rules in two tiers, each about one set and one range of ports.
+fn of_overlapping_sets(members: &[u8], rules: &[(usize, u8, Action, u16, u16)]) -> Cluster {
+    let mut cluster = Cluster::new()
+        .namespace("shop", "")
+        .pod("shop/db", "app=db", "10.0.0.1")
+        .tier("first", 1.0, DefaultAction::Deny);
+    for set in 0..6 {
+        let of_set = (0..).zip(members).filter(|(_, sets)| *sets >> set & 1 != 0);
+        let nets: Vec<String> = of_set.map(|(at, _)| format!("10.1.0.{at}/32")).collect();
+        cluster = cluster.network_set(&format!("/s{set}"), &format!("n=v{set}"), &nets.join(" "));
+    }
+    for (number, (name, tier)) in (0..).zip([("first.p", "first"), ("q", "default")]) {
+        let of_tier = (0..).zip(rules.iter().filter(|rule| usize::from(rule.1) == number));
+        let rules = of_tier.map(|(index, (set, _, action, port, more))| Rule {
+            action: *action,
+            index,
+            ..allow().tcp(&format!("{port}-{}", port + more)).from([who(&format!("n == 'v{set}'"))])
+        });
+        let Draft(name, mut policy) = global(name).tier(tier).selects("app == 'db'").ingress([]);
+        policy.ingress = Some(rules.collect());
+        cluster = cluster.policy(Draft(name, policy));
+    }
+    cluster
+}
+
+#[test]
+fn of_those_who_are_in_several_sets_the_first_rule_of_all_decides() {
+    let met = [const { Cell::new(0) }; 7];
+    let action =
+        select(&[Action::Allow, Action::Allow, Action::Deny, Action::Deny, Action::Pass][..]);
+    let rule = (0usize..6, 0u8..2, action, 80u16..100, 0u16..12);
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&(vec(0u8..64, 1..16), vec(rule, 1..40)), |(members, rules)| {
+            for sets in &members {
+                let met = &met[sets.count_ones() as usize];
+                met.set(met.get() + 1);
+            }
+            let cluster = of_overlapping_sets(&members, &rules);
+            let (model, local) = (&cluster.model, cluster.all());
+            let images = [usize::MAX, 0].map(|rows| {
+                let mut compiler = Compiler::new();
+                compiler.tables.scale = Scale { rows, rules: 0 };
+                compiler.compile(model, &local)
+            });
+            prop_assert_eq!(&images[0].cells, &images[1].cells);
+            let reference = Reference::new(model);
+            let every = prove_by(&reference, &local, &images[1], Depth::Every, |_, _| {});
+            if let Err(counterexample) = every {
+                prop_assert!(false, "{counterexample}\n{model:#?}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(met.iter().all(|met| met.get() > 3), "{met:?}: in so many sets few are");
+}
+
+#[test]
+fn equal_rows_are_one_row_however_many_threads_made_them() {
+    let mut cluster = Cluster::new()
+        .namespace("shop", "")
+        .pod("shop/db", "app=db", "10.0.0.1")
+        .tier("first", 1.0, DefaultAction::Deny)
+        .policy(global("first.p").tier("first").selects("app == 'db'").ingress([allow().tcp("1")]));
+    let rules = (0..1200).map(|index| Rule {
+        index,
+        ..allow().tcp(&format!("{}", 1000 + index)).from([who(&format!("n == 'v{index}'"))])
+    });
+    let Draft(name, mut policy) = global("q").selects("app == 'db'").ingress([]);
+    policy.ingress = Some(rules.collect());
+    cluster = cluster.policy(Draft(name, policy));
+    for set in 0..1200 {
+        let net = format!("10.{}.{}.1/32", 1 + set / 250, set % 250);
+        cluster = cluster.network_set(&format!("/s{set}"), &format!("n=v{set}"), &net);
+    }
+    let local = cluster.all();
+    let [one, two] = [usize::MAX, 0].map(|rows| {
+        let mut compiler = Compiler::new();
+        compiler.tables.scale.rows = rows;
+        compiler.compile(&cluster.model, &local)
+    });
+    assert_eq!(one.counts(), two.counts());
+    assert_eq!(one.cells, two.cells);
+    assert_eq!(one.bytes(), two.bytes());
 }

@@ -15,6 +15,7 @@ use super::build::*;
 use super::generate::{endpoint, model, some_local};
 use crate::compile::Compiler;
 use crate::image::Image;
+use crate::making::Scale;
 use crate::model::*;
 use crate::prove::prove;
 use crate::resolve::{List, LocalName};
@@ -31,8 +32,8 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
         let mut compiler = Compiler::new();
-        // What one thread makes from nothing two make here.
-        compiler.tables.many = Some(0);
+        // What one thread makes from nothing, with nothing foreseen, two make here.
+        compiler.tables.scale = Scale { rows: 0, rules: 0 };
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }
     }
