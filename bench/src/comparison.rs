@@ -82,7 +82,7 @@ pub const ALL: &[Comparison] = &[
     row("nft-streams", NFTABLES, STREAMS, Some(Goal::AtLeast(0.95))),
     row("nft-packets", NFTABLES, PACKETS, Some(Goal::AtLeast(8.0))),
     row("iptables-packets", IPTABLES, PACKETS, Some(Goal::AtLeast(3.0))),
-    row("tunnel", IPIP, STREAM, Some(Goal::AtLeast(0.5))),
+    row("tunnel", IPIP, STREAM, Some(Goal::AtLeast(1.0))),
     row("tunnel-latency", IPIP, MEDIAN, None),
     row("vxlan", VXLAN, STREAM, Some(Goal::AtLeast(1.2))),
     row("vxlan-latency", VXLAN, MEDIAN, None),
