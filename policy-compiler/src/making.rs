@@ -53,6 +53,13 @@ impl Default for Scale {
     }
 }
 
+impl Scale {
+    /// Whether a list has more rules than those of which nothing is foreseen.
+    pub(crate) fn is_long(self, list: &ResolvedList) -> bool {
+        list.steps.steps.len() > self.rules
+    }
+}
+
 /// For so many paths and rows at most there is room before they are met, for chains share them; and so many rules at most are
 /// foreseen.
 const ROOM: usize = 1 << 16;
@@ -108,9 +115,7 @@ impl Making {
         scale: Scale,
     ) -> Option<Made> {
         let all = plan.rows;
-        let is_long = |chain: &&Planned<'_>| {
-            chain.list.steps.steps.len() > scale.rules && chain.asks_most_steps()
-        };
+        let is_long = |chain: &&Planned<'_>| scale.is_long(chain.list) && chain.asks_most_steps();
         let long = plan.chains.iter().filter(is_long);
         self.foresee(long.map(|chain| chain.list));
         let foreseen = &std::mem::take(&mut self.foreseen);

@@ -66,8 +66,8 @@ impl Tables {
     /// Makes what needs nothing but lists, of long ones of which rows will be made from nothing.
     pub(crate) fn foresee(&mut self, lists: &[Arc<ResolvedList>]) {
         self.made.begin();
-        let least = self.scale.rules;
-        let lists = lists.iter().filter(|list| list.steps.steps.len() > least);
+        let scale = self.scale;
+        let lists = lists.iter().filter(|list| scale.is_long(list));
         self.made.foresee(lists.clone());
         for list in lists {
             list.index();

@@ -34,6 +34,13 @@ fn ends_of(source: End, destination: End) -> Ends {
     }
 }
 
+/// The state of the world for what rests on these two addresses. It is to be taken before anything is looked up, so that what
+/// changes meanwhile is looked at again.
+#[inline]
+pub(super) fn as_of(tables: &Tables, addresses: [u32; 2]) -> AsOf {
+    AsOf { version: tables.version as u32, changes: tables.changes(addresses) }
+}
+
 /// The source that was looked up last: packets that come together often have one. It is good while nothing has changed that
 /// stands at its address.
 #[derive(Debug, Clone, Copy)]
@@ -55,9 +62,7 @@ impl LastSource {
     /// As [`ends`].
     #[inline]
     pub(super) fn ends(&mut self, tables: &Tables, source: Address, destination: Address) -> Ends {
-        // Before it is looked up, so that what changes meanwhile is looked up again.
-        let changes = tables.changes([source.to_bits() as u32; 2]);
-        let as_of = AsOf { version: tables.version as u32, changes };
+        let as_of = as_of(tables, [source.to_bits() as u32; 2]);
         if self.address != source || self.as_of != as_of {
             *self = Self { address: source, as_of, end: End::of(tables, source) };
         }

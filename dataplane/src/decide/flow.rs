@@ -1,12 +1,10 @@
 //! Known flows and new ones: what is remembered, what is judged again, and the ICMP errors that belong to them.
 
-use super::ends::ends;
+use super::ends::{as_of, ends};
 use super::key::{key, query, transport};
 use super::{Glance, Memory, Settled, Subject, Way, connects, settled};
 use crate::fate::DropReason;
-use crate::flow::{
-    Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowKey, FlowTable, Verdict,
-};
+use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowTable, Verdict};
 use crate::icmp;
 use crate::judge::{self, Ends, Judgement, NO_SLOT, Untracked};
 use crate::parse::Parsed;
@@ -42,7 +40,7 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
     if !(source.is_forwardable() && destination.is_forwardable()) {
         return Settled::refused(DropReason::NotForwardable);
     }
-    let as_of = as_of(tables, &name.key);
+    let as_of = as_of(tables, name.key.v4_addresses());
     let ends = memory.last_source.ends(tables, source, destination);
     let way = Way::of(&ends);
     if !glance.entrance.admits(way.from) {
@@ -85,7 +83,7 @@ fn follow(
     direction: FlowDirection,
     now: u32,
 ) -> Settled {
-    let stands = entry.as_of == as_of(tables, &entry.key());
+    let stands = entry.as_of == as_of(tables, entry.key().v4_addresses());
     if !stands || entry.verdict != Verdict::Allow {
         return again(tables, entry, glance, direction, false, now);
     }
@@ -129,17 +127,10 @@ pub(super) fn pass(entry: &mut FlowEntry, glance: &Glance, direction: FlowDirect
     entry.pass(direction, tcp_flags, segments, total_len.into(), now);
 }
 
-/// The state of the world for a flow of this key. It is to be taken before anything is looked up, so that what
-/// changes meanwhile is looked at again.
-#[inline]
-pub(super) fn as_of(tables: &Tables, key: &FlowKey) -> AsOf {
-    AsOf { version: tables.version as u32, changes: tables.changes(key.v4_addresses()) }
-}
-
 /// Brings a flow up to date with the tables and tells what is thought of it.
 #[inline]
 fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> Judgement {
-    let as_of = as_of(tables, &entry.key());
+    let as_of = as_of(tables, entry.key().v4_addresses());
     if as_of == entry.as_of
         && !judge
         && let Some(judgement) = remembered(entry)

@@ -3,7 +3,8 @@
 //! It is no other decision than [`decide`](super::decide())'s, and leaves the same behind; it says nothing where anything is out of the
 //! ordinary.
 
-use super::{Glance, Memory, Way, depart, flow};
+use super::ends::as_of;
+use super::{Glance, Memory, Way, depart};
 use crate::fate::Fate;
 use crate::flow::{RuleCounters, Verdict};
 use crate::tables::{Link, Tables};
@@ -41,7 +42,7 @@ pub fn known<'a>(
     let direction = entry.direction(name.orientation);
     let stands = entry.verdict == Verdict::Allow
         && entry.stays(flags, direction)
-        && entry.as_of == flow::as_of(tables, &name.key);
+        && entry.as_of == as_of(tables, name.key.v4_addresses());
     let [from, to] = entry.hops(direction);
     if !stands || !glance.entrance.admits(from) {
         return None;

@@ -146,7 +146,7 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     entry.verdict = case.verdict;
     entry.next_hops = [hop(case.hops[1]), hop(case.hops[0])];
     entry.counters = RuleCounters { egress: 3, ingress: 4 };
-    entry.as_of = flow::as_of(tables, &key);
+    entry.as_of = as_of(tables, key.v4_addresses());
     entry.as_of.version ^= u32::from(!case.is_current);
     flows.insert(flows.hash(&key), &key, then, |place| *place = entry);
     let next = (crate::flow::WorkerId(0), 0);
