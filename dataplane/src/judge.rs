@@ -1,7 +1,7 @@
 //! Policy's part of a decision: a pure function of the tables, the two ends and what is asked for.
 
 use manx_policy_compiler::image::{self, ChainId, Identity, Image};
-use manx_policy_compiler::model::{Direction, Reason, Transport, Verdict};
+use manx_policy_compiler::model::{Direction, Transport, Verdict};
 
 use crate::fate::DropReason;
 use crate::flow::RuleCounters;
@@ -85,6 +85,7 @@ impl Untracked {
 }
 
 /// Asks the interfaces that a packet, of whichever direction of its flow, passes before connection tracking (`doNotTrack`).
+#[inline]
 pub fn untracked(
     tables: &Tables,
     ends: &Ends,
@@ -113,6 +114,8 @@ pub fn untracked(
 /// it leaves, the node's interface where it arrives, ingress of a local destination.
 ///
 /// Two exceptions, both Kubernetes': a pod can always reach itself, and a node can always reach its own pods.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "who asks holds all of it in registers")]
 pub fn judge(
     tables: &Tables,
     ends: &Ends,
@@ -198,7 +201,7 @@ impl<'a> Asked<'a> {
     /// does with failsafe ports.
     fn decides(&mut self, chain: ChainId, direction: Direction) -> Option<Verdict> {
         let path = self.path(chain, direction);
-        if matches!(path.decision.reason, Reason::NoHostPolicy(_) | Reason::Failsafe(_)) {
+        if path.passes_on {
             return None;
         }
         self.keep(path.slot, direction);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::changes::Changes;
 use crate::class_map::{ClassMap, NO_CLASS};
 use crate::linear::Linear;
-use crate::lines::Lines;
+use crate::lines::{Lines, table};
 use crate::model::{Decision, Direction, ObjectName, Reason, Transport, Verdict};
 use crate::predicates::{Predicates, Truth};
 use crate::prefix_map::PrefixMap;
@@ -52,6 +52,8 @@ pub struct Path {
     pub decision: Arc<Decision>,
     /// What follows from it.
     pub verdict: Verdict,
+    /// Whether it leaves that to those who are asked behind it ([`Reason::passes_on`]).
+    pub passes_on: bool,
     /// Its counter, below [`Image::slots`]: the same for the same decision in every image of one compiler, until the slot is
     /// released.
     pub slot: u32,
@@ -59,7 +61,8 @@ pub struct Path {
 
 impl Path {
     pub(crate) fn new(decision: Arc<Decision>, slot: u32) -> Self {
-        Self { verdict: decision.reason.verdict(), decision, slot }
+        let reason = &decision.reason;
+        Self { verdict: reason.verdict(), passes_on: reason.passes_on(), decision, slot }
     }
 
     /// What stands where nothing is known. Its slot is the first of its direction's.
@@ -230,10 +233,11 @@ impl Image {
         peer: Identity,
         transport: Transport,
     ) -> PathId {
-        match self.lines.path(self.row(chain, local, peer), transport) {
-            Some(path) => path,
-            None => self.without_row(chain, local, peer, transport),
-        }
+        let row = self.row(chain, local, peer);
+        let Some(first) = self.lines.first(row, table(transport.protocol)) else {
+            return self.without_row(chain, local, peer, transport);
+        };
+        self.lines.behind(first, transport).unwrap_or_else(|| self.unknown(chain))
     }
 
     /// The row by which a chain judges, [`LINEAR`], or [`NO_ROW`] where there is none.
@@ -271,6 +275,7 @@ impl Image {
 
     /// The first two paths of every image are the unknown of each direction.
     #[cold]
+    #[inline(never)]
     fn unknown(&self, chain: ChainId) -> PathId {
         let direction = self.describe(chain).map_or(Direction::Ingress, |it| it.list.direction);
         PathId(direction as u32)

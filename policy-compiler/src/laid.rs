@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    use crate::lines::{Packet, TABLES};
+    use crate::lines::{Packet, TABLES, table};
     use crate::model::Transport;
     use proptest::prelude::*;
 
@@ -297,7 +297,8 @@ mod tests {
         let circle = [0, 5].map(|start| Interval { start, to: Place::by_key(0) });
         let place = laid.tree(&circle, Place::by_key);
         laid.row([place; TABLES]);
-        assert_eq!(laid.lines.path(0, Transport::bare(6)), None);
+        let first = laid.lines.first(0, table(6)).unwrap();
+        assert_eq!(laid.lines.behind(first, Transport::bare(6)), None);
         laid.lines.bounds(0, 0, &mut Default::default());
     }
 }

@@ -291,12 +291,6 @@ impl Lines {
         Some(self.leaves.get((leaf.0 & NUMBER) as usize)?.lead(packet.key(leaf) as u16))
     }
 
-    /// The path of a packet; `None` for a number that is no row.
-    #[inline]
-    pub(crate) fn path(&self, row: u32, transport: Transport) -> Option<PathId> {
-        self.behind(self.first(row, table(transport.protocol))?, transport)
-    }
-
     /// The path to which a place leads a packet.
     #[inline]
     pub(crate) fn behind(&self, place: Place, transport: Transport) -> Option<PathId> {

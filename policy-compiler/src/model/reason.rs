@@ -168,6 +168,11 @@ impl Reason {
         }
     }
 
+    /// Whether a host endpoint's policy says nothing of it, so that others which are asked behind it decide.
+    pub const fn passes_on(&self) -> bool {
+        matches!(self, Self::Failsafe(_) | Self::NoHostPolicy(_))
+    }
+
     /// The rule of a policy that decided, if one did.
     pub const fn rule(&self) -> Option<&RuleName> {
         match self {
