@@ -9,7 +9,9 @@ use crossbeam::channel::Sender;
 
 use crate::admit;
 use crate::counters::{Tally, WorkerCounters};
-use crate::decide::{self, Arrival, Decision, Glance, LastSource, Memory, Subject, decide};
+use crate::decide::{
+    self, Arrival, Decision, Glance, LastSource, Memory, Subject, Untracked, decide,
+};
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
 use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed, RuleCounters, Shards, WorkerId};
@@ -105,6 +107,8 @@ pub(crate) struct Pipeline {
     arrivals: Vec<Arrival>,
     /// Of each packet that has been read.
     glances: Vec<Glance>,
+    /// Of the last batch none was to be looked for among the flows: the next one's are not guessed.
+    all_untracked: bool,
     counters: Arc<WorkerCounters>,
     reports: Sender<Report>,
 }
@@ -144,6 +148,7 @@ impl Pipeline {
             arrived: Vec::new(),
             arrivals: Vec::new(),
             glances: Vec::new(),
+            all_untracked: false,
             counters,
             reports,
         })
@@ -228,7 +233,9 @@ impl Pipeline {
 
     /// Decides the packets of a batch, which have been taken in, and does what was decided.
     pub(crate) fn judge(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
-        self.guess();
+        if !(context.tables.host_policy.has_untracked() && self.all_untracked) {
+            self.guess();
+        }
         self.forward(context, batch);
         self.counters.evictions.set(self.memory.evictions);
     }
@@ -320,13 +327,19 @@ impl Pipeline {
         let asks_first = context.tables.host_policy.has_untracked();
         let mut tally = Tally::default();
         let mut handed_over = 0;
+        self.all_untracked = asks_first;
         for (mut packet, glance) in batch.drain(..).zip(&glances) {
-            let known = if asks_first {
-                None
+            let before = if asks_first {
+                decide::untracked(context.tables, &mut self.memory, glance)
             } else {
-                decide::known(context.tables, &mut self.memory, glance, now)
+                Untracked::Tracked
             };
-            let Some(passage) = known else {
+            let passage = match before {
+                Untracked::Goes(passage) => Some(passage),
+                Untracked::Tracked => decide::known(context.tables, &mut self.memory, glance, now),
+                Untracked::Other => None,
+            };
+            let Some(passage) = passage else {
                 handed_over += u64::from(self.consider(context, packet, glance));
                 continue;
             };

@@ -313,14 +313,22 @@ impl Tables {
     /// Where `address` is reached.
     #[inline]
     pub fn route(&self, address: Address) -> Via {
-        Via::decode(Hop(match address.to_v4() {
+        Via::decode(self.hop(address))
+    }
+
+    /// As [`Tables::route`], as routes hold it.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "who asks may know the address' family")]
+    pub fn hop(&self, address: Address) -> Hop {
+        Hop(match address.to_v4() {
             Some(v4) => self.routes.lookup_v4(v4.to_bits()),
             None => self.routes.lookup_v6(address.to_bits()),
-        }))
+        })
     }
 
     /// All that policy can ask of `address`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as Tables::hop")]
     pub fn identity(&self, address: Address) -> Identity {
         match address.to_v4() {
             Some(v4) => self.image.identity_v4(v4.to_bits()),

@@ -2,36 +2,37 @@
 
 use manx_policy_compiler::image::Identity;
 
+use super::Way;
 use crate::flow::AsOf;
 use crate::judge::Ends;
-use crate::tables::{Tables, Via};
+use crate::tables::{Hop, Tables, Via};
 use crate::wire::address::Address;
 
 /// One end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct End {
-    via: Via,
+    hop: Hop,
     identity: Identity,
 }
 
 impl End {
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as LastSource::ends")]
     fn of(tables: &Tables, address: Address) -> Self {
-        Self { via: tables.route(address), identity: tables.identity(address) }
+        Self { hop: tables.hop(address), identity: tables.identity(address) }
     }
 }
 
 /// The two ends of a packet from `source`, looked up.
 pub(super) fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
-    ends_of(End::of(tables, source), End::of(tables, destination))
+    ends_of(End::of(tables, source), End::of(tables, destination)).1
 }
 
-fn ends_of(source: End, destination: End) -> Ends {
-    Ends {
-        from: source.via,
-        to: destination.via,
-        identities: [source.identity, destination.identity],
-    }
+#[inline]
+fn ends_of(source: End, destination: End) -> (Way, Ends) {
+    let way = Way { from: source.hop, to: destination.hop };
+    let (from, to) = (Via::decode(way.from), Via::decode(way.to));
+    (way, Ends { from, to, identities: [source.identity, destination.identity] })
 }
 
 /// The state of the world for what rests on these two addresses. It is to be taken before anything is looked up, so that what
@@ -53,15 +54,21 @@ pub struct LastSource {
 impl Default for LastSource {
     /// Nobody's.
     fn default() -> Self {
-        let end = End { via: Via::NoRoute, identity: Identity::UNKNOWN };
+        let end = End { hop: Via::NoRoute.encode(), identity: Identity::UNKNOWN };
         Self { address: Address::UNSPECIFIED, as_of: AsOf::default(), end }
     }
 }
 
 impl LastSource {
-    /// As [`ends`].
-    #[inline]
-    pub(super) fn ends(&mut self, tables: &Tables, source: Address, destination: Address) -> Ends {
+    /// As [`ends`], and the way between them.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "who asks may know the addresses' family")]
+    pub(super) fn ends(
+        &mut self,
+        tables: &Tables,
+        source: Address,
+        destination: Address,
+    ) -> (Way, Ends) {
         let as_of = as_of(tables, [source.to_bits() as u32; 2]);
         if self.address != source || self.as_of != as_of {
             *self = Self { address: source, as_of, end: End::of(tables, source) };
@@ -87,7 +94,9 @@ mod tests {
             let routes = PrefixMap::build(0, [("10.0.0.1/32".parse().unwrap(), via.encode().0)]);
             let tables = Tables { version, routes: Arc::new(routes), ..Tables::closed() };
             for source in [one, one, other, one, Address::UNSPECIFIED] {
-                assert_eq!(last.ends(&tables, source, to), ends(&tables, source, to));
+                let (way, found) = last.ends(&tables, source, to);
+                assert_eq!(found, ends(&tables, source, to));
+                assert_eq!([way.from, way.to].map(Via::decode), [found.from, found.to]);
             }
         }
     }

@@ -41,8 +41,7 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
         return Settled::refused(DropReason::NotForwardable);
     }
     let as_of = as_of(tables, name.key.v4_addresses());
-    let ends = memory.last_source.ends(tables, source, destination);
-    let way = Way::of(&ends);
+    let (way, ends) = memory.last_source.ends(tables, source, destination);
     if !glance.entrance.admits(way.from) {
         return Settled::refused(glance.entrance.refusal());
     }

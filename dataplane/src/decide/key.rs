@@ -60,13 +60,13 @@ pub(super) fn transport(key: &FlowKey, orientation: Orientation) -> Transport {
         let [source, destination] = [key.source(orientation).1, key.destination(orientation).1];
         Shown::Ports { source, destination }
     } else {
-        shown_without_ports(key, orientation)
+        shown_without_ports(*key, orientation)
     };
     Transport { protocol, shown }
 }
 
 #[inline(never)]
-fn shown_without_ports(key: &FlowKey, orientation: Orientation) -> Shown {
+fn shown_without_ports(key: FlowKey, orientation: Orientation) -> Shown {
     let protocol = key.protocol();
     if !matches!(protocol, protocol::ICMPV4 | protocol::ICMPV6) {
         return Shown::Nothing;

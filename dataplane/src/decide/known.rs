@@ -23,8 +23,8 @@ pub struct Passage<'a> {
 /// Decides a packet of a known flow whose place has been [guessed](crate::flow::FlowTable::guess). `None`, and nothing done: ask
 /// [`decide`](super::decide()). `now` is in seconds.
 ///
-/// Not to be asked where policy is asked before connection tracking ([`HostPolicy::has_untracked`]), which is looked at once a
-/// batch.
+/// Where policy is asked before connection tracking ([`HostPolicy::has_untracked`]), which is looked at once a batch, it is to be
+/// asked of what is [`Tracked`](super::Untracked::Tracked).
 ///
 /// [`HostPolicy::has_untracked`]: crate::tables::HostPolicy::has_untracked
 #[inline]
@@ -47,14 +47,25 @@ pub fn known<'a>(
     if !stands || !glance.entrance.admits(from) {
         return None;
     }
-    let Fate::Forward { link, hop } = depart(tables, glance, Way { from, to }) else {
-        return None;
-    };
-    if glance.unit > link.mtu {
-        return None;
-    }
+    let passage = passage(tables, glance, Way { from, to }, entry.counters)?;
     entry.count(direction, glance.segments, glance.total_len.into(), now);
-    Some(Passage { link, hop, rules: entry.counters })
+    Some(passage)
+}
+
+/// How a packet goes a way that rules allow it; `None`: it is to be answered, or does not fit.
+#[inline]
+pub(super) fn passage<'a>(
+    tables: &'a Tables,
+    glance: &Glance,
+    way: Way,
+    rules: RuleCounters,
+) -> Option<Passage<'a>> {
+    match depart(tables, glance, way) {
+        Fate::Forward { link, hop } if glance.unit <= link.mtu => {
+            Some(Passage { link, hop, rules })
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -7,21 +7,25 @@ mod flow;
 mod glance;
 mod key;
 mod known;
+mod untracked;
 
 use crate::fate::{DropReason, Fate};
 use crate::flow::{FlowTable, RuleCounters, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
-use crate::judge::{self, Ends, Judgement, NO_SLOT};
+use crate::judge::{Ends, Judgement, NO_SLOT};
 use crate::packet::Packet;
 use crate::parse::{Fragment, Parsed, parse};
 use crate::tables::{Hop, Tables, Via};
 use crate::wire::{protocol, vxlan};
 
+use untracked::before_tracking;
+
 pub use ends::LastSource;
 pub use glance::{Arrival, Glance, Name};
 pub use key::flow_key;
 pub use known::{Passage, known};
+pub use untracked::{Untracked, untracked};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,13 +119,6 @@ enum Stop {
 struct Way {
     from: Hop,
     to: Hop,
-}
-
-impl Way {
-    #[inline]
-    fn of(ends: &Ends) -> Self {
-        Self { from: ends.from.encode(), to: ends.to.encode() }
-    }
 }
 
 impl Settled {
@@ -231,35 +228,6 @@ fn settle_others(
     }
 }
 
-/// What becomes of a packet that policy before connection tracking decides: no flow is known by it, and its way back is
-/// asked about for itself. `None`: it decides nothing, or there is none.
-#[inline]
-fn before_tracking(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Option<Settled> {
-    if tables.host_policy.has_untracked() { untracked(tables, memory, glance) } else { None }
-}
-
-#[inline(never)]
-fn untracked(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Option<Settled> {
-    let name = &glance.name;
-    let [source, destination] = name.addresses();
-    if !(source.is_forwardable() && destination.is_forwardable()) {
-        return Some(Settled::refused(DropReason::NotForwardable));
-    }
-    let ends = memory.last_source.ends(tables, source, destination);
-    let way = Way::of(&ends);
-    if !glance.entrance.admits(way.from) {
-        return Some(Settled::refused(glance.entrance.refusal()));
-    }
-    let transport = key::transport(&name.key, name.orientation);
-    let judgement = match judge::untracked(tables, &ends, transport) {
-        Err(denied) => denied,
-        Ok(untracked) if !untracked.allows() => return None,
-        Ok(_) if !connects(tables, &ends) => Judgement::without_rules(Some(DropReason::NoRoute)),
-        Ok(untracked) => judge::judge(tables, &ends, transport, untracked),
-    };
-    Some(settled(way, &judgement))
-}
-
 fn settled(way: Way, judgement: &Judgement) -> Settled {
     let verdict = match judgement.denied {
         None => Ok(way),
@@ -270,6 +238,7 @@ fn settled(way: Way, judgement: &Judgement) -> Settled {
 
 /// Manx connects its endpoints with everything, this node with other nodes' pods, and, where it owns the uplink, with the world;
 /// it carries nobody's transit. A destination that is nowhere is let through to be answered.
+#[inline]
 fn connects(tables: &Tables, ends: &Ends) -> bool {
     match (ends.from, ends.to) {
         (Via::Endpoint(_), _)
