@@ -155,7 +155,7 @@ impl Pipeline {
     }
 
     /// Copies of the flows, in no order.
-    pub(crate) fn flows(&self) -> impl Iterator<Item = &FlowEntry> {
+    pub(crate) fn flows(&self) -> impl Iterator<Item = FlowEntry> {
         self.memory.flows.iter()
     }
 

@@ -4,7 +4,7 @@ use super::ends::{as_of, ends};
 use super::key::{key, query, transport};
 use super::{Glance, Memory, Settled, Subject, Way, connects, settled};
 use crate::fate::DropReason;
-use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowEntry, FlowTable, Verdict};
+use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowMut, FlowTable, Verdict};
 use crate::icmp;
 use crate::judge::{self, Ends, Judgement, NO_SLOT, Untracked};
 use crate::parse::Parsed;
@@ -14,7 +14,7 @@ use crate::wire::protocol;
 #[inline]
 pub(super) fn flow(tables: &Tables, memory: &mut Memory, glance: &Glance, now: u32) -> Settled {
     let name = &glance.name;
-    let Some(entry) = memory.flows.lookup(name.hash, &name.key, now) else {
+    let Some(mut entry) = memory.flows.lookup(name.hash, &name.key, now) else {
         return match memory.flows.elsewhere(name.hash) {
             None => open(tables, memory, glance, true, now),
             Some(owner) => Settled::handed_over(owner),
@@ -22,10 +22,10 @@ pub(super) fn flow(tables: &Tables, memory: &mut Memory, glance: &Glance, now: u
     };
     let direction = entry.direction(name.orientation);
     let keep = match entry.admission(glance.tcp_flags, direction) {
-        Admission::Cached => return follow(tables, entry, glance, direction, now),
+        Admission::Cached => return follow(tables, &mut entry, glance, direction, now),
         // Were it denied, it would end what is to be kept.
-        Admission::Judge if is_kept(tables, entry) => false,
-        Admission::Judge => return again(tables, entry, glance, direction, true, now),
+        Admission::Judge if is_kept(tables, &entry) => false,
+        Admission::Judge => return again(tables, &mut entry, glance, direction, true, now),
         Admission::JudgeAlone => false,
         Admission::Recycle => true,
     };
@@ -60,7 +60,7 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
             return Settled::handed_over(owner);
         }
         let evicted = memory.flows.insert(name.hash, &name.key, now, |entry| {
-            *entry = FlowEntry::open(name.key, name.orientation, glance.tcp_flags, now);
+            entry.open(&name.key, name.orientation, glance.tcp_flags, now);
             stamp(entry, tables, &ends, &judgement);
             entry.as_of = as_of;
             pass(entry, glance, FlowDirection::Original, now);
@@ -77,12 +77,12 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
 #[inline]
 fn follow(
     tables: &Tables,
-    entry: &mut FlowEntry,
+    entry: &mut FlowMut<'_>,
     glance: &Glance,
     direction: FlowDirection,
     now: u32,
 ) -> Settled {
-    let stands = entry.as_of == as_of(tables, entry.key().v4_addresses());
+    let stands = entry.as_of == as_of(tables, entry.v4_addresses());
     if !stands || entry.verdict != Verdict::Allow {
         return again(tables, entry, glance, direction, false, now);
     }
@@ -99,7 +99,7 @@ fn follow(
 #[inline(never)]
 fn again(
     tables: &Tables,
-    entry: &mut FlowEntry,
+    entry: &mut FlowMut<'_>,
     glance: &Glance,
     direction: FlowDirection,
     judge: bool,
@@ -121,15 +121,15 @@ fn again(
 
 /// Counts a packet that its flow admits.
 #[inline]
-pub(super) fn pass(entry: &mut FlowEntry, glance: &Glance, direction: FlowDirection, now: u32) {
+pub(super) fn pass(entry: &mut FlowMut<'_>, glance: &Glance, direction: FlowDirection, now: u32) {
     let Glance { tcp_flags, segments, total_len, .. } = *glance;
     entry.pass(direction, tcp_flags, segments, total_len.into(), now);
 }
 
 /// Brings a flow up to date with the tables and tells what is thought of it.
 #[inline]
-fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> Judgement {
-    let as_of = as_of(tables, entry.key().v4_addresses());
+fn current(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> Judgement {
+    let as_of = as_of(tables, entry.v4_addresses());
     if as_of == entry.as_of
         && !judge
         && let Some(judgement) = remembered(entry)
@@ -141,7 +141,7 @@ fn current(tables: &Tables, entry: &mut FlowEntry, judge: bool) -> Judgement {
 
 /// What an entry remembers of its judgement. `None`: it was denied and by no rule, which is not remembered.
 #[inline]
-fn remembered(entry: &FlowEntry) -> Option<Judgement> {
+fn remembered(entry: &FlowMut<'_>) -> Option<Judgement> {
     let rules = entry.counters;
     let (denied, slot) = match entry.verdict {
         Verdict::Allow => return Some(Judgement { denied: None, rules }),
@@ -153,7 +153,7 @@ fn remembered(entry: &FlowEntry) -> Option<Judgement> {
 
 /// The same, where something may have changed.
 #[inline(never)]
-fn renewed(tables: &Tables, entry: &mut FlowEntry, as_of: AsOf, judge: bool) -> Judgement {
+fn renewed(tables: &Tables, entry: &mut FlowMut<'_>, as_of: AsOf, judge: bool) -> Judgement {
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
     let ends = ends(tables, source, destination);
@@ -161,7 +161,7 @@ fn renewed(tables: &Tables, entry: &mut FlowEntry, as_of: AsOf, judge: bool) -> 
     if !judge
         && leads_as_before
         && connects(tables, &ends)
-        && judge::grounds(tables, &ends) == entry.rests_on
+        && judge::grounds(tables, &ends) == entry.second.rests_on
         && let Some(judgement) = remembered(entry)
     {
         entry.as_of = as_of;
@@ -186,16 +186,17 @@ fn renewed(tables: &Tables, entry: &mut FlowEntry, as_of: AsOf, judge: bool) -> 
 }
 
 /// Whether a flow is to survive what policy says now.
-fn is_kept(tables: &Tables, entry: &FlowEntry) -> bool {
+fn is_kept(tables: &Tables, entry: &FlowMut<'_>) -> bool {
     tables.connections.established == Established::Keep
         && entry.verdict == Verdict::Allow
         && entry.state().is_answered()
 }
 
 /// Whether a flow's ends are where they were: not, when another pod has an end's address.
-fn leads_as_before(tables: &Tables, entry: &FlowEntry, ends: &Ends) -> bool {
+fn leads_as_before(tables: &Tables, entry: &FlowMut<'_>, ends: &Ends) -> bool {
     let hops = entry.hops(FlowDirection::Original);
-    hops == [ends.from, ends.to].map(Via::encode) && entry.attachments == attachments(tables, ends)
+    hops == [ends.from, ends.to].map(Via::encode)
+        && entry.second.attachments == attachments(tables, ends)
 }
 
 fn attachments(tables: &Tables, ends: &Ends) -> [u32; 2] {
@@ -207,7 +208,7 @@ fn attachments(tables: &Tables, ends: &Ends) -> [u32; 2] {
 
 /// Writes into a flow what was decided and what it rests on.
 #[inline]
-fn stamp(entry: &mut FlowEntry, tables: &Tables, ends: &Ends, judgement: &Judgement) {
+fn stamp(entry: &mut FlowMut<'_>, tables: &Tables, ends: &Ends, judgement: &Judgement) {
     (entry.verdict, entry.counters) = match judgement.denied {
         None => (Verdict::Allow, judgement.rules),
         Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, judgement.rules),
@@ -215,9 +216,9 @@ fn stamp(entry: &mut FlowEntry, tables: &Tables, ends: &Ends, judgement: &Judgem
         // Not a rule's doing: the entry cannot hold the reason, so without slots the next packet asks again.
         Some(_) => (Verdict::DenyEgress, Judgement::without_rules(None).rules),
     };
-    entry.rests_on = judge::grounds(tables, ends);
+    entry.second.rests_on = judge::grounds(tables, ends);
     entry.next_hops = [ends.to, ends.from].map(Via::encode);
-    entry.attachments = attachments(tables, ends);
+    entry.second.attachments = attachments(tables, ends);
 }
 
 /// An ICMP error: it passes with the flow that its quoted header names, towards the sender of what it quotes and from the
@@ -248,11 +249,11 @@ pub(super) fn related(
     let (key, orientation) =
         key(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
     let hash = flows.hash(&key);
-    let Some(entry) = flows.lookup(hash, &key, now) else {
+    let Some(mut entry) = flows.lookup(hash, &key, now) else {
         return flows.elsewhere(hash).map_or(unmatched, Settled::handed_over);
     };
     let direction = entry.direction(orientation);
-    let judgement = current(tables, entry, false);
+    let judgement = current(tables, &mut entry, false);
     let [back, forth] = entry.hops(direction);
     if !subject.glance.entrance.admits(forth) {
         return unmatched;

@@ -38,7 +38,7 @@ pub fn known<'a>(
         return None;
     }
     let (name, flags) = (&glance.name, glance.tcp_flags);
-    let entry = memory.flows.at(&name.key, name.guess, now)?;
+    let mut entry = memory.flows.at(&name.key, name.guess, now)?;
     let direction = entry.direction(name.orientation);
     let stands = entry.verdict == Verdict::Allow
         && entry.stays(flags, direction)

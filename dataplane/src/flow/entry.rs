@@ -1,6 +1,6 @@
 //! A flow: the cached decision, and what it rests on.
 
-use std::mem::offset_of;
+use std::ops::{Deref, DerefMut};
 
 use super::state::LEAST_TIMEOUT;
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
@@ -92,14 +92,11 @@ impl Standing {
     }
 }
 
-/// One flow: two cache lines of plain data.
-///
-/// The first line holds all that a packet of a known IPv4 flow reads and changes: a large table is bound by the lines that it
-/// fetches. The second one holds what is looked at when something has changed, IPv6 addresses, and the upper halves of what is
-/// counted.
+/// All of a flow that a packet of a known IPv4 flow reads and changes: one cache line of plain data. A large table is bound by
+/// the lines that it fetches, so they lie side by side, and nothing else between them.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub struct FlowEntry {
+pub struct FirstLine {
     name: [u64; 2],
     state: FlowState,
     /// The cached verdict.
@@ -116,6 +113,12 @@ pub struct FlowEntry {
     pub counters: RuleCounters,
     /// By direction.
     traffic: [Half; 2],
+}
+
+/// What is looked at when something has changed, IPv6 addresses, and the upper halves of what is counted.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub struct SecondLine {
     v6: [u64; 3],
     /// What the verdict rests on.
     pub rests_on: RestsOn,
@@ -126,16 +129,13 @@ pub struct FlowEntry {
     upper_traffic: [Half; 2],
 }
 
-const _: () = assert!(size_of::<FlowEntry>() == 128 && offset_of!(FlowEntry, v6) == 64);
+const _: () = assert!(size_of::<FirstLine>() == 64 && size_of::<SecondLine>() == 64);
 
-impl FlowEntry {
-    /// The flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
-    /// caller has filled in what was decided. Nothing is counted yet: see [`FlowEntry::pass`].
+impl FirstLine {
     #[inline]
-    pub fn open(key: FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
-        let (name, v6) = key.parts();
+    fn open(key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
         Self {
-            name,
+            name: key.parts().0,
             state: FlowState::first(key.protocol(), flags),
             verdict: Verdict::DenyEgress,
             original,
@@ -145,46 +145,25 @@ impl FlowEntry {
             next_hops: [Hop::default(); 2],
             counters: RuleCounters::default(),
             traffic: [Half::default(); 2],
-            v6,
-            rests_on: RestsOn::default(),
-            attachments: [0; 2],
-            upper_traffic: [Half::default(); 2],
         }
     }
 
-    /// A flow in a given state, which no sequence of packets need reach.
-    #[cfg(test)]
-    pub(super) fn in_state(
-        key: FlowKey,
-        original: Orientation,
-        state: FlowState,
-        now: u32,
-    ) -> Self {
-        Self { state, ..Self::open(key, original, TcpFlags::default(), now) }
-    }
-
-    /// Asks for its first line before it is needed.
+    /// Asks for it before it is needed.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch(&self.name);
+        prefetch(self);
     }
 
-    /// Asks for its second line.
+    /// Whether it is this connection's.
     #[inline]
-    pub(super) fn prefetch_rest(&self) {
-        prefetch(&self.v6);
+    pub(super) fn is_of(&self, key: &FlowKey, second: &SecondLine) -> bool {
+        key.has_parts(&self.name, &second.v6)
     }
 
-    /// The connection.
+    /// The connection's two IPv4 addresses as numbers; of IPv6 addresses some bits.
     #[inline]
-    pub fn key(&self) -> FlowKey {
-        FlowKey::of_parts(self.name, self.v6)
-    }
-
-    /// Whether it is this connection.
-    #[inline]
-    pub(super) fn is_of(&self, key: &FlowKey) -> bool {
-        key.has_parts(&self.name, &self.v6)
+    pub fn v4_addresses(&self) -> [u32; 2] {
+        FlowKey::of_parts(self.name, [0; 3]).v4_addresses()
     }
 
     /// How far it has come.
@@ -223,57 +202,10 @@ impl FlowEntry {
         self.state.stays(flags, direction)
     }
 
-    /// Counts an admitted packet (a super-packet: its segments) and follows the connection's state.
-    #[inline]
-    pub fn pass(
-        &mut self,
-        direction: FlowDirection,
-        flags: TcpFlags,
-        packets: u32,
-        bytes: u32,
-        now: u32,
-    ) {
-        self.state = self.state.next(flags, direction);
-        self.count(direction, packets, bytes, now);
-    }
-
-    /// As [`FlowEntry::pass`], of a packet that leaves the state as it is.
-    #[inline]
-    pub fn count(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
-        self.last_seen = now;
-        let traffic = &mut self.traffic[direction as usize];
-        let (packets, packets_carry) = traffic.packets.overflowing_add(packets);
-        let (bytes, bytes_carry) = traffic.bytes.overflowing_add(bytes);
-        *traffic = Half { packets, bytes };
-        if packets_carry || bytes_carry {
-            self.carry(direction, packets_carry, bytes_carry);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn carry(&mut self, direction: FlowDirection, packets: bool, bytes: bool) {
-        let upper = &mut self.upper_traffic[direction as usize];
-        upper.packets = upper.packets.wrapping_add(packets.into());
-        upper.bytes = upper.bytes.wrapping_add(bytes.into());
-    }
-
     /// Notes a packet that met a denied flow: the flow stays, its state does not move. A later allow resumes it.
     #[inline]
     pub fn refuse(&mut self, now: u32) {
         self.last_seen = now;
-    }
-
-    /// What has passed in a direction.
-    #[inline]
-    pub fn traffic(&self, direction: FlowDirection) -> Traffic {
-        let (lower, upper) =
-            (self.traffic[direction as usize], self.upper_traffic[direction as usize]);
-        let whole = |upper: u32, lower: u32| u64::from(upper) << u32::BITS | u64::from(lower);
-        Traffic {
-            packets: whole(upper.packets, lower.packets),
-            bytes: whole(upper.bytes, lower.bytes),
-        }
     }
 
     /// When its last packet came: seconds since the table's start.
@@ -291,6 +223,189 @@ impl FlowEntry {
     }
 }
 
+impl SecondLine {
+    #[inline]
+    fn open(key: &FlowKey) -> Self {
+        Self {
+            v6: key.parts().1,
+            rests_on: RestsOn::default(),
+            attachments: [0; 2],
+            upper_traffic: [Half::default(); 2],
+        }
+    }
+
+    /// Asks for it before it is needed.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(self);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn carry(&mut self, direction: FlowDirection, packets: bool, bytes: bool) {
+        let upper = &mut self.upper_traffic[direction as usize];
+        upper.packets = upper.packets.wrapping_add(packets.into());
+        upper.bytes = upper.bytes.wrapping_add(bytes.into());
+    }
+}
+
+/// One flow, by itself.
+#[derive(Debug, Clone, Copy)]
+pub struct FlowEntry {
+    first: FirstLine,
+    second: SecondLine,
+}
+
+impl FlowEntry {
+    /// As [`FlowMut::open`].
+    #[inline]
+    pub fn open(key: FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
+        Self { first: FirstLine::open(&key, original, flags, now), second: SecondLine::open(&key) }
+    }
+
+    /// A flow in a given state, which no sequence of packets need reach.
+    #[cfg(test)]
+    pub(super) fn in_state(
+        key: FlowKey,
+        original: Orientation,
+        state: FlowState,
+        now: u32,
+    ) -> Self {
+        let mut entry = Self::open(key, original, TcpFlags::default(), now);
+        entry.first.state = state;
+        entry
+    }
+
+    /// A copy of what a table keeps.
+    pub(super) fn of_lines(first: &FirstLine, second: &SecondLine) -> Self {
+        Self { first: *first, second: *second }
+    }
+
+    /// To be changed, as if a table kept it.
+    #[inline]
+    pub fn as_mut(&mut self) -> FlowMut<'_> {
+        FlowMut { first: &mut self.first, second: &mut self.second }
+    }
+
+    /// The connection.
+    #[inline]
+    pub fn key(&self) -> FlowKey {
+        FlowKey::of_parts(self.first.name, self.second.v6)
+    }
+
+    /// What has passed in a direction.
+    #[inline]
+    pub fn traffic(&self, direction: FlowDirection) -> Traffic {
+        let lower = self.first.traffic[direction as usize];
+        let upper = self.second.upper_traffic[direction as usize];
+        let whole = |upper: u32, lower: u32| u64::from(upper) << u32::BITS | u64::from(lower);
+        Traffic {
+            packets: whole(upper.packets, lower.packets),
+            bytes: whole(upper.bytes, lower.bytes),
+        }
+    }
+}
+
+impl Deref for FlowEntry {
+    type Target = FirstLine;
+
+    #[inline]
+    fn deref(&self) -> &FirstLine {
+        &self.first
+    }
+}
+
+impl DerefMut for FlowEntry {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut FirstLine {
+        &mut self.first
+    }
+}
+
+/// A flow where a table keeps it.
+#[derive(Debug)]
+pub struct FlowMut<'a> {
+    first: &'a mut FirstLine,
+    /// What is seldom needed.
+    pub second: &'a mut SecondLine,
+}
+
+impl<'a> FlowMut<'a> {
+    #[inline]
+    pub(super) fn of_lines(first: &'a mut FirstLine, second: &'a mut SecondLine) -> Self {
+        Self { first, second }
+    }
+
+    /// Makes it the flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
+    /// caller has filled in what was decided. Nothing is counted yet: see [`FlowMut::pass`].
+    #[inline]
+    pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
+        *self.first = FirstLine::open(key, original, flags, now);
+        *self.second = SecondLine::open(key);
+    }
+
+    /// Makes it a copy of another.
+    pub fn set(&mut self, entry: FlowEntry) {
+        *self.first = entry.first;
+        *self.second = entry.second;
+    }
+
+    /// By itself.
+    #[inline]
+    pub fn copied(&self) -> FlowEntry {
+        FlowEntry::of_lines(self.first, self.second)
+    }
+
+    /// The connection.
+    #[inline]
+    pub fn key(&self) -> FlowKey {
+        FlowKey::of_parts(self.first.name, self.second.v6)
+    }
+
+    /// Counts an admitted packet (a super-packet: its segments) and follows the connection's state.
+    #[inline]
+    pub fn pass(
+        &mut self,
+        direction: FlowDirection,
+        flags: TcpFlags,
+        packets: u32,
+        bytes: u32,
+        now: u32,
+    ) {
+        self.first.state = self.first.state.next(flags, direction);
+        self.count(direction, packets, bytes, now);
+    }
+
+    /// As [`FlowMut::pass`], of a packet that leaves the state as it is.
+    #[inline]
+    pub fn count(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
+        self.first.last_seen = now;
+        let traffic = &mut self.first.traffic[direction as usize];
+        let (packets, packets_carry) = traffic.packets.overflowing_add(packets);
+        let (bytes, bytes_carry) = traffic.bytes.overflowing_add(bytes);
+        *traffic = Half { packets, bytes };
+        if packets_carry || bytes_carry {
+            self.second.carry(direction, packets_carry, bytes_carry);
+        }
+    }
+}
+
+impl Deref for FlowMut<'_> {
+    type Target = FirstLine;
+
+    #[inline]
+    fn deref(&self) -> &FirstLine {
+        self.first
+    }
+}
+
+impl DerefMut for FlowMut<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut FirstLine {
+        self.first
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,7 +416,7 @@ mod tests {
             FlowEntry::open(FlowKey::NOTHING, Orientation::LowToHigh, TcpFlags::default(), 0);
         let mut passed = Traffic::default();
         for (packets, bytes) in [(1, u32::MAX), (u32::MAX, 1), (u32::MAX, u32::MAX), (7, 9)] {
-            entry.count(FlowDirection::Reply, packets, bytes, 0);
+            entry.as_mut().count(FlowDirection::Reply, packets, bytes, 0);
             passed.packets += u64::from(packets);
             passed.bytes += u64::from(bytes);
             assert_eq!(entry.traffic(FlowDirection::Reply), passed);

@@ -14,7 +14,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{AsOf, FlowEntry, RestsOn, RuleCounters, Traffic, Verdict};
+pub use entry::{
+    AsOf, FirstLine, FlowEntry, FlowMut, RestsOn, RuleCounters, SecondLine, Traffic, Verdict,
+};
 pub use key::{FlowKey, Orientation};
 pub(crate) use queue::Link;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};

@@ -1,10 +1,11 @@
 //! The flow table: buckets of tags that lead to densely kept entries.
 //!
 //! ```text
-//! hash ── bucket (one line: 8 tags, 8 slots) ── slot ──> entry (two lines)
+//! hash ── bucket (one line: 8 tags, 8 slots) ── slot ──> first line of the entry ··· second line
 //!      └─ alternate bucket, only if the first one has spilled
 //! ```
-//! Entries are dense, so a thousand flows touch the pages of a thousand entries, whatever the capacity. There are at
+//! The two lines of an entry lie in two arrays, since most packets need the first one alone: what is asked for together, and
+//! what shares the sets of the caches, is what is used. Entries are dense, so a thousand flows touch the pages of a thousand entries, whatever the capacity. There are at
 //! least two ways for each entry, and an entry goes to its alternate bucket when its first one is nearly full, so that a
 //! pair of buckets is practically never full before the table is.
 //!
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use super::entry::{FlowEntry, Standing};
+use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine, Standing};
 use super::key::FlowKey;
 use super::queue::Slots;
 use super::shards::{Shards, WorkerId};
@@ -154,7 +155,9 @@ pub struct FlowTable {
     /// Where there are other workers: whose flow is whose, and who this one is.
     shards: Option<(Arc<Shards>, WorkerId)>,
     buckets: ZeroedPages<Bucket>,
-    entries: ZeroedPages<FlowEntry>,
+    /// By slot, the two lines of each entry.
+    first_lines: ZeroedPages<FirstLine>,
+    second_lines: ZeroedPages<SecondLine>,
     slots: Slots,
     len: usize,
     /// Next bucket to age.
@@ -189,7 +192,8 @@ impl FlowTable {
             random,
             shards,
             buckets: ZeroedPages::new(buckets, Pages::Huge)?,
-            entries: ZeroedPages::new(capacity, Pages::Huge)?,
+            first_lines: ZeroedPages::new(capacity, Pages::Huge)?,
+            second_lines: ZeroedPages::new(capacity, Pages::Huge)?,
             slots: Slots::new(capacity)?,
             len: 0,
             hand: 0,
@@ -252,22 +256,26 @@ impl FlowTable {
 
     #[inline]
     fn guessed(&self, slot: u32, key: &FlowKey) -> Guess {
-        if let Some(entry) = self.entries.get(slot as usize) {
+        if let Some(entry) = self.first_lines.get(slot as usize) {
             entry.prefetch();
-            if key.is_v6() {
-                entry.prefetch_rest();
-            }
+        }
+        if key.is_v6()
+            && let Some(entry) = self.second_lines.get(slot as usize)
+        {
+            entry.prefetch();
         }
         Guess(slot)
     }
 
     /// The flow of this key if that is where it was guessed to be, and live; otherwise ask [`FlowTable::lookup`].
     #[inline]
-    pub fn at(&mut self, key: &FlowKey, Guess(guess): Guess, now: u32) -> Option<&mut FlowEntry> {
-        let entry = self.entries.get_mut(guess as usize)?;
+    pub fn at(&mut self, key: &FlowKey, Guess(guess): Guess, now: u32) -> Option<FlowMut<'_>> {
+        let first = self.first_lines.get_mut(guess as usize)?;
+        let second = self.second_lines.get_mut(guess as usize)?;
         // The queue is brought up to date by the lookup.
-        let stands = entry.standing == Standing::of(entry.state());
-        (entry.is_of(key) && stands && !entry.is_expired(now)).then_some(entry)
+        let stands = first.standing == Standing::of(first.state());
+        (first.is_of(key, second) && stands && !first.is_expired(now))
+            .then(|| FlowMut::of_lines(first, second))
     }
 
     /// For a batch with `count` flows that are probably new: asks for all that has to go for them.
@@ -276,23 +284,29 @@ impl FlowTable {
             return;
         }
         for slot in self.slots.in_order().take(count) {
-            self.entries[slot as usize].prefetch();
-            self.entries[slot as usize].prefetch_rest();
+            self.first_lines[slot as usize].prefetch();
+            self.second_lines[slot as usize].prefetch();
             prefetch(&self.buckets[Place::noted(self.slots.note(slot)).bucket]);
         }
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
-    pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<&mut FlowEntry> {
+    pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<FlowMut<'_>> {
         let slot = self.find(hash, key)?;
-        let entry = &self.entries[slot as usize];
+        let entry = &self.first_lines[slot as usize];
         if entry.is_expired(now) {
             return None;
         }
         if entry.standing != Standing::of(entry.state()) {
             self.requeue(slot);
         }
-        self.entries.get_mut(slot as usize)
+        Some(self.entry(slot))
+    }
+
+    #[inline]
+    fn entry(&mut self, slot: u32) -> FlowMut<'_> {
+        let (first, second) = (&mut self.first_lines, &mut self.second_lines);
+        FlowMut::of_lines(&mut first[slot as usize], &mut second[slot as usize])
     }
 
     /// Which other worker has the flows of this hash, if one does. To be asked when a flow is not found here.
@@ -316,16 +330,16 @@ impl FlowTable {
         hash: u64,
         key: &FlowKey,
         now: u32,
-        write: impl FnOnce(&mut FlowEntry),
+        write: impl FnOnce(&mut FlowMut<'_>),
     ) -> Option<Evicted> {
         let (slot, evicted) = match self.find(hash, key) {
             Some(slot) => (Some(slot), None),
             None => self.make_room(hash, now),
         };
         if let Some(slot) = slot {
-            let entry = &mut self.entries[slot as usize];
+            let mut entry = self.entry(slot);
             let standing = entry.standing;
-            write(entry);
+            write(&mut entry);
             entry.standing = standing;
             self.requeue(slot);
         }
@@ -374,7 +388,7 @@ impl FlowTable {
             self.hand = (bucket + 1) & (self.buckets.len() - 1);
             for way in 0..WAYS {
                 if let Some(slot) = self.slot(bucket, way)
-                    && self.entries[slot as usize].is_expired(now)
+                    && self.first_lines[slot as usize].is_expired(now)
                 {
                     self.remove(slot);
                 }
@@ -388,13 +402,16 @@ impl FlowTable {
         self.buckets.len()
     }
 
-    /// All flows, in no order; expired ones that have not been met yet included.
-    pub fn iter(&self) -> impl Iterator<Item = &FlowEntry> {
+    /// Copies of all flows, in no order; expired ones that have not been met yet included.
+    pub fn iter(&self) -> impl Iterator<Item = FlowEntry> {
         self.buckets.iter().flat_map(|bucket| {
-            (0..WAYS)
-                .filter(|&way| bucket.tag(way) != 0)
-                .map(|way| &self.entries[bucket.slots[way] as usize])
+            (0..WAYS).filter(|&way| bucket.tag(way) != 0).map(|way| self.copy(bucket.slots[way]))
         })
+    }
+
+    fn copy(&self, slot: u32) -> FlowEntry {
+        let slot = slot as usize;
+        FlowEntry::of_lines(&self.first_lines[slot], &self.second_lines[slot])
     }
 
     #[inline]
@@ -430,7 +447,11 @@ impl FlowTable {
     fn find_in(&self, bucket: usize, hash: u64, key: &FlowKey) -> Option<u32> {
         let line = &self.buckets[bucket];
         let mut slots = line.with(tag(hash)).map(|way| line.slots[way]);
-        slots.find(|slot| self.entries.get(*slot as usize).is_some_and(|entry| entry.is_of(key)))
+        slots.find(|slot| {
+            let slot = *slot as usize;
+            let lines = self.first_lines.get(slot).zip(self.second_lines.get(slot));
+            lines.is_some_and(|(first, second)| first.is_of(key, second))
+        })
     }
 
     fn choose_bucket(&self, hash: u64) -> Option<usize> {
@@ -451,7 +472,7 @@ impl FlowTable {
     fn evict(&mut self, now: u32) -> Option<Evicted> {
         for _ in 0..QUEUE_LOOKS {
             let Some(slot) = self.slots.oldest() else { break };
-            let entry = &self.entries[slot as usize];
+            let entry = &self.first_lines[slot as usize];
             if entry.state().is_established() && !entry.is_expired(now) {
                 self.requeue(slot);
                 continue;
@@ -476,7 +497,7 @@ impl FlowTable {
         let mut victim = None;
         for &bucket in buckets {
             for slot in (0..WAYS).filter_map(|way| self.slot(bucket, way)) {
-                let entry = &self.entries[slot as usize];
+                let entry = &self.first_lines[slot as usize];
                 let worth =
                     (!entry.is_expired(now), entry.state().is_established(), entry.last_seen());
                 if victim.is_none_or(|(least, _)| worth < least) {
@@ -489,7 +510,7 @@ impl FlowTable {
     }
 
     fn remove_live(&mut self, slot: u32, now: u32) -> Evicted {
-        let entry = &self.entries[slot as usize];
+        let entry = &self.first_lines[slot as usize];
         let evicted = if entry.is_expired(now) {
             Evicted::Expired
         } else if entry.state().is_established() {
@@ -504,10 +525,10 @@ impl FlowTable {
     fn remove(&mut self, slot: u32) {
         let Place { bucket, way, is_alternate } = Place::noted(self.slots.note(slot));
         if is_alternate || self.shards.is_some() {
-            self.forget(self.hash(&self.entries[slot as usize].key()), is_alternate);
+            self.forget(self.hash(&self.copy(slot).key()), is_alternate);
         }
         self.buckets[bucket].set_tag(way, 0);
-        let entry = &mut self.entries[slot as usize];
+        let entry = &mut self.first_lines[slot as usize];
         if std::mem::replace(&mut entry.standing, Standing::Free) == Standing::Queued {
             self.slots.unqueue(slot);
         }
@@ -530,7 +551,7 @@ impl FlowTable {
     /// Brings an entry's place in the queue up to date with its state: established flows do not queue.
     #[inline(never)]
     fn requeue(&mut self, slot: u32) {
-        let entry = &mut self.entries[slot as usize];
+        let entry = &mut self.first_lines[slot as usize];
         let standing = Standing::of(entry.state());
         match (std::mem::replace(&mut entry.standing, standing), standing) {
             (Standing::Queued, Standing::Established) => self.slots.unqueue(slot),
@@ -570,7 +591,7 @@ mod tests {
             let start = round * 1000;
             for (now, &(hash, key)) in (start..).zip(&crowd) {
                 let flow = FlowEntry::open(key, Orientation::LowToHigh, TcpFlags::SYN, now);
-                let evicted = table.insert(hash, &key, now, |place| *place = flow);
+                let evicted = table.insert(hash, &key, now, |place| place.set(flow));
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
                 assert_eq!(table.lookup(hash, &key, now).map(|flow| flow.key()), Some(key));

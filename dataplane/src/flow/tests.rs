@@ -34,16 +34,16 @@ fn open(n: u32, protocol: u8, flags: TcpFlags, now: u32) -> FlowEntry {
 fn established(n: u32, now: u32) -> FlowEntry {
     let mut entry = open(n, TCP, TcpFlags::SYN, now);
     entry.verdict = Verdict::Allow;
-    entry.pass(FlowDirection::Original, TcpFlags::SYN, 1, 60, now);
-    entry.pass(FlowDirection::Reply, TcpFlags::SYN | TcpFlags::ACK, 1, 60, now);
-    entry.pass(FlowDirection::Original, TcpFlags::ACK, 1, 52, now);
+    entry.as_mut().pass(FlowDirection::Original, TcpFlags::SYN, 1, 60, now);
+    entry.as_mut().pass(FlowDirection::Reply, TcpFlags::SYN | TcpFlags::ACK, 1, 60, now);
+    entry.as_mut().pass(FlowDirection::Original, TcpFlags::ACK, 1, 52, now);
     assert_eq!(entry.state(), FlowState::Established);
     entry
 }
 
 fn insert(table: &mut FlowTable, entry: FlowEntry, now: u32) -> Option<Evicted> {
     let key = entry.key();
-    table.insert(table.hash(&key), &key, now, |place| *place = entry)
+    table.insert(table.hash(&key), &key, now, |place| place.set(entry))
 }
 
 fn holds(table: &mut FlowTable, key: &FlowKey, now: u32) -> bool {
@@ -90,7 +90,7 @@ fn a_flood_evicts_its_own_oldest_and_flows_established_since_are_spared() {
     // Sixteen of the oldest are answered after they were queued, and say no more.
     for n in 0..16 {
         let (key, orientation) = key(n, UDP);
-        let entry = table.lookup(table.hash(&key), &key, 1).unwrap();
+        let mut entry = table.lookup(table.hash(&key), &key, 1).unwrap();
         assert_eq!(entry.direction(orientation), FlowDirection::Original);
         entry.pass(FlowDirection::Reply, TcpFlags::default(), 1, 100, 1);
     }
@@ -130,12 +130,12 @@ fn a_denied_flow_stays_denied_with_its_direction_and_resumes_when_allowed() {
     entry.verdict = Verdict::DenyIngress;
     insert(&mut table, entry, 0);
     for now in [1000, 4000, 7000] {
-        let found = table.lookup(table.hash(&entry.key()), &entry.key(), now).unwrap();
+        let mut found = table.lookup(table.hash(&entry.key()), &entry.key(), now).unwrap();
         assert_eq!(found.verdict, Verdict::DenyIngress);
         found.refuse(now);
         assert_eq!(found.state(), FlowState::Established);
         assert_eq!(found.original(), entry.original());
-        assert_eq!(found.traffic(FlowDirection::Original).packets, 2);
+        assert_eq!(found.copied().traffic(FlowDirection::Original).packets, 2);
     }
     assert!(holds(&mut table, &entry.key(), 10_600));
     assert!(!holds(&mut table, &entry.key(), 10_601), "idle");
@@ -255,16 +255,16 @@ proptest! {
                     }
                     let found = table.lookup(hash, &key, now);
                     prop_assert_eq!(found.is_some(), expected.is_some());
-                    if let (Some(found), Some(expected)) = (found, expected) {
+                    if let (Some(mut found), Some(expected)) = (found, expected) {
                         let (flags, direction) = match action {
                             2 => (TcpFlags::FIN | TcpFlags::ACK, FlowDirection::Original),
                             3 => (TcpFlags::SYN | TcpFlags::ACK, FlowDirection::Reply),
                             _ => (TcpFlags::ACK, FlowDirection::Original),
                         };
                         found.pass(direction, flags, 1, 40, now);
-                        expected.pass(direction, flags, 1, 40, now);
+                        expected.as_mut().pass(direction, flags, 1, 40, now);
                         prop_assert_eq!(found.state(), expected.state());
-                        prop_assert_eq!(found.traffic(direction), expected.traffic(direction));
+                        prop_assert_eq!(found.copied().traffic(direction), expected.traffic(direction));
                     }
                 }
                 _ => {

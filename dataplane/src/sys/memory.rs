@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU16;
 
-use crate::flow::{Bucket, FlowEntry, Link};
+use crate::flow::{Bucket, FirstLine, Link, SecondLine};
 
 /// A value that all-zero bytes make, and that needs no drop.
 ///
@@ -21,7 +21,9 @@ unsafe impl Zeroed for Link {}
 // SAFETY: an integer.
 unsafe impl Zeroed for AtomicU16 {}
 // SAFETY: integers, and the enums `FlowState`, `Verdict`, `Standing` and `Orientation`, each with a discriminant 0.
-unsafe impl Zeroed for FlowEntry {}
+unsafe impl Zeroed for FirstLine {}
+// SAFETY: integers only.
+unsafe impl Zeroed for SecondLine {}
 
 /// How large the pages of an array are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -211,7 +211,7 @@ impl Worker {
                 }
                 Ok(Command::Wrap(id, wrap)) => self.wrap(id, wrap),
                 Ok(Command::Flows(limit, reply)) => {
-                    let _ = reply.send(self.pipeline.flows().take(limit).copied().collect());
+                    let _ = reply.send(self.pipeline.flows().take(limit).collect());
                 }
             }
         }

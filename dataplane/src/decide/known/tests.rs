@@ -141,14 +141,14 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     let mut entry = FlowEntry::open(key, original, flags(case.before[0].1), then);
     for &(is_reply, sent) in &case.before {
         let direction = if is_reply { FlowDirection::Reply } else { FlowDirection::Original };
-        entry.pass(direction, flags(sent), 1, 100, then);
+        entry.as_mut().pass(direction, flags(sent), 1, 100, then);
     }
     entry.verdict = case.verdict;
     entry.next_hops = [hop(case.hops[1]), hop(case.hops[0])];
     entry.counters = RuleCounters { egress: 3, ingress: 4 };
     entry.as_of = as_of(tables, key.v4_addresses());
     entry.as_of.version ^= u32::from(!case.is_current);
-    flows.insert(flows.hash(&key), &key, then, |place| *place = entry);
+    flows.insert(flows.hash(&key), &key, then, |place| place.set(entry));
     let next = (crate::flow::WorkerId(0), 0);
     let fragments = FragmentTracker::new(1);
     Memory { flows, last_source: LastSource::default(), fragments, evictions: 0, next }
