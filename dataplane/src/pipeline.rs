@@ -14,7 +14,7 @@ use crate::decide::{
 };
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowEntry, FlowTable, Guess, HashSeed, RuleCounters, Shards, WorkerId};
+use crate::flow::{FlowEntry, FlowTable, HashSeed, RuleCounters, Shards, Victims, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::handover::{Colleagues, HandedOver};
 use crate::icmp::{self, ErrorKind};
@@ -121,6 +121,10 @@ const ERRORS_BURST: u32 = 50;
 /// Time in which every bucket of the flow table is looked at once, and the least time between two looks.
 const AGE_ROUND: Duration = Duration::from_secs(30);
 const AGE_STEP: Duration = Duration::from_millis(10);
+
+/// Flows that are asked for before the first one is needed, and from then on each one so many packets before its own. A core
+/// waits for about as many lines at once: of more the last ones would be late.
+const AHEAD: usize = 16;
 
 impl Pipeline {
     pub(crate) fn new(
@@ -233,10 +237,9 @@ impl Pipeline {
 
     /// Decides the packets of a batch, which have been taken in, and does what was decided.
     pub(crate) fn judge(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
-        if !(context.tables.host_policy.has_untracked() && self.all_untracked) {
-            self.guess();
-        }
-        self.forward(context, batch);
+        let is_asked_for = !(context.tables.host_policy.has_untracked() && self.all_untracked);
+        let victims = is_asked_for.then(|| self.guess());
+        self.forward(context, batch, victims);
         self.counters.evictions.set(self.memory.evictions);
     }
 
@@ -305,30 +308,42 @@ impl Pipeline {
         segments + refused
     }
 
-    /// Once the buckets are there, asks for the entries.
+    /// Once the buckets are there, finds where the flows are, and asks for the first of them.
     #[inline(never)]
-    fn guess(&mut self) {
+    fn guess(&mut self) -> Victims {
         let flows = &self.memory.flows;
-        let mut new = 0;
         for Glance { name, .. } in &mut self.glances {
-            name.guess = flows.guess(name.hash, &name.key);
-            new += usize::from(name.guess == Guess::NONE);
+            name.guess = flows.guess(name.hash);
         }
-        if new > 0 {
-            flows.prefetch_victims(new);
+        let mut victims = Victims::default();
+        for Glance { name, .. } in self.glances.iter().take(AHEAD) {
+            flows.prefetch_guessed(&name.key, name.guess, &mut victims);
         }
+        victims
     }
 
-    /// Decides every packet and does what was decided.
+    /// Decides every packet and does what was decided. `victims`: what [`Pipeline::guess`] has asked for, if it was called.
     #[inline(never)]
-    fn forward(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
+    fn forward(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        victims: Option<Victims>,
+    ) {
         let now = context.seconds();
         let glances = std::mem::take(&mut self.glances);
         let asks_first = context.tables.host_policy.has_untracked();
         let mut tally = Tally::default();
         let mut handed_over = 0;
         self.all_untracked = asks_first;
+        let (mut ahead, mut victims) = match victims {
+            Some(victims) => (glances.get(AHEAD..).unwrap_or_default().iter(), victims),
+            None => Default::default(),
+        };
         for (mut packet, glance) in batch.drain(..).zip(&glances) {
+            if let Some(Glance { name, .. }) = ahead.next() {
+                self.memory.flows.prefetch_guessed(&name.key, name.guess, &mut victims);
+            }
             let before = if asks_first {
                 decide::untracked(context.tables, &mut self.memory, glance)
             } else {

@@ -67,10 +67,9 @@ impl Slots {
         self.links[slot as usize].note
     }
 
-    /// The queue, oldest first.
-    pub(super) fn in_order(&self) -> impl Iterator<Item = u32> + Clone {
-        let slot = |number: u32| number.checked_sub(1);
-        std::iter::successors(slot(self.oldest), move |at| slot(self.links[*at as usize].next))
+    /// The slot behind a queued one; behind none the oldest.
+    pub(super) fn next(&self, slot: Option<u32>) -> Option<u32> {
+        slot.map_or(self.oldest, |slot| self.links[slot as usize].next).checked_sub(1)
     }
 
     /// Gives back a slot that is not queued.

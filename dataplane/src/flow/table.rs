@@ -4,10 +4,10 @@
 //! hash ── bucket (one line: 8 tags, 8 slots) ── slot ──> first line of the entry ··· second line
 //!      └─ alternate bucket, only if the first one has spilled
 //! ```
-//! The two lines of an entry lie in two arrays, since most packets need the first one alone: what is asked for together, and
-//! what shares the sets of the caches, is what is used. Entries are dense, so a thousand flows touch the pages of a thousand entries, whatever the capacity. There are at
-//! least two ways for each entry, and an entry goes to its alternate bucket when its first one is nearly full, so that a
-//! pair of buckets is practically never full before the table is.
+//! The two lines of an entry lie in two arrays, since most packets need the first one alone: what is fetched together, and what
+//! shares the sets of the caches, is what is needed. Entries are dense, so a thousand flows touch the pages of a thousand
+//! entries, whatever the capacity. There are at least two ways for each entry, and an entry goes to its alternate bucket when
+//! its first one is nearly full, so that a pair of buckets is practically never full before the table is.
 //!
 //! When the table is full, the victim is the oldest of those that are not established (they stand in a queue), and only then
 //! an established one, silent for long. So a flood of SYNs replaces itself.
@@ -138,6 +138,10 @@ impl Guess {
     pub const NONE: Self = Self(u32::MAX);
 }
 
+/// Who has to go next for new flows, as far as they have been asked for in a batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Victims(Option<u32>);
+
 /// What an insertion pushed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evicted {
@@ -229,14 +233,14 @@ impl FlowTable {
         prefetch(&self.buckets[self.first(hash)]);
     }
 
-    /// For a batch, after [`FlowTable::prefetch`] of all of it: where the flow is if it is known, and asks for it. Good as long
-    /// as nothing is inserted, and not wrong later.
+    /// For a batch, after [`FlowTable::prefetch`] of all of it: where the flow is if it is known. Good as long as nothing is
+    /// inserted, and not wrong later.
     #[inline]
-    pub fn guess(&self, hash: u64, key: &FlowKey) -> Guess {
+    pub fn guess(&self, hash: u64) -> Guess {
         let bucket = &self.buckets[self.first(hash)];
         match bucket.with(tag(hash)).next() {
-            Some(way) => self.guessed(bucket.slots[way], key),
-            None if bucket.spilled > 0 => self.guess_alternate(hash, key),
+            Some(way) => Guess(bucket.slots[way]),
+            None if bucket.spilled > 0 => self.guess_alternate(hash),
             None => {
                 // Who opens it may have to look there.
                 if bucket.used() >= CROWDED {
@@ -248,23 +252,38 @@ impl FlowTable {
     }
 
     #[inline(never)]
-    fn guess_alternate(&self, hash: u64, key: &FlowKey) -> Guess {
+    fn guess_alternate(&self, hash: u64) -> Guess {
         let bucket = &self.buckets[self.alternate(hash)];
         let way = bucket.with(tag(hash)).next();
-        way.map_or(Guess::NONE, |way| self.guessed(bucket.slots[way], key))
+        way.map_or(Guess::NONE, |way| Guess(bucket.slots[way]))
     }
 
+    /// For a batch: asks for the flow of this key where it was guessed to be, before it is needed; if it is probably new, for all
+    /// that has to go for it.
     #[inline]
-    fn guessed(&self, slot: u32, key: &FlowKey) -> Guess {
-        if let Some(entry) = self.first_lines.get(slot as usize) {
-            entry.prefetch();
-        }
+    pub fn prefetch_guessed(&self, key: &FlowKey, guess: Guess, victims: &mut Victims) {
+        let Some(entry) = self.first_lines.get(guess.0 as usize) else {
+            return self.prefetch_victim(victims);
+        };
+        entry.prefetch();
         if key.is_v6()
-            && let Some(entry) = self.second_lines.get(slot as usize)
+            && let Some(entry) = self.second_lines.get(guess.0 as usize)
         {
             entry.prefetch();
         }
-        Guess(slot)
+    }
+
+    #[inline(never)]
+    fn prefetch_victim(&self, victims: &mut Victims) {
+        if self.len < self.capacity() {
+            return;
+        }
+        victims.0 = self.slots.next(victims.0);
+        if let Some(slot) = victims.0 {
+            self.first_lines[slot as usize].prefetch();
+            self.second_lines[slot as usize].prefetch();
+            prefetch(&self.buckets[Place::noted(self.slots.note(slot)).bucket]);
+        }
     }
 
     /// The flow of this key if that is where it was guessed to be, and live; otherwise ask [`FlowTable::lookup`].
@@ -276,18 +295,6 @@ impl FlowTable {
         let stands = first.standing == Standing::of(first.state());
         (first.is_of(key, second) && stands && !first.is_expired(now))
             .then(|| FlowMut::of_lines(first, second))
-    }
-
-    /// For a batch with `count` flows that are probably new: asks for all that has to go for them.
-    pub fn prefetch_victims(&self, count: usize) {
-        if self.len + count < self.capacity() {
-            return;
-        }
-        for slot in self.slots.in_order().take(count) {
-            self.first_lines[slot as usize].prefetch();
-            self.second_lines[slot as usize].prefetch();
-            prefetch(&self.buckets[Place::noted(self.slots.note(slot)).bucket]);
-        }
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
@@ -601,7 +608,7 @@ mod tests {
             assert!(table.buckets[0].spilled == WAYS as u32);
             for (hash, key) in &crowd[4..] {
                 assert!(table.lookup(*hash, key, start + 20).is_some());
-                let guess = table.guess(*hash, key);
+                let guess = table.guess(*hash);
                 assert!(table.at(key, guess, start + 20).is_some(), "in either bucket");
             }
             assert_eq!(table.age(table.buckets(), start + 900), 2 * WAYS);

@@ -167,7 +167,7 @@ fn glance(bytes: &[u8], case: &Case, flows: &FlowTable) -> Glance {
     };
     let arrival = Arrival { entrance, port: PortId(1), times: 0 };
     let mut glance = Glance::at(&parsed, (1, bytes.len() as u32), true, &arrival, flows);
-    glance.name.guess = flows.guess(glance.name.hash, &glance.name.key);
+    glance.name.guess = flows.guess(glance.name.hash);
     glance
 }
 
