@@ -126,7 +126,6 @@ fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
     output.write_all(READY)?;
     output.flush()?;
     loop {
-        let now = Instant::now();
         let mut found = 0;
         for _ in 0..2 {
             let _ = left.receive(&mut pool, &mut batch, BATCH)?;
@@ -137,8 +136,8 @@ fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
             std::mem::swap(left, right);
         }
         if found > 0 || polling == Polling::Busy {
-            idle.found(now);
-        } else if idle.sleeps(now) {
+            idle.found();
+        } else if idle.sleeps(Instant::now()) {
             poller.wait(SLEEP, |_| {})?;
         } else {
             idle.give_way();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use manx::calc::{Calculation, Inputs, Local, Underlay};
@@ -20,7 +20,7 @@ use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
-use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
+use manx_dataplane::worker::{Clock, Command, Polling, Settings, Share, Worker};
 use manx_policy_compiler::model::{Endpoint, ObjectName};
 
 use super::Failure;
@@ -135,7 +135,9 @@ pub(crate) struct Node {
     /// What the worker gives back.
     pub(crate) reports: Receiver<Report>,
     worker: Worker,
-    start: Instant,
+    clock: Clock,
+    /// What the last turn found.
+    found: usize,
 }
 
 impl Node {
@@ -180,7 +182,8 @@ impl Node {
             commands,
             reports,
             worker,
-            start: Instant::now(),
+            clock: Clock::start(),
+            found: 0,
         };
         for port in PORTS {
             let (station, counters) = (Station::new()?, Arc::new(PortCounters::default()));
@@ -232,15 +235,16 @@ impl Node {
     /// One turn as the worker's own loop makes it, but for ageing.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        let now = self.start.elapsed();
+        let now = self.clock.turn(self.found > 0);
         self.worker.obey();
-        match self.worker.turn(now) {
+        self.found = match self.worker.turn(now) {
             0 => {
                 self.worker.ask(Duration::ZERO);
                 self.worker.turn(now)
             }
             found => found,
-        }
+        };
+        self.found
     }
 
     /// Turns until nothing comes any more.

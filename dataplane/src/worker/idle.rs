@@ -13,19 +13,20 @@ const CROWDED: Duration = Duration::from_millis(100);
 /// What an adaptive worker remembers of its idle turns.
 #[derive(Debug)]
 pub struct Idle {
-    last_found: Instant,
+    /// None: the last turn found packets.
+    silent_since: Option<Instant>,
     crowded_until: Instant,
 }
 
 impl Idle {
     /// Of a worker that begins now.
     pub fn new(now: Instant) -> Self {
-        Self { last_found: now, crowded_until: now }
+        Self { silent_since: Some(now), crowded_until: now }
     }
 
     /// A turn found packets.
-    pub fn found(&mut self, now: Instant) {
-        self.last_found = now;
+    pub fn found(&mut self) {
+        self.silent_since = None;
     }
 
     /// Offers the core to others: whoever is to send the next packet may be waiting for it.
@@ -42,9 +43,10 @@ impl Idle {
         }
     }
 
-    /// Whether a turn that found nothing is to be followed by sleep.
-    pub fn sleeps(&self, now: Instant) -> bool {
-        now - self.last_found >= PATIENCE || now < self.crowded_until
+    /// Whether a turn that found nothing, and ends now, is to be followed by sleep.
+    pub fn sleeps(&mut self, now: Instant) -> bool {
+        let since = *self.silent_since.get_or_insert(now);
+        now - since >= PATIENCE || now < self.crowded_until
     }
 }
 
@@ -60,7 +62,7 @@ mod tests {
         let mut idle = Idle::new(start);
         let found = start + Duration::from_secs(1);
         assert!(idle.sleeps(found), "nothing came for long");
-        idle.found(found);
+        idle.found();
         assert!(!idle.sleeps(found) && !idle.sleeps(found + SHORT));
         assert!(idle.sleeps(found + PATIENCE));
     }
@@ -73,10 +75,10 @@ mod tests {
         assert!(!idle.sleeps(start + SHORT), "a short yield is what it is for");
         let back = start + SLICE;
         idle.yielded(start, back);
-        idle.found(back);
+        idle.found();
         assert!(idle.sleeps(back) && idle.sleeps(back + SHORT));
         let later = back + CROWDED;
-        idle.found(later);
+        idle.found();
         assert!(!idle.sleeps(later));
     }
 }

@@ -4,6 +4,7 @@
 //! A turn takes a batch from each hot port, decides every packet and sends what was queued; the tables are looked at once
 //! a batch, so a batch boundary is where new tables take effect. A worker that finds nothing for a while sleeps in epoll.
 
+mod clock;
 mod control;
 mod idle;
 mod workers;
@@ -29,6 +30,7 @@ use crate::report::Report;
 use crate::sys;
 use crate::tables::{PortId, Tables};
 
+pub use clock::Clock;
 pub use control::{Command, Commands, Handle, Wrap, spawn};
 pub use idle::Idle;
 pub use workers::Workers;
@@ -39,8 +41,10 @@ const BATCH: usize = 32;
 const TAKEN_OVER: usize = 4 * BATCH;
 /// Longest sleep: flows age meanwhile.
 const SLEEP: Duration = Duration::from_secs(1);
-/// Turns between two questions to epoll while packets flow.
+/// Turns between two questions to epoll while packets flow, and to the clock.
 const ASK_EVERY: u32 = 8;
+/// The least time between two questions to epoll while packets flow: each costs as much as several packets.
+const ASK_AFTER: Duration = Duration::from_micros(5);
 
 /// Whether an idle worker sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,6 +112,8 @@ pub struct Worker {
     reports: Sender<Report>,
     counters: Arc<WorkerCounters>,
     turns: u32,
+    /// When it last asked epoll while packets flowed.
+    asked: Duration,
     /// When it last looked at the mapped ports.
     round: Duration,
     /// When the last turn began.
@@ -149,6 +155,7 @@ impl Worker {
             reports,
             counters,
             turns: 0,
+            asked: Duration::ZERO,
             round: Duration::ZERO,
             now: Duration::ZERO,
             complaints: RateLimit::new(1, 1),
@@ -157,25 +164,27 @@ impl Worker {
 
     /// Turns until it is told to stop.
     pub fn run(&mut self) {
-        let start = Instant::now();
-        let mut idle = Idle::new(start);
+        let mut clock = Clock::start();
+        let mut idle = Idle::new(Instant::now());
+        let mut found = 0;
         loop {
             let cycles = sys::clock::ticks();
-            let now = Instant::now();
-            let since_start = now - start;
+            let now = clock.turn(found > 0);
             if !self.obey() {
                 return;
             }
-            self.pipeline.age(since_start);
-            if self.turn(since_start) > 0 {
-                idle.found(now);
+            self.pipeline.age(now);
+            found = self.turn(now);
+            if found > 0 {
+                idle.found();
                 self.counters.busy_turns.add(1);
                 self.counters.busy_cycles.add(sys::clock::ticks().wrapping_sub(cycles));
                 continue;
             }
+            let is_silent = self.polling == Polling::Adaptive && idle.sleeps(Instant::now());
             // A port may have brought only what was dropped, and still have packets.
             let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
-            let sleep = rests && idle.sleeps(now) && self.colleagues.may_sleep();
+            let sleep = rests && is_silent && self.colleagues.may_sleep();
             if sleep {
                 self.counters.parks.add(1);
             } else if rests {
@@ -222,7 +231,10 @@ impl Worker {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(ASK_EVERY) {
-            self.ask(Duration::ZERO);
+            if now.saturating_sub(self.asked) >= ASK_AFTER {
+                self.asked = now;
+                self.ask(Duration::ZERO);
+            }
             if now.saturating_sub(self.round) >= ROUND {
                 self.round = now;
                 self.ports.wake_mapped(|id| self.hot.push(id));

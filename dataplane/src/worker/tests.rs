@@ -154,7 +154,9 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
     assert!(worker.obey());
     let mut pool = Pool::new(4);
+    let mut now = Duration::from_secs(1);
     let mut turn = |worker: &mut Worker| {
+        now += Duration::from_micros(1);
         let packet = HandedOver {
             packet: pool.take().unwrap(),
             segments: 1,
@@ -163,7 +165,7 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
             times: 1,
         };
         assert!(colleague.hand_over(WorkerId(0), packet).is_none());
-        assert_eq!(worker.turn(Duration::from_secs(1)), 1);
+        assert_eq!(worker.turn(now), 1);
         colleague.reclaim(&mut pool);
     };
     (0..100).for_each(|_| turn(&mut worker));
@@ -259,6 +261,30 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
 }
 
 #[test]
+fn while_packets_flow_epoll_is_asked_by_turns_but_not_all_the_time() {
+    let (mut worker, commands, _reports) = worker();
+    let (reader, mut writer) = io::pipe().unwrap();
+    let (port, asked) = quiet(reader, false);
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    assert!(worker.obey());
+    let mut now = Duration::from_secs(1);
+    worker.turn(now);
+    let mut told = |step: Duration| {
+        let before = asked.load(Relaxed);
+        for _ in 0..10 * ASK_EVERY {
+            writer.write_all(b"!").unwrap();
+            now += step;
+            worker.turn(now);
+        }
+        asked.load(Relaxed) - before
+    };
+    assert_eq!(told(ASK_AFTER), 10, "large turns");
+    assert_eq!(told(ASK_AFTER / ASK_EVERY), 10, "turns as small as it is worth");
+    assert_eq!(told(ASK_AFTER * 2 / 3 / ASK_EVERY), 5, "smaller ones");
+    assert_eq!(told(Duration::ZERO), 0, "no time has passed");
+}
+
+#[test]
 fn a_quiet_mapped_port_is_looked_at_now_and_then() {
     let (mut worker, commands, _reports) = worker();
     let (reader, _writer) = io::pipe().unwrap();
@@ -324,9 +350,11 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
         commands.send(Command::Wrap(PortId(0), Box::new(|io| Box::new(Opaque(io))))).unwrap();
         assert!(worker.obey());
+        let mut now = Duration::from_secs(1);
         let mut turns = || {
             for _ in 0..=ASK_EVERY {
-                worker.turn(Duration::from_secs(1));
+                now += Duration::from_micros(1);
+                worker.turn(now);
             }
         };
         turns();
