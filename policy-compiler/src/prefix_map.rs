@@ -3,7 +3,7 @@
 //! IPv4 is a trie that needs at most three dependent loads, IPv6 a hash and a search.
 //!
 //! **Memory**: 256 KiB for the root and 80 for spare blocks; 1 KiB for each /16 that holds a prefix longer than /16; for each
-//! /24 that holds one longer than /24 512 bytes, or, where these are more than 1,024, 8 bytes to 512, by how often the value
+//! /24 that holds one longer than /24 512 bytes, or, where these are more than 1,024, 5 bytes to 512, by how often the value
 //! changes in it (twice that where values are far from each other). About 40 bytes for an IPv6
 //! /128 and at most 64 for a shorter IPv6 prefix.
 

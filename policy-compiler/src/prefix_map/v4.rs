@@ -2,7 +2,7 @@
 //!
 //! A *cell* is a value or names the block that refines it. A page holds 256 cells. What refines a /24 may be smaller: half a
 //! page, in which values take two bytes, or a line or two, if few values follow each other or few hosts differ from all others
-//! (see [`line`]).
+//! (see [`line`]), or some bytes of a line (see [`few`]).
 //!
 //! Half pages take the fewest instructions, then runs, and hosts the least memory: as long as there are few blocks, all are
 //! half pages; where there are so many that a lookup waits for memory, they are of hosts.
@@ -12,6 +12,7 @@
 //! readers acquire). Blocks that nobody names any more stay unused for the life of the map: that is what the room is for.
 
 mod build;
+mod few;
 mod line;
 mod room;
 
@@ -19,6 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use super::MAX_VALUE;
+use few::Few;
 use line::Line;
 use room::{Block, Room};
 
@@ -32,12 +34,12 @@ const HALF: u32 = 1 << 28;
 /// Runs of values, in one line or in two.
 const ONE: u32 = 2 << 28;
 const TWO: u32 = 3 << 28;
-/// A few hosts in some words of a line: how many they are stands in the name above the number of the first word.
+/// Few hosts in some bytes of a line: how many they are stands in the name above the number of the first byte.
 const FEW: u32 = 4 << 28;
 /// Hosts in a line.
 const HOSTS: u32 = 5 << 28;
 const COUNT: u32 = 24;
-const WORD: u32 = (1 << COUNT) - 1;
+const BYTE: u32 = (1 << COUNT) - 1;
 
 /// So many lookups are made side by side.
 const BATCH: usize = 64;
@@ -134,6 +136,7 @@ pub(super) struct Trie {
     pages: Room<Page>,
     halves: Room<Half>,
     lines: Room<Line>,
+    few: Few,
 }
 
 impl Clone for Trie {
@@ -146,6 +149,7 @@ impl Clone for Trie {
             pages: self.pages.clone(),
             halves: self.halves.clone(),
             lines: self.lines.clone(),
+            few: self.few.clone(),
         }
     }
 }
@@ -201,11 +205,8 @@ impl Trie {
 
     #[inline]
     fn in_few(&self, block: u32, key: u8) -> u32 {
-        let Some(line) = self.lines.of((block & WORD) / line::WORDS as u32) else {
-            return self.base.default;
-        };
-        let first = block as usize % line::WORDS;
-        self.base.long(line.of_few(first, (block >> COUNT & 0xf) as usize, key))
+        let hosts = (block >> COUNT & 0xf) as usize;
+        self.base.long(self.few.of((block & BYTE) as usize, hosts, key))
     }
 
     /// Not inlined: the other ways through would be longer.
@@ -376,7 +377,11 @@ impl Trie {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.root) + self.pages.bytes() + self.halves.bytes() + self.lines.bytes()
+        size_of_val(&*self.root)
+            + self.pages.bytes()
+            + self.halves.bytes()
+            + self.lines.bytes()
+            + self.few.bytes()
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::AtomicU32;
 
+use super::few::Laid;
 use super::line::{self, Hosts, Line, WORDS};
 use super::room::{Block, Room};
 use super::{
-    BLOCK, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, NUMBER, PAGE, ROOT, Trie, WORD,
+    BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, NUMBER, PAGE, ROOT, Trie,
 };
 
 /// With more /24 that hold longer prefixes than these, lookups wait for memory: as lines they are 512 KiB.
@@ -27,7 +28,9 @@ impl Trie {
         let all = || entries.chunk_by(|a, b| in_24(a) == in_24(b));
         let is_short = |entry: &&(u32, u8, u32)| entry.1 <= 24;
         let mut root = vec![default; ROOT];
-        let mut blocks = Blocks::new(base, all().take(MANY_BLOCKS + 1).count());
+        let of_24 = all().take(MANY_BLOCKS + 1).count();
+        let few = if of_24 > MANY_BLOCKS { entries.len() } else { 0 };
+        let mut blocks = Blocks::new(base, of_24, Laid::with_room(few));
         let mut short: Vec<_> = entries.iter().filter(is_short).collect();
         short.sort_by_key(|entry| entry.1);
         for (address, length, value) in short {
@@ -48,14 +51,18 @@ impl Trie {
             let block = blocks.add(around, block);
             blocks.second(&mut root[(address >> 16) as usize])[middle] = block;
         }
-        let Blocks { pages, halves, lines, .. } = blocks;
+        let Blocks { pages, halves, lines, few, .. } = blocks;
         let pages = pages.iter().map(filled).collect();
+        let few = few.done();
+        // Who changes among few hosts takes a line.
+        let spare_lines = SPARE[2].max(few.bytes() / size_of::<Line>() / 8);
         Self {
             base,
             root: root.into_iter().map(AtomicU32::new).collect(),
             pages: Room::new(pages, SPARE[0]),
             halves: Room::new(halves, SPARE[1]),
-            lines: Room::new(lines, SPARE[2]),
+            lines: Room::new(lines, spare_lines),
+            few,
         }
     }
 }
@@ -73,13 +80,12 @@ struct Blocks {
     pages: Vec<[u32; 256]>,
     halves: Vec<Half>,
     lines: Vec<Line>,
-    /// The first free word of the last line that holds few hosts.
-    free: usize,
+    few: Laid,
 }
 
 impl Blocks {
-    fn new(base: Base, of_24: usize) -> Self {
-        Self { base, of_24, pages: Vec::new(), halves: Vec::new(), lines: Vec::new(), free: 0 }
+    fn new(base: Base, of_24: usize, few: Laid) -> Self {
+        Self { base, of_24, pages: Vec::new(), halves: Vec::new(), lines: Vec::new(), few }
     }
 
     /// The page of a cell of the root, with the cell's value if there was none.
@@ -117,19 +123,12 @@ impl Blocks {
     }
 
     fn add_hosts(&mut self, hosts: &Hosts) -> u32 {
-        let has_number = self.lines.len() < WORD as usize / WORDS;
-        let Some((count, few)) = hosts.few(self.base).filter(|_| has_number) else {
+        let has_number = self.few.next() <= BYTE as usize;
+        let Some((keys, values)) = hosts.few(self.base).filter(|_| has_number) else {
             return self.add_lines(HOSTS, &[hosts.line()]);
         };
-        let few = &few[..line::words_of_few(count)];
-        if self.free.is_multiple_of(WORDS) || self.free % WORDS + few.len() > WORDS {
-            self.free = self.lines.len() * WORDS;
-            self.lines.push(Line::default());
-        }
-        let first = self.free;
-        self.lines[first / WORDS].fill(first % WORDS, few);
-        self.free += few.len();
-        BLOCK | FEW | (count as u32) << COUNT | first as u32
+        let first = self.few.add(keys, &values[..=keys.len()]);
+        BLOCK | FEW | (keys.len() as u32) << COUNT | first as u32
     }
 
     fn add_lines(&mut self, kind: u32, lines: &[[u32; WORDS]]) -> u32 {

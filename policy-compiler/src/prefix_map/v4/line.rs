@@ -1,11 +1,11 @@
-//! A /24 in a line of the cache or in two, or in some words of a line.
+//! A /24 in a line of the cache or in two.
 //!
 //! A line of 16 words holds where runs of one value start and their values, up to 12, or two lines up to 24; or it holds the
-//! hosts that differ from all others and their values, up to twelve. Up to eight such hosts whose values are short share a line
-//! with those of other /24: of each there are as many words as it takes. So a /24 with few hosts costs a lookup one line.
+//! hosts that differ from all others and their values, up to twelve.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::few::{self, BYTES, first_zero};
 use super::room::Block;
 use super::{Base, HOSTS, ONE, TWO};
 
@@ -15,20 +15,6 @@ pub(super) const WORDS: usize = 16;
 /// Words of the hosts' last bytes in their line; then come as many values as they have bytes, and that of all others.
 const KEYS: usize = 3;
 const MOST_HOSTS: usize = 4 * KEYS;
-
-/// The same of a few hosts, whose values take two bytes each.
-const FEW_HOSTS: usize = 8;
-
-/// Words of the last bytes of so many hosts.
-#[inline]
-const fn key_words(hosts: usize) -> usize {
-    hosts.div_ceil(4)
-}
-
-/// Words of so many hosts, with their values and that of all others.
-pub(super) const fn words_of_few(hosts: usize) -> usize {
-    key_words(hosts) + (hosts + 1).div_ceil(2)
-}
 
 /// Words of starts, then words of values, of a block of runs.
 const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
@@ -67,23 +53,6 @@ impl Block for Line {
 }
 
 impl Line {
-    /// Writes some words, from one of the line on.
-    pub(super) fn fill(&mut self, first: usize, words: &[u32]) {
-        let room = self.0.iter_mut().skip(first);
-        room.zip(words).for_each(|(word, new)| *word.get_mut() = *new);
-    }
-
-    /// Of a key's value among few hosts, from a word of the line on, what stands for it.
-    #[inline]
-    pub(super) fn of_few(&self, first: usize, count: usize, key: u8) -> u16 {
-        let word = |at: usize| value(&self.0[(first + at) % WORDS]);
-        let keys = u64::from(word(0)) | u64::from(word(1)) << u32::BITS;
-        // Behind the last host come all others.
-        let at = first_zero(keys ^ (u64::from(key) * BYTES)).min(count);
-        let pair = word(key_words(count) + at / 2);
-        (pair >> (at % 2 * 16)) as u16
-    }
-
     /// A key's value among hosts.
     #[inline]
     pub(super) fn of_hosts(&self, key: u8) -> u32 {
@@ -130,17 +99,6 @@ fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
     // A lane has room for the sum, and the highest for that of all lanes.
     let sum = (counts.sum::<u64>() >> u8::BITS).wrapping_mul(EACH);
     (sum >> ((LANES as u32 - 1) * LANE)) as usize & 0x1f
-}
-
-/// One in each byte.
-const BYTES: u64 = u64::MAX / 0xff;
-
-/// Which byte is the first, from the lowest on, that is zero; 8: none.
-#[inline]
-const fn first_zero(bytes: u64) -> usize {
-    // Below the first zero nothing borrows; what is said of bytes above it may be wrong.
-    let zeroes = bytes.wrapping_sub(BYTES) & !bytes & (BYTES << 7);
-    zeroes.trailing_zeros() as usize / 8
 }
 
 /// The first key and the value of each run of one value, ascending from key 0.
@@ -217,20 +175,15 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// As few hosts, if they are and their values are short: how many, and the words of a line.
-    pub(super) fn few(&self, base: Base) -> Option<(usize, [u32; words_of_few(FEW_HOSTS)])> {
-        if self.count > FEW_HOSTS {
-            return None;
+    /// As few hosts, if they are and their values are short: their last bytes, and behind their values that of all others.
+    pub(super) fn few(&self, base: Base) -> Option<(&[u8], [u16; few::MOST + 1])> {
+        let keys = &self.keys[..self.count];
+        let mut values = [0; few::MOST + 1];
+        let all = self.values[..self.count].iter().chain([&self.others]);
+        for (at, value) in all.enumerate() {
+            *values.get_mut(at)? = base.short(*value)?;
         }
-        let mut words = [0; words_of_few(FEW_HOSTS)];
-        let (keys, values) = words.split_at_mut(key_words(self.count));
-        for (key, at) in self.keys[..self.count].iter().zip(0u32..) {
-            keys[at as usize / 4] |= u32::from(*key) << (at % 4 * 8);
-        }
-        for (value, at) in self.values[..self.count].iter().chain([&self.others]).zip(0u32..) {
-            values[at as usize / 2] |= u32::from(base.short(*value)?) << (at % 2 * 16);
-        }
-        Some((self.count, words))
+        Some((keys, values))
     }
 
     pub(super) fn line(&self) -> [u32; WORDS] {
