@@ -23,15 +23,16 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
     }
 }
 
-/// Where a packet from the underlay or the uplink enters. Of a tunnel that leads here the outer header is taken off.
+/// Where a packet from the underlay or the uplink enters, and its upper layer if it came by a tunnel, else 0. Of a tunnel that
+/// leads here the outer header is taken off.
 #[inline]
 pub(crate) fn unwrap(
     tables: &Tables,
     packet: &mut Packet,
     role: Role,
-) -> Result<Entrance, DropReason> {
+) -> Result<(Entrance, u8), DropReason> {
     if role == Role::Uplink && !is_tunnelled_here(tables, packet) {
-        return Ok(Entrance::UPLINK);
+        return Ok((Entrance::UPLINK, 0));
     }
     let arrived = encapsulation::tunnelled(packet.bytes())?;
     let peer = tables
@@ -40,12 +41,14 @@ pub(crate) fn unwrap(
         .filter(|_| tables.underlay_address == Some(arrived.destination))
         .ok_or(DropReason::UnknownTunnelPeer)?;
     encapsulation::decapsulate(packet, &arrived)?;
+    let upper = packet.bytes().get(ipv4::field::PROTOCOL).copied().unwrap_or(0);
     if packet.offload == Offload::default()
+        && may_be_unfinished(packet.bytes())
         && let Some(tunnel) = tables.tunnel(peer)
     {
         restore_offload(packet, tunnel.link.mtu as usize);
     }
-    Ok(Entrance::tunnel(peer))
+    Ok((Entrance::tunnel(peer), upper))
 }
 
 /// Where a packet entered that another worker has read and, if it came by a tunnel from `peer`, unwrapped.
@@ -72,11 +75,35 @@ fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
     })
 }
 
+/// Whether the checksum of what begins as an IPv4 packet does may be the pseudo-header's sum alone: those of which it is not are
+/// nothing for [`restore_offload`].
+#[inline]
+fn may_be_unfinished(bytes: &[u8]) -> bool {
+    let Some(header) = bytes.first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
+    let upper = header[ipv4::field::PROTOCOL];
+    let offset = match upper {
+        protocol::UDP => udp::CHECKSUM_OFFSET,
+        protocol::TCP => tcp::CHECKSUM_OFFSET,
+        _ => return false,
+    };
+    let header_len = u16::from(header[ipv4::field::VERSION_IHL] & 0x0f) * 4;
+    let stored = bytes.get(usize::from(header_len) + offset..).and_then(<[u8]>::first_chunk);
+    let Some(stored) = stored else { return false };
+    let [first, .., source, destination] = header.as_chunks::<4>().0 else { return false };
+    let total_len = u16::from_be_bytes([first[2], first[3]]);
+    // As the machine reads the words, which a ones' complement sum survives (RFC 1071, section 2 (B)).
+    let ends = [source, destination].map(|end| u64::from(u32::from_ne_bytes(*end)));
+    let rest =
+        [u16::from(upper), total_len.wrapping_sub(header_len)].map(|it| u64::from(it.to_be()));
+    let sum = ends[0] + ends[1] + rest[0] + rest[1];
+    checksum::fold(checksum::fold64(sum)) == u16::from_ne_bytes(*stored)
+}
+
 /// A socket without metadata hands up what the kernels on one machine pass each other unfinished, and does not say so: a
 /// super-packet of TCP, and a checksum that is only the pseudo-header's sum. What it must have been is put back. If it was
 /// anything else, the checksum is wrong and the receiver finds it: one that happens to equal the pseudo-header's sum is as
 /// likely as any other wrong checksum that happens to be right.
-#[inline]
+#[inline(never)]
 fn restore_offload(packet: &mut Packet, mtu: usize) {
     let Ok(ip) = ipv4::View::new_checked(packet.bytes()) else { return };
     let start = ip.header_len();
@@ -131,4 +158,51 @@ fn may_be_finished(checksum: Checksum, parsed: &Parsed) -> bool {
     let is_own = start == parsed.transport_offset && own == Some(usize::from(offset));
     // What an ICMP error quotes is judged too.
     is_own || (start >= parsed.header_len && !parsed.is_icmp_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::Pool;
+    use crate::parse::parse;
+    use crate::wire::arbitrary;
+    use crate::wire::put;
+
+    proptest! {
+        #[test]
+        fn what_is_restored_may_be_unfinished_and_hardly_anything_else(
+            (_, _, mut bytes) in arbitrary::described(),
+            is_unfinished: bool,
+            changes in prop::collection::vec((0usize..40, any::<u8>()), 0..3),
+        ) {
+            let parsed = parse(&bytes).unwrap();
+            let start = usize::from(parsed.transport_offset);
+            let offset = match parsed.protocol {
+                protocol::TCP => Some(tcp::CHECKSUM_OFFSET),
+                protocol::UDP => Some(udp::CHECKSUM_OFFSET),
+                _ => None,
+            };
+            if let Some(offset) = offset.filter(|_| is_unfinished) {
+                let len = (bytes.len() - start) as u32;
+                let pseudo = checksum::pseudo(parsed.source, parsed.destination, parsed.protocol, len);
+                put(&mut bytes[start..], offset..offset + 2, &checksum::fold(pseudo).to_be_bytes());
+            }
+            let is_known = offset.is_some() && is_unfinished && changes.is_empty() && parsed.is_v4();
+            for (at, to) in changes {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = to;
+                }
+            }
+            let mut packet = Pool::new(1).take_filled(&bytes).unwrap();
+            restore_offload(&mut packet, 1480);
+            let is_restored = packet.offload != Offload::default();
+            prop_assert!(is_restored || !is_known);
+            prop_assert!(may_be_unfinished(&bytes) || !is_restored);
+            if let Ok(parsed) = parse(&bytes) && parsed.is_v4() {
+                prop_assert_eq!(may_be_unfinished(&bytes), is_restored);
+            }
+        }
+    }
 }

@@ -253,8 +253,9 @@ fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
 
 /// Takes the outer header off, which [`tunnelled`] read from this same packet, and tells the inner one of congestion.
 ///
-/// Errors: [`DropReason::Malformed`] if there is no IPv4 packet inside, or the device's unfinished checksum lies outside
-/// it; [`DropReason::EcnInconsistent`] as [`combine`] says. A packet in error is to be dropped.
+/// Errors: [`DropReason::Malformed`] if what is inside does not begin as an IPv4 packet does, which is to be
+/// [parsed](crate::parse) as any other, or the device's unfinished checksum lies outside it; [`DropReason::EcnInconsistent`] as
+/// [`combine`] says. A packet in error is to be dropped.
 #[inline]
 pub fn decapsulate(packet: &mut Packet, tunnelled: &Tunnelled) -> Result<(), DropReason> {
     let behind = tunnelled.encapsulation.header_len() - ipv4::HEADER_LEN;
@@ -264,13 +265,18 @@ pub fn decapsulate(packet: &mut Packet, tunnelled: &Tunnelled) -> Result<(), Dro
     {
         return Err(DropReason::Malformed);
     }
-    packet.set_len(usize::from(tunnelled.total_len));
+    packet.truncate(tunnelled.total_len.into());
     packet.pull_front(header_len);
-    let mut inner = ipv4::View::new_checked(packet.bytes_mut())?;
-    let ecn = inner.ecn();
+    let inner = packet.bytes().first_chunk::<{ ipv4::HEADER_LEN }>().ok_or(Malformed)?;
+    if inner[field::VERSION_IHL] >> 4 != 4 {
+        return Err(DropReason::Malformed);
+    }
+    let ecn = Ecn::from_bits(inner[field::DSCP_ECN]);
     match combine(tunnelled.ecn, ecn) {
         None => return Err(DropReason::EcnInconsistent),
-        Some(combined) if combined != ecn => inner.set_ecn(combined),
+        Some(combined) if combined != ecn => {
+            ipv4::View::new_checked(packet.bytes_mut())?.set_ecn(combined);
+        }
         Some(_) => {}
     }
     Ok(())

@@ -10,7 +10,7 @@ use crossbeam::channel::Sender;
 use crate::admit;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
-    self, Arrival, Decision, Glance, LastSource, Memory, Subject, Untracked, decide,
+    self, Arrival, Decision, Entrance, Glance, LastSource, Memory, Subject, Untracked, decide,
 };
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
@@ -26,7 +26,7 @@ use crate::ports::Ports;
 use crate::rate_limit::RateLimit;
 use crate::report::{Denied, Report};
 use crate::tables::{Link, PortId, Role, Tables, Via};
-use crate::wire::{ipv4, protocol};
+use crate::wire::protocol;
 
 /// How much a worker may remember.
 #[derive(Debug, Clone, Copy)]
@@ -252,21 +252,26 @@ impl Pipeline {
         port: PortId,
         role: Role,
     ) -> u64 {
+        let nowhere = Arrival { entrance: Entrance::NOWHERE, port, times: 0 };
+        self.arrivals.resize(batch.len(), nowhere);
         let (mut tcp, mut refused) = (0, 0);
-        while let Some(packet) = batch.get_mut(self.arrivals.len()) {
+        for (packet, arrival) in batch.iter_mut().zip(&mut self.arrivals) {
             match admit::unwrap(context.tables, packet, role) {
-                Ok(entrance) => {
-                    tcp += u32::from(
-                        packet.bytes().get(ipv4::field::PROTOCOL) == Some(&protocol::TCP),
-                    );
-                    self.arrivals.push(Arrival { entrance, port, times: 0 });
+                Ok((entrance, upper)) => {
+                    arrival.entrance = entrance;
+                    tcp += u32::from(upper == protocol::TCP);
                 }
                 Err(reason) => {
-                    let packet = batch.remove(self.arrivals.len());
-                    refuse(context, port, packet, reason);
+                    context.dropped(port, reason, 1);
                     refused += 1;
                 }
             }
+        }
+        if refused > 0 {
+            let mut arrivals = self.arrivals.iter();
+            let refused = batch.extract_if(.., |_| arrivals.next() == Some(&nowhere));
+            refused.for_each(|packet| context.pool.put(packet));
+            self.arrivals.retain(|arrival| *arrival != nowhere);
         }
         if role == Role::Underlay && tcp > 1 {
             self.arrived.extend(batch.drain(..).zip(self.arrivals.drain(..)));

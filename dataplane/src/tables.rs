@@ -6,7 +6,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::RandomState;
 use manx_policy_compiler::image::{ChainId, Identity, Image};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
@@ -222,11 +222,20 @@ impl HostPolicy {
 pub const TUNNELS_OF_A_NODE: u32 = 2;
 
 /// The tunnels whose packets are taken, by the address of the other end and the kind.
+///
+/// A table with places for four times as many: a lookup seldom reads more than one. Where it begins is not to be foreseen.
 #[derive(Debug, Clone, Default)]
-pub struct Peers(AHashMap<u64, u32>);
+pub struct Peers {
+    places: Box<[(u64, u32)]>,
+    factor: u64,
+    shift: u32,
+}
 
 impl Peers {
-    /// One number, which is hashed in one go.
+    /// In the place of a key.
+    const NOBODY: u64 = u64::MAX;
+
+    /// The whole of what a peer is known by.
     #[inline]
     fn key(address: Ipv4Addr, encapsulation: Encapsulation) -> u64 {
         let kind = match encapsulation {
@@ -239,13 +248,41 @@ impl Peers {
     /// The index of the tunnel of this kind whose other end is `address`.
     #[inline]
     pub fn tunnel(&self, address: Ipv4Addr, encapsulation: Encapsulation) -> Option<u32> {
-        self.0.get(&Self::key(address, encapsulation)).copied()
+        let key = Self::key(address, encapsulation);
+        let (_, (here, tunnel)) = self.place(key)?;
+        (here == key).then_some(tunnel)
+    }
+
+    /// The place of a key, or the one where it would be, and what stands there. `None`: there are no places.
+    #[inline]
+    fn place(&self, key: u64) -> Option<(usize, (u64, u32))> {
+        let mut at = (key.wrapping_mul(self.factor) >> self.shift) as usize;
+        loop {
+            let here = *self.places.get(at)?;
+            if here.0 == key || here.0 == Self::NOBODY {
+                return Some((at, here));
+            }
+            at = (at + 1) & (self.places.len() - 1);
+        }
     }
 }
 
 impl FromIterator<((Ipv4Addr, Encapsulation), u32)> for Peers {
     fn from_iter<I: IntoIterator<Item = ((Ipv4Addr, Encapsulation), u32)>>(peers: I) -> Self {
-        Self(peers.into_iter().map(|((at, kind), tunnel)| (Self::key(at, kind), tunnel)).collect())
+        let peers: Vec<_> = peers.into_iter().collect();
+        let len = (peers.len() * 4).next_power_of_two().max(4);
+        let mut places = Self {
+            places: vec![(Self::NOBODY, 0); len].into(),
+            factor: RandomState::new().hash_one(0) | 1,
+            shift: u64::BITS - len.ilog2(),
+        };
+        for ((address, encapsulation), tunnel) in peers {
+            let key = Self::key(address, encapsulation);
+            if let Some((at, _)) = places.place(key) {
+                places.places[at] = (key, tunnel);
+            }
+        }
+        places
     }
 }
 
@@ -390,6 +427,27 @@ mod tests {
             assert!(via.encode().0 <= MAX_VALUE, "a route can hold it");
         }
         assert_eq!(Via::decode(Hop(u32::MAX)), Via::NoRoute, "what nobody encoded leads nowhere");
+    }
+
+    #[test]
+    fn every_peer_is_found_and_nobody_else() {
+        let kinds = [
+            Encapsulation::Ipip,
+            Encapsulation::Vxlan { vni: 0 },
+            Encapsulation::Vxlan { vni: (1 << 24) - 1 },
+        ];
+        for count in [0u32, 1, 3, 5000] {
+            let all = (0..count).map(|n| ((Ipv4Addr::from_bits(n << 8), kinds[n as usize % 3]), n));
+            let peers: Peers = all.clone().chain(all).collect();
+            for n in 0..count + 10 {
+                for (kind, at) in kinds.into_iter().zip(0..) {
+                    let known = n < count && n % 3 == at;
+                    let found = peers.tunnel(Ipv4Addr::from_bits(n << 8), kind);
+                    assert_eq!(found, known.then_some(n), "{n} {kind:?} of {count}");
+                }
+            }
+        }
+        assert_eq!(Peers::default().tunnel(Ipv4Addr::LOCALHOST, Encapsulation::Ipip), None);
     }
 
     #[test]
