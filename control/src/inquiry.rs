@@ -1,5 +1,7 @@
 //! Whether a connection passes: who asks whom, with what packet, and the answer, by the objects alone.
 
+mod way;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -11,6 +13,7 @@ use crate::manifest::object::{Kind, Object, ObjectKey};
 use crate::oracle::explain::Story;
 use crate::oracle::{Oracle, Packet, Party, Shown};
 use crate::store::Contents;
+use way::Way;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +28,8 @@ pub struct Inquiry {
     pub source_port: u16,
     /// By the IPv6 addresses of parties that have both.
     pub ipv6: bool,
+    /// The nodes' uplink, by which host endpoints find it; else as the agent has it, or `eth0`.
+    pub uplink: Option<String>,
 }
 
 /// The answer.
@@ -38,12 +43,13 @@ pub struct Explanation {
 }
 
 impl Inquiry {
-    /// Asks the oracle of these objects. `assumed` are the addresses among them that the manifests do not give. `Err` says
-    /// whom or what nobody can be asked about.
+    /// Asks the oracle of these objects. `assumed` are the addresses among them that the manifests do not give, `uplink` is
+    /// what the nodes' is called where nobody says. `Err` says whom or what nobody can be asked about.
     pub fn answer(
         &self,
         contents: &Contents,
         assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
+        uplink: &str,
     ) -> Result<Explanation, String> {
         let oracle = Oracle::new(&contents.objects);
         let from = parties(&self.from, contents, &oracle)?;
@@ -64,7 +70,11 @@ impl Inquiry {
             .map(ToString::to_string)
             .collect();
         unsure.dedup();
-        Ok(Explanation { story: oracle.explain(&from, &to, packet), assumed: unsure })
+        let uplink = self.uplink.as_deref().unwrap_or(uplink);
+        let way = Way::new(contents, &oracle, &from, &to, uplink);
+        let [leaving, arriving] = way.crossings(packet);
+        let story = oracle.explain((&from, leaving), (&to, arriving), packet);
+        Ok(Explanation { story, assumed: unsure })
     }
 }
 

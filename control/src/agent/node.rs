@@ -192,7 +192,7 @@ impl Agent {
 
     /// By the objects that the agent has loaded.
     fn explain(&self, inquiry: &Inquiry) -> Response {
-        let answer = inquiry.answer(self.store.contents(), &BTreeMap::new());
+        let answer = inquiry.answer(self.store.contents(), &BTreeMap::new(), &self.uplink);
         let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
         answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
     }

@@ -33,7 +33,7 @@ pub enum Place {
 }
 
 impl Place {
-    const fn chain(self) -> Chain {
+    pub(super) const fn chain(self) -> Chain {
         match self {
             Self::Pod | Self::Host => Chain::Endpoint,
             Self::Forward => Chain::Forward,

@@ -7,12 +7,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::decide::Watch;
+use super::host::Crossing;
+use super::interface::Interface;
 use super::policies::Policy;
 use super::rules::{Direction, Mismatch, Rule};
 use super::tiers::Tier;
-use super::verdict::{Explanation, Verdict, name};
+use super::verdict::{Explanation, RuleName, Verdict, name};
 use super::words::term;
 use super::{Oracle, Packet, Party};
+use crate::manifest::object::ObjectKey;
 
 /// The whole story of a connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,10 +26,18 @@ pub struct Story {
     pub to: String,
     /// With what.
     pub packet: String,
-    /// Whether it passes.
+    /// Whether it passes, by all that is enforced.
     pub allowed: bool,
+    /// Whether it would pass if all policy were enforced: that of host endpoints is in part only.
+    pub intended: bool,
     /// At the source.
     pub egress: Side,
+    /// Where it leaves the source's node, if a host endpoint may be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<Interface>,
+    /// Where it arrives at the destination's node, if a host endpoint may be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arriving: Option<Interface>,
     /// At the destination.
     pub ingress: Side,
     /// What staged policies would have decided.
@@ -40,12 +51,35 @@ pub struct Side {
     pub allowed: bool,
     /// What decided.
     pub why: String,
+    /// The rule that decided, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Deciding>,
+    /// The tier whose end decided, if it is one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier_end: Option<String>,
     /// The policies that deny the endpoint everything, and why nobody can evaluate them.
     pub broken: Vec<Broken>,
     /// The tiers that have a policy for the endpoint in this direction, as far as the search went.
     pub tiers: Vec<TierSteps>,
     /// The profiles, where no policy decided.
     pub profiles: Vec<Steps>,
+}
+
+/// The rule of a policy or profile that decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deciding {
+    /// The kind of its object.
+    pub kind: String,
+    /// The API version of its object.
+    pub api_version: String,
+    /// The object's namespace; empty where it has none.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
+    /// Which of its lists: `ingress` or `egress`.
+    pub direction: String,
+    /// Its index in the list.
+    pub index: usize,
 }
 
 /// A policy that nobody can evaluate.
@@ -97,18 +131,37 @@ pub struct Step {
 }
 
 impl Oracle {
-    /// Tells what [`Oracle::judge`] does.
-    pub fn explain(&self, from: &Party, to: &Party, packet: Packet) -> Story {
-        let judgement = self.judge(from, to, packet);
+    /// Tells what [`Oracle::judge`] does at either end, and [`Oracle::judge_shared`] at the interfaces on the way:
+    /// `leaving` the source's node, and `arriving` at the destination's.
+    pub fn explain(
+        &self,
+        (from, leaving): (&Party, Option<Crossing<'_>>),
+        (to, arriving): (&Party, Option<Crossing<'_>>),
+        packet: Packet,
+    ) -> Story {
         let side = |direction, local, peer| self.explain_side(direction, local, peer, packet);
+        let (egress, ingress) =
+            (side(Direction::Egress, from, to), side(Direction::Ingress, to, from));
+        let mut staged = self.staged(from, to, packet);
+        let mut at = |crossing: Option<Crossing<'_>>| {
+            let (interface, mut of_host) = self.explain_host(&crossing?)?;
+            staged.append(&mut of_host);
+            Some(interface)
+        };
+        let (leaving, arriving) = (at(leaving), at(arriving));
+        let ends = egress.allowed && ingress.allowed;
+        let on_the_way = || leaving.iter().chain(&arriving);
         Story {
             from: from.to_string(),
             to: to.to_string(),
             packet: packet.to_string(),
-            allowed: judgement.allowed(),
-            egress: side(Direction::Egress, from, to),
-            ingress: side(Direction::Ingress, to, from),
-            staged: self.staged(from, to, packet).iter().map(ToString::to_string).collect(),
+            allowed: ends && on_the_way().all(|interface| interface.allowed),
+            intended: ends && on_the_way().all(|interface| interface.intended),
+            egress,
+            leaving,
+            arriving,
+            ingress,
+            staged: staged.iter().map(ToString::to_string).collect(),
         }
     }
 
@@ -120,7 +173,7 @@ impl Oracle {
         peer: &Party,
         packet: Packet,
     ) -> Side {
-        let mut writer = Writer { direction, ..Writer::default() };
+        let mut writer = Writer::new(direction);
         // A pod that speaks to itself is not judged.
         let verdict = if super::is_same_pod(local, peer) {
             Verdict::from(Explanation::Itself)
@@ -130,8 +183,13 @@ impl Oracle {
         self.told(&verdict, writer)
     }
 
-    fn told(&self, verdict: &Verdict, mut writer: Writer) -> Side {
+    pub(super) fn told(&self, verdict: &Verdict, mut writer: Writer) -> Side {
         writer.tiers.retain(|tier| !tier.policies.is_empty());
+        let (rule, tier_end) = match &verdict.why {
+            Explanation::Rule { rule, .. } => (Some(Deciding::new(rule)), None),
+            Explanation::TierEnd { tier, .. } => (None, Some(tier.clone())),
+            _ => (None, None),
+        };
         let keys = match &verdict.why {
             Explanation::InvalidPolicies(keys) => keys.as_slice(),
             _ => &[],
@@ -140,6 +198,8 @@ impl Oracle {
         Side {
             allowed: verdict.allows(),
             why: verdict.to_string(),
+            rule,
+            tier_end,
             broken: broken
                 .map(|policy| Broken {
                     policy: name(&policy.key),
@@ -152,15 +212,49 @@ impl Oracle {
     }
 }
 
-struct Writer {
+impl Deciding {
+    fn new(rule: &RuleName) -> Self {
+        let ObjectKey { kind, namespace, name } = &rule.policy;
+        Self {
+            kind: kind.name().to_owned(),
+            api_version: kind.api_versions()[0].to_owned(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            direction: rule.direction.to_string(),
+            index: rule.index,
+        }
+    }
+}
+
+/// Writes down each step.
+pub(super) struct Writer {
     direction: Direction,
     tiers: Vec<TierSteps>,
     profiles: Vec<Steps>,
 }
 
-impl Default for Writer {
-    fn default() -> Self {
-        Self { direction: Direction::Ingress, tiers: Vec::new(), profiles: Vec::new() }
+impl Writer {
+    pub(super) const fn new(direction: Direction) -> Self {
+        Self { direction, tiers: Vec::new(), profiles: Vec::new() }
+    }
+
+    /// Whether a policy was asked.
+    pub(super) fn has_steps(&self) -> bool {
+        self.tiers.iter().any(|tier| !tier.policies.is_empty())
+    }
+
+    /// What is told where none of them decides and more are asked behind.
+    pub(super) fn undecided(mut self) -> Side {
+        self.tiers.retain(|tier| !tier.policies.is_empty());
+        Side {
+            allowed: true,
+            why: "no rule decides, the next are asked".to_owned(),
+            rule: None,
+            tier_end: None,
+            broken: Vec::new(),
+            tiers: self.tiers,
+            profiles: self.profiles,
+        }
     }
 }
 
@@ -204,14 +298,19 @@ impl Watch for Writer {
 
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.allowed { "ALLOWED" } else { "DENIED" };
+        let verdict = match (self.allowed, self.intended) {
+            (true, true) => "ALLOWED",
+            (false, false) => "DENIED",
+            (true, false) => "ALLOWED, because what denies it is NOT ENFORCED",
+            (false, true) => "DENIED, because what allows it is NOT ENFORCED",
+        };
         writeln!(f, "{} -> {}, {}: {verdict}", self.from, self.to, self.packet)?;
-        for (name, party, side) in
-            [("egress", &self.from, &self.egress), ("ingress", &self.to, &self.ingress)]
-        {
-            writeln!(f, "\n{name} of {party}: {}", side.why)?;
-            side.write(f, name)?;
-        }
+        writeln!(f, "\negress of {}: {}", self.from, self.egress.why)?;
+        self.egress.write(f, "egress")?;
+        self.leaving.iter().try_for_each(|interface| interface.write(f, "egress"))?;
+        self.arriving.iter().try_for_each(|interface| interface.write(f, "ingress"))?;
+        writeln!(f, "\ningress of {}: {}", self.to, self.ingress.why)?;
+        self.ingress.write(f, "ingress")?;
         if !self.staged.is_empty() {
             writeln!(f, "\nstaged, not enforced")?;
         }

@@ -16,10 +16,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::decide::{Chain, Outcome, Watch};
+use super::ends::Place;
 use super::members::{Member, Role};
 use super::policies::Policy;
 use super::rules::{Direction, Flow};
-use super::verdict::{Explanation, Verdict};
+use super::verdict::{Explanation, RuleName, Verdict};
 use super::{Oracle, Packet};
 use crate::manifest::State;
 use crate::manifest::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
@@ -167,6 +168,12 @@ impl Hosts {
 }
 
 impl Crossing<'_> {
+    /// Where it is judged, in order.
+    pub(super) fn places(&self) -> [Place; 3] {
+        let last = if self.forwarded { Place::Forward } else { Place::Host };
+        [Place::Untracked, Place::PreDnat, last]
+    }
+
     /// Receiver and ports as policy sees them at the end.
     fn last(&self) -> (IpAddr, Packet) {
         (self.destination, self.packet)
@@ -182,51 +189,68 @@ impl Crossing<'_> {
 }
 
 impl Oracle {
-    /// Whether a packet passes an interface. Replies are none of its business.
+    /// Whether a packet passes an interface, if all of its policy is enforced. Replies are none of its business.
     pub fn judge_host(&self, crossing: &Crossing<'_>) -> Verdict {
-        self.watch_host(crossing, &mut ())
-    }
-
-    pub(super) fn watch_host(&self, crossing: &Crossing<'_>, watch: &mut impl Watch) -> Verdict {
         let Some(endpoint) = self.host_endpoint(crossing) else {
             return self.ungoverned(crossing).into();
         };
         let mut through = Vec::new();
-        if !self.hosts.is_failsafe(crossing, crossing.first()) {
-            if let Some(why) = self.broken(endpoint) {
-                return why.into();
-            }
-            let flow = self.flow(crossing, endpoint, crossing.first());
-            for chain in [Chain::Untracked, Chain::PreDnat] {
-                let outcome = self.tiers(chain, endpoint, &flow, &mut through, watch);
-                if let Outcome::Decided(why) = outcome {
-                    return Verdict { why, through };
-                }
+        for place in crossing.places() {
+            let (decided, mut noted) = self.hook(crossing, endpoint, place, &mut ());
+            through.append(&mut noted);
+            if let Some(why) = decided {
+                return Verdict { why, through };
             }
         }
-        if !crossing.forwarded && self.hosts.is_failsafe(crossing, crossing.last()) {
-            return Verdict { why: Explanation::Failsafe, through };
+        // The last place always decides.
+        Verdict { why: Explanation::NotForwarded, through }
+    }
+
+    /// Whether a packet that is forwarded passes an interface that Manx shares with the kernel: the policies with
+    /// `applyOnForward` are asked there, and no others.
+    pub fn judge_shared(&self, crossing: &Crossing<'_>) -> Verdict {
+        let Some(endpoint) = self.host_endpoint(crossing) else {
+            return self.ungoverned(crossing).into();
+        };
+        let (decided, through) = self.hook(crossing, endpoint, Place::Forward, &mut ());
+        Verdict { why: decided.unwrap_or(Explanation::NotForwarded), through }
+    }
+
+    /// What a host endpoint says of a packet at one place, and the Log and Pass rules that matched. `None`: nothing, and the
+    /// next place is asked.
+    pub(super) fn hook(
+        &self,
+        crossing: &Crossing<'_>,
+        endpoint: usize,
+        place: Place,
+        watch: &mut impl Watch,
+    ) -> (Option<Explanation>, Vec<RuleName>) {
+        let first = matches!(place, Place::Untracked | Place::PreDnat);
+        let seen = if first { crossing.first() } else { crossing.last() };
+        if place.has_failsafe() && self.hosts.is_failsafe(crossing, seen) {
+            return ((!first).then_some(Explanation::Failsafe), Vec::new());
         }
         if let Some(why) = self.broken(endpoint) {
-            return Verdict { why, through };
+            return (Some(why), Vec::new());
         }
-        let flow = self.flow(crossing, endpoint, crossing.last());
-        if !crossing.forwarded {
-            let mut verdict = self.decide(endpoint, &flow, watch);
-            through.append(&mut verdict.through);
-            return Verdict { why: verdict.why, through };
+        let flow = self.flow(crossing, endpoint, seen);
+        if place == Place::Host {
+            let Verdict { why, through } = self.decide(endpoint, &flow, watch);
+            return (Some(why), through);
         }
-        let why = match self.tiers(Chain::Forward, endpoint, &flow, &mut through, watch) {
-            Outcome::Decided(why) => why,
-            Outcome::NobodyAsked => Explanation::NoForwardPolicy,
-            Outcome::Passed => Explanation::NotForwarded,
+        let mut through = Vec::new();
+        let why = match self.tiers(place.chain(), endpoint, &flow, &mut through, watch) {
+            Outcome::Decided(why) => Some(why),
+            Outcome::NobodyAsked | Outcome::Passed if first => None,
+            Outcome::NobodyAsked => Some(Explanation::NoForwardPolicy),
+            Outcome::Passed => Some(Explanation::NotForwarded),
         };
-        Verdict { why, through }
+        (why, through)
     }
 
     /// Without a host endpoint nobody asked for policy, unless one that is not valid may be meant: that denies what a
     /// host endpoint without policies would deny, and all that policies of forwarded traffic might.
-    fn ungoverned(&self, crossing: &Crossing<'_>) -> Explanation {
+    pub(super) fn ungoverned(&self, crossing: &Crossing<'_>) -> Explanation {
         if self.hosts.broken_endpoints.is_empty() {
             return Explanation::NoHostEndpoint;
         }
@@ -252,7 +276,7 @@ impl Oracle {
 
     /// The host endpoint of the interface: one that names it, then one whose expected address it has, then one for all
     /// interfaces; of several the first by name.
-    fn host_endpoint(&self, crossing: &Crossing<'_>) -> Option<usize> {
+    pub(super) fn host_endpoint(&self, crossing: &Crossing<'_>) -> Option<usize> {
         let rank = |member: &Member| match member.interface.as_deref() {
             Some("*") => Some(2),
             Some(name) => (name == crossing.interface).then_some(0),

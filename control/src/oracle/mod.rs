@@ -10,8 +10,8 @@
 //! - `members`: who has an address, and the labels that selectors see. `services`: who serves.
 //! - `prepare`, `rules`: rules as they were written; which term of one a packet does not fit.
 //! - `policies`, `tiers`, `profiles`: what is asked, in which order.
-//! - `decide`: the search. `ends`: the search at one end alone. `address_class`: what it looks at there. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`], `staged`: what
-//!   happened on the way.
+//! - `decide`: the search. `ends`: the search at one end alone. `address_class`: what it looks at there. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`],
+//!   [`interface`], `staged`: what happened on the way.
 //!
 //! A connection passes if the egress side of its source and the ingress side of its destination both let it. Replies are
 //! none of its business.
@@ -21,6 +21,7 @@ mod decide;
 mod ends;
 pub mod explain;
 pub mod host;
+pub mod interface;
 mod matching;
 mod members;
 pub mod packet;

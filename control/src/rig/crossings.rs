@@ -11,8 +11,8 @@ use crate::manifest::object::{EncapsulationMode, Object};
 use crate::oracle::{Crossing, Direction, Oracle, Packet, Verdict};
 use crate::store::Contents;
 
-/// Calico's name for the tunnels' interface.
-const TUNNEL: &str = "tunl0";
+/// The tunnels are an interface that no host endpoint can name.
+const TUNNEL: &str = "its tunnels";
 
 /// The interfaces that packets between the parties of a plan pass.
 pub struct Crossings<'a> {
@@ -45,7 +45,7 @@ impl Crossings<'_> {
             let node = node.filter(|_| matches!(party, Party::Pod(_)))?;
             let addresses = self.addresses.get(&Party::Node(node.to_owned()))?;
             let addresses = if interface == UPLINK { addresses.as_slice() } else { &[] };
-            Some(self.oracle.judge_host(&Crossing {
+            Some(self.oracle.judge_shared(&Crossing {
                 node,
                 interface,
                 addresses,

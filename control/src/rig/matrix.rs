@@ -178,12 +178,18 @@ fn judged(party: &Party, address: IpAddr) -> oracle::Party {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
     use crate::api::PodName;
+    use crate::inquiry::{Inquiry, Wanted};
     use crate::oracle::Oracle;
+    use crate::rig::live::{self, Input, Objects};
     use crate::rig::plan::{NodeSpec, PodSpec, plan};
     use crate::rig::settings::Settings;
-    use crate::store::Contents;
+    use crate::rig::{cluster, slices};
+    use crate::store::{Contents, Store};
 
     fn pod(name: &str) -> PodName {
         PodName { namespace: "default".to_owned(), name: name.to_owned() }
@@ -250,5 +256,71 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
         let ports = [port(Protocol::Tcp, 9), port(Protocol::Tcp, 10)].into();
         assert_eq!(closed_port(&ports, Protocol::Tcp), Some(port(Protocol::Tcp, 11)));
         assert_eq!(closed_port(&ports, Protocol::Udp), Some(port(Protocol::Udp, 9)));
+    }
+
+    /// A rig of `fixtures/rigs`, as it stands when its pods are attached.
+    fn fixture(folder: &Path) -> (Plan, Addresses, Contents) {
+        let Input { mut objects, settings, .. } = live::read(folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let load = |objects: &Objects| {
+            objects.write(folder.path()).unwrap();
+            Store::load(folder.path())
+        };
+        let contents = load(&objects);
+        let plan = plan(&cluster::nodes(&contents), &cluster::pods(&contents), &settings).unwrap();
+        let blocks = cluster::nodes(&contents);
+        let mut pods = BTreeMap::new();
+        for (index, (name, pod)) in plan.pods.iter().enumerate() {
+            let blocks = blocks[&pod.node].pod_cidrs.iter();
+            let given: Vec<IpAddr> =
+                blocks.map(|block| block.hosts().nth(index + 5).unwrap()).collect();
+            objects.place(name, &pod.node, &given);
+            pods.insert(name.clone(), given);
+        }
+        let (slices, _) = slices::of(&objects);
+        objects.0.extend(slices.0);
+        let contents = load(&objects);
+        (plan.clone(), addresses(&plan, &pods), contents)
+    }
+
+    #[test]
+    fn explain_says_of_every_probe_of_every_rig_what_the_rig_expects() {
+        let rigs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/rigs");
+        let (mut rig_count, mut at_interfaces) = (0, 0);
+        for rig in fs::read_dir(rigs).unwrap() {
+            let (plan, addresses, contents) = fixture(&rig.unwrap().path());
+            let oracle = Oracle::new(&contents.objects);
+            let crossings = Crossings {
+                plan: &plan,
+                addresses: &addresses,
+                contents: &contents,
+                oracle: &oracle,
+            };
+            for cell in cells(&crossings) {
+                let (packet, source_port) = match cell.service {
+                    Service::Port(port) => {
+                        (Wanted::Protocol(port.protocol.number(), Some(port.number)), 49152)
+                    }
+                    Service::Echo => (Wanted::Icmp(None), 0),
+                };
+                let ipv6 = cell.address.is_ipv6();
+                let called = |party: &Party| match party {
+                    Party::Pod(pod) => pod.to_string(),
+                    Party::Node(name) => format!("node/{name}"),
+                    Party::Outside => {
+                        let outside = &addresses[&Party::Outside];
+                        outside.iter().find(|it| it.is_ipv6() == ipv6).unwrap().to_string()
+                    }
+                };
+                let (from, to) = (called(&cell.source), called(&cell.destination));
+                let inquiry = Inquiry { from, to, packet, source_port, ipv6, uplink: None };
+                let answer = inquiry.answer(&contents, &BTreeMap::new(), "eth0").unwrap();
+                let story = &answer.story;
+                assert_eq!(story.allowed, cell.expected != Outcome::Denied, "{answer}");
+                at_interfaces += u32::from(story.arriving.is_some());
+            }
+            rig_count += 1;
+        }
+        assert!(rig_count > 10 && at_interfaces > 10, "{rig_count} {at_interfaces}");
     }
 }

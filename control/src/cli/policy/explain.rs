@@ -12,6 +12,9 @@ use crate::inquiry::{Explanation, Inquiry, Wanted};
 use crate::oracle::Packet;
 use crate::store::{Contents, Store};
 
+/// What a node's uplink is called where nobody says.
+const UPLINK: &str = "eth0";
+
 /// The settings of `manx policy explain`.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
@@ -30,6 +33,9 @@ pub struct Explain {
     /// By the IPv6 addresses of parties that have both
     #[arg(long, short = '6')]
     pub ipv6: bool,
+    /// The nodes' interface to each other, which host endpoints may name [default: the running agent's, or eth0]
+    #[arg(long, value_name = "IFACE")]
+    pub uplink: Option<String>,
     /// Form of the explanation
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
@@ -49,6 +55,7 @@ impl Explain {
             packet: self.port,
             source_port: self.source_port,
             ipv6: self.ipv6,
+            uplink: self.uplink.clone(),
         }
     }
 }
@@ -82,7 +89,7 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
 
 fn tell(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
     let assumed = assume::addresses(contents);
-    explain.inquiry().answer(contents, &assumed)
+    explain.inquiry().answer(contents, &assumed, UPLINK)
 }
 
 #[cfg(test)]
@@ -119,6 +126,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             ipv6: false,
             output: Output::Text,
             socket: Socket::default(),
+            uplink: None,
             directory: None,
         }
     }
@@ -149,6 +157,83 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
         no address in the manifests, assumed: default/a (10.1.1.3)
         ");
+    }
+
+    const HOSTS: &str = "
+---
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.1.0.0/16, ipipMode: Never}}
+---
+{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h, labels: {role: node}}, spec: {node: n1, interfaceName: eth0}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: untracked}, spec: {selector: role == 'node', doNotTrack: true, applyOnForward: true, ingress: [{action: Deny, protocol: TCP, destination: {ports: [81]}}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: before-nat}, spec: {selector: role == 'node', preDNAT: true, applyOnForward: true, ingress: [{action: Allow, protocol: TCP, destination: {ports: [82]}}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: forwarded}, spec: {selector: role == 'node', applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Allow, protocol: TCP, destination: {ports: ['79:81', 90]}}], egress: [{action: Allow, protocol: UDP}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: own}, spec: {selector: role == 'node', ingress: [{action: Deny, protocol: TCP, destination: {ports: [91]}}]}}
+";
+
+    fn at_hosts(from: &str, to: &str, port: &str) -> Explanation {
+        let objects = format!("{NODES}{HOSTS}").replace("port: 80}", "endPort: 99, port: 1}");
+        let mut contents = Contents::of_texts([("objects.yaml", objects.as_str())]);
+        tell(&asked(from, to, port), &mut contents).unwrap()
+    }
+
+    #[test]
+    fn at_a_nodes_interface_every_stage_is_told_with_what_is_enforced_there() {
+        insta::assert_snapshot!(at_hosts("far/c", "b", "tcp/81").to_string());
+        insta::assert_snapshot!(at_hosts("192.0.2.1", "node/n1", "tcp/91").to_string());
+    }
+
+    #[test]
+    fn what_passes_is_what_is_enforced_and_what_is_meant_is_told_beside_it() {
+        let judged = |from: &str, to: &str, port: &str| {
+            let Explanation { story, .. } = at_hosts(from, to, port);
+            (story.allowed, story.intended)
+        };
+        assert_eq!(judged("far/c", "b", "tcp/80"), (true, true), "applyOnForward allows");
+        assert_eq!(judged("far/c", "b", "tcp/83"), (false, false), "applyOnForward does not");
+        assert_eq!(judged("far/c", "b", "tcp/81"), (true, false), "doNotTrack denies");
+        assert_eq!(judged("far/c", "b", "tcp/82"), (false, true), "preDNAT allows");
+        assert_eq!(judged("b", "far/c", "tcp/80"), (false, false), "what leaves is judged");
+        assert_eq!(judged("b", "192.0.2.1", "udp/80"), (true, true), "what leaves is judged");
+        assert_eq!(judged("a", "b", "tcp/83"), (true, true), "on one node nothing is passed");
+        assert_eq!(judged("192.0.2.1", "node/n1", "tcp/90"), (true, true), "the node's own");
+        assert_eq!(judged("192.0.2.1", "node/n1", "tcp/91"), (true, false), "the node's own");
+        assert_eq!(judged("192.0.2.1", "node/n1", "tcp/22"), (true, true), "a failsafe port");
+        assert_eq!(judged("node/n1", "far/c", "tcp/80"), (true, false), "the node's own");
+    }
+
+    #[test]
+    fn the_uplink_that_is_named_finds_the_host_endpoint() {
+        let objects = format!("{NODES}{HOSTS}");
+        let mut contents = Contents::of_texts([("objects.yaml", objects.as_str())]);
+        let uplink = Some("ens1".to_owned());
+        let explain = Explain { uplink, ..asked("far/c", "b", "tcp/83") };
+        let arriving = tell(&explain, &mut contents).unwrap().story.arriving.unwrap();
+        assert_eq!((arriving.host_endpoint, arriving.allowed), (None, true));
+        let mut tunnelled = Contents::of_texts(
+            [("o", objects.replace("ipipMode: Never", "ipipMode: Always"))]
+                .each_ref()
+                .map(|(name, text)| (*name, text.as_str())),
+        );
+        let story = tell(&asked("far/c", "b", "tcp/83"), &mut tunnelled).unwrap().story;
+        assert_eq!(story.arriving.unwrap().interface, "its tunnels");
+    }
+
+    #[test]
+    fn in_json_the_rule_that_decides_has_fields() {
+        let json = serde_json::to_value(at_hosts("far/c", "b", "tcp/80")).unwrap();
+        let rule = &json["arriving"]["stages"][2]["rule"];
+        let expected = serde_json::json!({
+            "kind": "GlobalNetworkPolicy", "api_version": "projectcalico.org/v3", "namespace": "",
+            "name": "forwarded", "direction": "ingress", "index": 0,
+        });
+        assert_eq!(*rule, expected, "{json:#}");
+        let denied = serde_json::to_value(told(&asked("a", "b", "tcp/81")).unwrap()).unwrap();
+        assert_eq!(denied["ingress"]["tier_end"], "default");
+        assert_eq!(denied["ingress"]["rule"], serde_json::Value::Null);
     }
 
     #[test]

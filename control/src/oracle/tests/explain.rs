@@ -38,7 +38,7 @@ impl fmt::Display for Steps<'_> {
 }
 
 fn tell(oracle: &Oracle, from: &Party, to: &Party) -> String {
-    oracle.explain(from, to, Packet::to_port(TCP, Some(80))).to_string()
+    oracle.explain((from, None), (to, None), Packet::to_port(TCP, Some(80))).to_string()
 }
 
 #[test]
@@ -165,7 +165,8 @@ spec:
     };
     let object = Object::ClusterNetworkPolicy(Box::new(cluster_policy));
     let cluster = Cluster::new().text(policy).with(Kind::ClusterNetworkPolicy, "c", object);
-    let story = cluster.oracle().explain(&web(), &lab(), Packet::to_port(TCP, Some(80)));
+    let story =
+        cluster.oracle().explain((&web(), None), (&lab(), None), Packet::to_port(TCP, Some(80)));
     insta::assert_snapshot!(Steps(&story.egress, "egress"), @r"
       tier kube-admin, order 1000, then Pass
         ClusterNetworkPolicy c, order 3
@@ -210,7 +211,8 @@ fn every_term_of_calicos_rules_has_its_words() {
         rule(Deny),
     ];
     let cluster = Cluster::new().policy("p", ingress("app == 'db'", rules));
-    let story = cluster.oracle().explain(&web(), &db(), Packet::to_port(TCP, Some(80)));
+    let story =
+        cluster.oracle().explain((&web(), None), (&db(), None), Packet::to_port(TCP, Some(80)));
     insta::assert_snapshot!(Steps(&story.ingress, "ingress"), @r"
       tier default, order 1000000, then Deny
         GlobalNetworkPolicy p, order last
@@ -243,7 +245,7 @@ fn a_story_says_what_the_judgement_says() {
         for source in [web(), db(), lab(), stranger()] {
             for destination in [web(), db(), lab()] {
                 let packet = Packet::to_port(TCP, Some(80));
-                let story = oracle.explain(&source, &destination, packet);
+                let story = oracle.explain((&source, None), (&destination, None), packet);
                 let judgement = oracle.judge(&source, &destination, packet);
                 assert_eq!(story.egress.why, judgement.egress.to_string());
                 assert_eq!(story.ingress.why, judgement.ingress.to_string());
