@@ -1,4 +1,4 @@
-//! What comes in: tunnel packets are taken out of their tunnels and put together again, every packet is parsed.
+//! What comes in: tunnel packets are taken out of their tunnels, every packet is parsed.
 
 use std::net::Ipv4Addr;
 
@@ -23,16 +23,15 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
     }
 }
 
-/// Where a packet from the underlay or the uplink enters, and its upper layer if it came by a tunnel, else 0. Of a tunnel that
-/// leads here the outer header is taken off.
+/// Where a packet from the underlay or the uplink enters. Of a tunnel that leads here the outer header is taken off.
 #[inline]
 pub(crate) fn unwrap(
     tables: &Tables,
     packet: &mut Packet,
     role: Role,
-) -> Result<(Entrance, u8), DropReason> {
+) -> Result<Entrance, DropReason> {
     if role == Role::Uplink && !is_tunnelled_here(tables, packet) {
-        return Ok((Entrance::UPLINK, 0));
+        return Ok(Entrance::UPLINK);
     }
     let arrived = encapsulation::tunnelled(packet.bytes())?;
     let peer = tables
@@ -41,14 +40,13 @@ pub(crate) fn unwrap(
         .filter(|_| tables.underlay_address == Some(arrived.destination))
         .ok_or(DropReason::UnknownTunnelPeer)?;
     encapsulation::decapsulate(packet, &arrived)?;
-    let upper = packet.bytes().get(ipv4::field::PROTOCOL).copied().unwrap_or(0);
     if packet.offload == Offload::default()
         && may_be_unfinished(packet.bytes())
         && let Some(tunnel) = tables.tunnel(peer)
     {
         restore_offload(packet, tunnel.link.mtu as usize);
     }
-    Ok((Entrance::tunnel(peer), upper))
+    Ok(Entrance::tunnel(peer))
 }
 
 /// Where a packet entered that another worker has read and, if it came by a tunnel from `peer`, unwrapped.

@@ -50,7 +50,7 @@ pub struct PortCounters {
 
 impl PortCounters {
     /// Packets that came in by this port and died for `reason`; and, as [`DropReason::TransmitRefused`], those that were to
-    /// leave by it and that its device refused, a super-packet as one.
+    /// leave by it and that its device refused, a super-packet as what a wire would have carried.
     #[inline]
     pub fn dropped(&self, reason: DropReason) -> &Counter {
         &self.drops[reason as usize]

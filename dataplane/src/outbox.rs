@@ -1,10 +1,12 @@
-//! The way out: what a packet must become before its port takes it, and the queues that are sent once a turn.
+//! The way out: what a packet must become before its port takes it, and the queues that are sent once a turn, where packets that
+//! belong together leave as one.
 
 use std::io;
 
 use crate::encapsulation::encapsulate;
 use crate::fate::DropReason;
 use crate::fragment::fragment;
+use crate::offload::coalesce::{coalesce, may_coalesce};
 use crate::offload::segment::{Cut, segment};
 use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
 use crate::ports::{Ports, Slot};
@@ -194,19 +196,22 @@ impl Outbox {
         self.queued = 0;
         for port in self.waiting.drain(..) {
             let Some(slot) = ports.slot(port) else { continue };
-            let queued = slot.queue.len();
+            // Each has been decided by itself. What a device takes at once costs it little more than one of them.
+            if may_coalesce(&slot.queue) {
+                coalesce(&mut slot.queue, slot.capabilities, pool);
+            }
+            let segments = std::mem::take(&mut slot.segments);
             let refused = match slot.io.transmit(pool, &mut slot.queue) {
-                Ok(done) => done.refused,
+                Ok(done) => done.refused as u64,
                 Err(error) => {
                     lost.push((port, error));
-                    queued
+                    segments
                 }
             };
-            let segments = std::mem::take(&mut slot.segments);
             slot.counters.sent_bytes.add(std::mem::take(&mut slot.bytes));
-            slot.counters.sent_packets.add(segments.saturating_sub(refused as u64));
+            slot.counters.sent_packets.add(segments.saturating_sub(refused));
             if refused > 0 {
-                slot.counters.dropped(DropReason::TransmitRefused).add(refused as u64);
+                slot.counters.dropped(DropReason::TransmitRefused).add(refused);
             }
         }
     }

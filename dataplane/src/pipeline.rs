@@ -18,7 +18,6 @@ use crate::flow::{FlowEntry, FlowTable, HashSeed, RuleCounters, Shards, Victims,
 use crate::fragment::FragmentTracker;
 use crate::handover::{Colleagues, HandedOver};
 use crate::icmp::{self, ErrorKind};
-use crate::offload::coalesce::coalesce;
 use crate::outbox::Outbox;
 use crate::packet::{Packet, Pool};
 use crate::parse::{self, parse};
@@ -26,7 +25,6 @@ use crate::ports::Ports;
 use crate::rate_limit::RateLimit;
 use crate::report::{Denied, Report};
 use crate::tables::{Link, PortId, Role, Tables, Via};
-use crate::wire::protocol;
 
 /// How much a worker may remember.
 #[derive(Debug, Clone, Copy)]
@@ -101,8 +99,6 @@ pub(crate) struct Pipeline {
     errors: RateLimit,
     recent: Recent,
     aged: Duration,
-    /// Out of the tunnels, and how each came.
-    arrived: Vec<(Packet, Arrival)>,
     /// Of each packet of the batch.
     arrivals: Vec<Arrival>,
     /// Of each packet that has been read.
@@ -149,7 +145,6 @@ impl Pipeline {
             errors: RateLimit::new(ERRORS_PER_SECOND, ERRORS_BURST),
             recent: Recent::default(),
             aged: Duration::ZERO,
-            arrived: Vec::new(),
             arrivals: Vec::new(),
             glances: Vec::new(),
             all_untracked: false,
@@ -243,7 +238,7 @@ impl Pipeline {
         self.counters.evictions.set(self.memory.evictions);
     }
 
-    /// Takes packets out of their tunnels, and puts together what was cut for the way. Returns how many were refused.
+    /// Takes packets out of their tunnels. Returns how many were refused.
     #[inline(never)]
     fn unwrap(
         &mut self,
@@ -254,13 +249,10 @@ impl Pipeline {
     ) -> u64 {
         let nowhere = Arrival { entrance: Entrance::NOWHERE, port, times: 0 };
         self.arrivals.resize(batch.len(), nowhere);
-        let (mut tcp, mut refused) = (0, 0);
+        let mut refused = 0;
         for (packet, arrival) in batch.iter_mut().zip(&mut self.arrivals) {
             match admit::unwrap(context.tables, packet, role) {
-                Ok((entrance, upper)) => {
-                    arrival.entrance = entrance;
-                    tcp += u32::from(upper == protocol::TCP);
-                }
+                Ok(entrance) => arrival.entrance = entrance,
                 Err(reason) => {
                     context.dropped(port, reason, 1);
                     refused += 1;
@@ -272,14 +264,6 @@ impl Pipeline {
             let refused = batch.extract_if(.., |_| arrivals.next() == Some(&nowhere));
             refused.for_each(|packet| context.pool.put(packet));
             self.arrivals.retain(|arrival| *arrival != nowhere);
-        }
-        if role == Role::Underlay && tcp > 1 {
-            self.arrived.extend(batch.drain(..).zip(self.arrivals.drain(..)));
-            coalesce(&mut self.arrived, context.pool);
-            for (packet, arrival) in self.arrived.drain(..) {
-                batch.push(packet);
-                self.arrivals.push(arrival);
-            }
         }
         refused
     }

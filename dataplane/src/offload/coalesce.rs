@@ -1,31 +1,35 @@
 //! Segments put together into super-packets, by the rules of the kernel's GRO.
 
-use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, ipv4_id, sequence};
+use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
 use crate::checksum::fold;
 use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
+use crate::port::Capabilities;
 
 /// The longest IP packet that a super-packet may be (RFC 791: 16 bits of length).
 const MAX_LEN: usize = 65_535;
 /// Streams followed at once in a batch; with more, one after the other is closed.
 const RUNS: usize = 8;
+/// Datagrams of a super-packet at most: what a socket that takes them whole is used to (`UDP_GRO_CNT_MAX` of the kernel).
+const DATAGRAMS: u16 = 64;
 
-/// Merges TCP segments of a batch, in place: each run of consecutive segments becomes one super-packet in the buffer and
-/// at the place of its first segment, and the other buffers return to `pool`.
+/// Merges the TCP segments and the UDP datagrams of a batch, in place: each run of consecutive ones becomes one super-packet in the
+/// buffer and at the place of its first one, and the other buffers return to `pool`.
 ///
-/// Segments merge when every byte of their headers is equal, but for what segmentation derives: the sequence number
+/// They merge when every byte of their headers is equal, but for what segmentation derives: the sequence number
 /// follows on; the IPv4 identification counts up by one, or stays the same where Don't Fragment makes it meaningless (RFC
-/// 6864, section 4.1); the lengths are equal, and a shorter segment ends the run, as do PSH and FIN; CWR may stand on
-/// the first only. SYN, RST, URG, pure acknowledgements, fragments and packets that are super-packets already never merge.
-/// A checksum must be verified, or is verified here; a packet with a wrong one passes alone and untouched.
+/// 6864, section 4.1); the lengths are equal, and a shorter one ends the run, as do PSH and FIN; CWR may stand on
+/// the first only. SYN, RST, URG, pure acknowledgements, empty datagrams and those without a checksum, fragments and packets that
+/// are super-packets already never merge. A checksum must be verified, or is verified here; a packet with a wrong one passes alone
+/// and untouched.
 ///
-/// Packets of one connection never change their order; those of different connections may. Beside each packet stands where
-/// it came from (through which tunnel, say): packets of different origins never merge.
-pub fn coalesce<O: Eq>(batch: &mut Vec<(Packet, O)>, pool: &mut Pool) {
-    let mut runs = Runs::default();
+/// Packets of one connection never change their order; those of different connections may. Super-packets are made of what
+/// a port `takes`.
+pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
+    let mut runs = Runs { takes, open: Default::default(), turn: 0 };
     let mut kept = 0;
     for index in 0..batch.len() {
         let (before, rest) = batch.split_at_mut(index);
-        if !rest.first_mut().is_some_and(|item| runs.take(before, kept, item)) {
+        if !rest.first_mut().is_some_and(|packet| runs.take(before, kept, packet)) {
             if kept != index {
                 batch.swap(kept, index);
             }
@@ -33,26 +37,49 @@ pub fn coalesce<O: Eq>(batch: &mut Vec<(Packet, O)>, pool: &mut Pool) {
         }
     }
     runs.close_all(batch);
-    batch.drain(kept..).for_each(|(packet, _)| pool.put(packet));
+    batch.drain(kept..).for_each(|packet| pool.put(packet));
+}
+
+/// Whether a batch may hold what [`coalesce`] merges, by those that it begins and ends with: a segment of TCP, or two datagrams of
+/// one flow, as where somebody sends many of them. Who sends few of them loses nothing that is worth a look at each packet.
+#[inline]
+pub fn may_coalesce(batch: &[Packet]) -> bool {
+    match batch {
+        [first, second, .., before, last] => may_merge(first, second) || may_merge(before, last),
+        [first, second, ..] => may_merge(first, second),
+        [] | [_] => false,
+    }
+}
+
+#[inline]
+fn may_merge(one: &Packet, other: &Packet) -> bool {
+    /// The protocol, and addresses and ports, where no options are; where some are, it may be something else.
+    fn said(packet: &Packet) -> Option<(u8, &[u8])> {
+        let bytes = packet.bytes();
+        let (protocol, ends) = if bytes.first()? >> 4 == 4 { (9, 12..24) } else { (6, 8..44) };
+        Some((*bytes.get(protocol)?, bytes.get(ends)?))
+    }
+    let is_one = |packet: &Packet| packet.offload.segmentation.is_none();
+    match (said(one), said(other)) {
+        (Some((TCP, _)), _) if is_one(one) => true,
+        (_, Some((TCP, _))) if is_one(other) => true,
+        (Some((UDP, ends)), Some((UDP, others))) => ends == others && is_one(one) && is_one(other),
+        _ => false,
+    }
 }
 
 /// The streams that are followed.
-#[derive(Default)]
 struct Runs {
+    takes: Capabilities,
     open: [Option<Run>; RUNS],
     turn: usize,
 }
 
 impl Runs {
-    /// Appends an item to its run, true; or else makes the runs ready for its being kept at `place`, behind `before`.
-    fn take<O: Eq>(
-        &mut self,
-        before: &mut [(Packet, O)],
-        place: usize,
-        (packet, origin): &mut (Packet, O),
-    ) -> bool {
+    /// Appends a packet to its run, true; or else makes the runs ready for its being kept at `place`, behind `before`.
+    fn take(&mut self, before: &mut [Packet], place: usize, packet: &mut Packet) -> bool {
         let headers = match Shape::of(packet.bytes()) {
-            Shape::Whole(headers) if headers.protocol == TCP => headers,
+            Shape::Whole(headers) if self.takes.segment(headers.kind()) => headers,
             Shape::Whole(_) | Shape::Other => return false,
             Shape::Unknown => {
                 self.close_all(before);
@@ -64,12 +91,11 @@ impl Runs {
         // There is one run of a connection at most.
         for open in &mut self.open {
             let Some(run) = open else { continue };
-            let (head, head_origin) = &mut before[run.head];
+            let head = &mut before[run.head];
             if !run.same_connection(head.bytes(), bytes, &headers) {
                 continue;
             }
             let merged = whole
-                && head_origin == origin
                 && run.headers == headers
                 && run.continues(head.bytes(), bytes, bytes.len() - headers.payload)
                 && run.append(head, bytes);
@@ -89,7 +115,7 @@ impl Runs {
     }
 
     /// A slot without a run: a free one, or one closed in its turn.
-    fn vacate<O>(&mut self, batch: &mut [(Packet, O)]) -> usize {
+    fn vacate(&mut self, batch: &mut [Packet]) -> usize {
         if let Some(free) = self.open.iter().position(Option::is_none) {
             return free;
         }
@@ -98,25 +124,28 @@ impl Runs {
         self.turn
     }
 
-    fn close_all<O>(&mut self, batch: &mut [(Packet, O)]) {
+    fn close_all(&mut self, batch: &mut [Packet]) {
         for open in &mut self.open {
             close(open, batch);
         }
     }
 }
 
-fn close<O>(open: &mut Option<Run>, batch: &mut [(Packet, O)]) {
+fn close(open: &mut Option<Run>, batch: &mut [Packet]) {
     if let Some(run) = open.take()
         && run.segments > 1
     {
-        let head = &mut batch[run.head].0;
+        let head = &mut batch[run.head];
         head.offload = run.close(head.bytes_mut());
     }
 }
 
-/// Whether nothing is wrong with a TCP packet and it may be part of a run at all.
+/// Whether nothing is wrong with a packet and it may be part of a run at all.
 fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
-    if packet.offload.segmentation.is_some() || !headers.verify_ip(packet.bytes()) {
+    if packet.offload.segmentation.is_some()
+        || !headers.verify_ip(packet.bytes())
+        || headers.protocol == UDP && !headers.is_full_datagram(packet.bytes())
+    {
         return false;
     }
     match packet.offload.checksum {
@@ -135,10 +164,12 @@ fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
     }
 }
 
-/// Whether a segment can be the first of a run: it carries data, and no flag that means the end of one or more than data.
+/// Whether a segment or a datagram can be the first of a run: it carries data, and no flag that means the end of one or more than data.
 pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     const ECE: u8 = 0x40;
-    bytes.len() > headers.payload && bytes[headers.transport + FLAGS] & !(CWR | ECE) == ACK
+    let only_data =
+        headers.protocol == UDP || bytes[headers.transport + FLAGS] & !(CWR | ECE) == ACK;
+    bytes.len() > headers.payload && only_data
 }
 
 /// How the IPv4 identifications of a run go.
@@ -158,7 +189,7 @@ pub(super) struct Run {
     /// Payload bytes of the first segment.
     size: usize,
     pub(super) segments: u16,
-    /// The sequence number that follows on.
+    /// The sequence number that follows on; of UDP 0.
     next: u32,
     identification: Identification,
     /// FIN and PSH of the last segment, which the super-packet has too.
@@ -175,16 +206,19 @@ impl Run {
             headers,
             size,
             segments: 1,
-            next: sequence(bytes, headers.transport).wrapping_add(size as u32),
+            next: match headers.protocol {
+                TCP => sequence(bytes, headers.transport).wrapping_add(size as u32),
+                _ => 0,
+            },
             identification: Identification::Open,
             last: 0,
             ended: false,
         }
     }
 
-    /// Same addresses and ports, in the same direction.
+    /// Same protocol, addresses and ports, in the same direction.
     fn same_connection(&self, head: &[u8], bytes: &[u8], headers: &Headers) -> bool {
-        self.headers.v6 == headers.v6
+        (self.headers.v6, self.headers.protocol) == (headers.v6, headers.protocol)
             && self.headers.addresses(head) == headers.addresses(bytes)
             && self.headers.ports(head) == headers.ports(bytes)
     }
@@ -197,8 +231,8 @@ impl Run {
     /// Whether a segment of the same connection follows on, which has headers of the same shape, `header` with nothing or more
     /// behind them, and so many bytes of payload.
     pub(super) fn continues(&self, head: &[u8], header: &[u8], len: usize) -> bool {
-        let Headers { v6, transport, payload, .. } = self.headers;
-        if len == 0 || len > self.size || sequence(header, transport) != self.next {
+        let Headers { v6, protocol, transport, payload } = self.headers;
+        if len == 0 || len > self.size {
             return false;
         }
         let equal = |from: usize, to: usize| head[from..to] == header[from..to];
@@ -210,8 +244,12 @@ impl Run {
                 && equal(12, transport)
                 && self.follow_id(head, header).is_some()
         };
+        if protocol == UDP {
+            return network && self.segments < DATAGRAMS;
+        }
         let flags = header[transport + FLAGS];
         network
+            && sequence(header, transport) == self.next
             // Acknowledgement, data offset and reserved bits; window; urgent pointer and options.
             && equal(transport + 8, transport + FLAGS)
             && equal(transport + 14, transport + 16)
@@ -250,25 +288,30 @@ impl Run {
 
     /// Takes down that a segment with this `header` and so many bytes of payload follows.
     pub(super) fn count(&mut self, head: &[u8], header: &[u8], len: usize) {
-        let Headers { v6, transport, .. } = self.headers;
+        let Headers { v6, protocol, transport, .. } = self.headers;
         if !v6 && let Some(identification) = self.follow_id(head, header) {
             self.identification = identification;
         }
-        self.last = header[transport + FLAGS] & (FIN | PSH);
+        if protocol == TCP {
+            self.last = header[transport + FLAGS] & (FIN | PSH);
+            self.next = self.next.wrapping_add(len as u32);
+        }
         self.segments += 1;
-        self.next = self.next.wrapping_add(len as u32);
         self.ended = self.last != 0 || len < self.size;
     }
 
     /// Makes the first segment's headers, which all the payload stands behind, a super-packet's.
     pub(super) fn close(&self, bytes: &mut [u8]) -> Offload {
         let headers = &self.headers;
-        bytes[headers.transport + FLAGS] |= self.last;
+        let flags = headers.transport + FLAGS;
+        let ecn = headers.protocol == TCP && bytes[flags] & CWR != 0;
+        if headers.protocol == TCP {
+            bytes[flags] |= self.last;
+        }
         headers.write_lengths(bytes, bytes.len());
         let at = headers.transport + headers.checksum_offset();
         let partial = fold(headers.pseudo_header(bytes, bytes.len())).to_be_bytes();
         bytes[at..at + 2].copy_from_slice(&partial);
-        let ecn = bytes[headers.transport + FLAGS] & CWR != 0;
         Offload {
             checksum: Checksum::Partial {
                 start: headers.transport as u16,

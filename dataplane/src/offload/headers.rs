@@ -154,6 +154,13 @@ impl Headers {
         }
     }
 
+    /// Whether a datagram fills its packet and has a checksum, finished or not.
+    pub(super) fn is_full_datagram(&self, bytes: &[u8]) -> bool {
+        let header = &bytes[self.transport..];
+        let len = u16::from_be_bytes([header[4], header[5]]);
+        usize::from(len) == header.len() && header[6..8] != [0; 2]
+    }
+
     /// Whether the IPv4 header's checksum is right; IPv6 has none.
     pub(super) fn verify_ip(&self, bytes: &[u8]) -> bool {
         self.v6 || is_right(sum(&bytes[..self.transport]))

@@ -4,8 +4,10 @@
 //! the other: segment then coalesce gives the super-packet again (its checksum in partial form), and coalesce then segment
 //! gives the packets that came.
 //!
-//! UDP is segmented but never coalesced: a datagram's boundary is part of its meaning, and a receiver that gets a
-//! super-packet must have asked for it.
+//! A datagram's boundary is part of its meaning. It is kept: all datagrams of a super-packet but the last are of one length, which stands
+//! beside it, and for a socket that has not asked for super-packets (`UDP_GRO`) its kernel cuts them again.
+
+use crate::packet::Packet;
 
 pub mod coalesce;
 mod headers;
@@ -13,3 +15,12 @@ pub(crate) mod join;
 pub mod segment;
 #[cfg(test)]
 mod tests;
+
+/// How many packets a wire would carry for a packet whose headers nobody has read.
+#[cold]
+pub(crate) fn segments(packet: &Packet) -> usize {
+    match headers::Shape::of(packet.bytes()) {
+        headers::Shape::Whole(headers) => packet.segments(headers.payload) as usize,
+        headers::Shape::Other | headers::Shape::Unknown => 1,
+    }
+}

@@ -200,7 +200,7 @@ impl Datagrams {
                         self.scratch.push(packet);
                     }
                     _ => {
-                        transmitted.refused += 1;
+                        transmitted.count(&packet, false);
                         pool.put(packet);
                     }
                 }
@@ -227,12 +227,14 @@ impl Datagrams {
                         std::thread::yield_now();
                     }
                     Err(e) if fatal(&e) || e.kind() == io::ErrorKind::WouldBlock => {
-                        transmitted.refused += self.scratch.len() - done;
+                        for packet in &self.scratch[done..] {
+                            transmitted.count(packet, false);
+                        }
                         done = self.scratch.len();
                         failure = fatal(&e).then_some(e);
                     }
                     Ok(_) | Err(_) => {
-                        transmitted.refused += 1;
+                        transmitted.count(&self.scratch[done], false);
                         done += 1;
                     }
                 }

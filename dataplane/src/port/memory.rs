@@ -139,11 +139,7 @@ impl PacketIo for MemoryPort {
                     .from_port
                     .push(self.wire.frame(packet.bytes(), packet.offload))
                     .is_ok();
-            if taken {
-                transmitted.sent += 1;
-            } else {
-                transmitted.refused += 1;
-            }
+            transmitted.count(&packet, taken);
             pool.put(packet);
         }
         state.map(|()| transmitted)

@@ -19,6 +19,7 @@ pub mod vxlan;
 use std::io;
 use std::os::fd::RawFd;
 
+use crate::offload::segments;
 use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind};
 
 /// What a port's far side takes without help.
@@ -49,12 +50,16 @@ impl Capabilities {
     pub fn take(self, offload: Offload) -> bool {
         let checksum =
             self.partial_checksum || !matches!(offload.checksum, Checksum::Partial { .. });
-        let segmentation = match offload.segmentation.map(|s| s.kind) {
-            None => true,
-            Some(SegmentKind::Tcp4 | SegmentKind::Tcp6) => self.tcp_segmentation,
-            Some(SegmentKind::Udp) => self.udp_segmentation,
-        };
-        checksum && segmentation
+        checksum && offload.segmentation.is_none_or(|it| self.segment(it.kind))
+    }
+
+    /// Whether it takes super-packets of a kind.
+    #[inline]
+    pub fn segment(self, kind: SegmentKind) -> bool {
+        match kind {
+            SegmentKind::Tcp4 | SegmentKind::Tcp6 => self.tcp_segmentation,
+            SegmentKind::Udp => self.udp_segmentation,
+        }
     }
 }
 
@@ -90,11 +95,23 @@ pub struct Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Transmitted {
-    /// Packets the device took.
+    /// Packets the device took. A super-packet counts as one, unless the port cuts it itself behind an outer header.
     pub sent: usize,
     /// Packets the device refused (queue full, interface down, peer gone) or whose state [`Capabilities`] does not
-    /// allow; they are gone. A super-packet counts as one, unless the port cuts it itself behind an outer header.
+    /// allow; they are gone. A super-packet counts as what a wire would have carried.
     pub refused: usize,
+}
+
+impl Transmitted {
+    /// Counts a packet that the device took, or refused.
+    #[inline]
+    fn count(&mut self, packet: &Packet, taken: bool) {
+        if taken {
+            self.sent += 1;
+        } else {
+            self.refused += segments(packet);
+        }
+    }
 }
 
 /// A device's queue of one worker. Receives and transmits whole batches; never blocks.

@@ -118,8 +118,8 @@ impl Tun {
         &self.name
     }
 
-    /// Writes what the capabilities allow. The device is gone: an error.
-    fn write(&mut self, packets: &[Packet]) -> io::Result<usize> {
+    /// Writes what the capabilities allow, and counts it. The device is gone: an error.
+    fn write(&mut self, packets: &[Packet], transmitted: &mut Transmitted) -> io::Result<()> {
         if packets.len() >= MANY
             && let Some(ring) = self.many.ring()
         {
@@ -128,20 +128,21 @@ impl Tun {
                 if results.iter().any(detached) {
                     return Err(io::Error::from_raw_os_error(libc::EBADFD));
                 }
-                return Ok(results.iter().filter(|result| **result >= 0).count());
+                for (packet, result) in packets.iter().zip(results) {
+                    transmitted.count(packet, *result >= 0);
+                }
+                return Ok(());
             }
             self.many = Many::OneByOne;
         }
-        let mut sent = 0;
         for packet in packets {
             match self.write_one(packet) {
-                Ok(_) => sent += 1,
                 // The queue is detached or the device deleted; all else concerns this packet alone (EIO: down).
                 Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Err(error),
-                Err(_) => {}
+                written => transmitted.count(packet, written.is_ok()),
             }
         }
-        Ok(sent)
+        Ok(())
     }
 
     fn write_one(&self, packet: &Packet) -> io::Result<usize> {
@@ -203,23 +204,14 @@ impl PacketIo for Tun {
     }
 
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
-        let offered = packets.len();
         let capabilities = self.capabilities;
-        packets
-            .extract_if(.., |packet| !capabilities.take(packet.offload))
-            .for_each(|it| pool.put(it));
-        let mut transmitted = Transmitted { sent: 0, refused: offered };
-        let mut outcome = Ok(());
-        for packets in packets.chunks(WRITES) {
-            match self.write(packets) {
-                Ok(sent) => transmitted.sent += sent,
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
-            }
+        let mut transmitted = Transmitted::default();
+        for packet in packets.extract_if(.., |packet| !capabilities.take(packet.offload)) {
+            transmitted.count(&packet, false);
+            pool.put(packet);
         }
-        transmitted.refused -= transmitted.sent;
+        let outcome =
+            packets.chunks(WRITES).try_for_each(|some| self.write(some, &mut transmitted));
         packets.drain(..).for_each(|packet| pool.put(packet));
         outcome.map(|()| transmitted)
     }

@@ -4,6 +4,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use etherparse::PacketBuilder;
+use manx_dataplane::offload::coalesce::coalesce;
+use manx_dataplane::packet::{Packet, Pool};
+use manx_dataplane::port::PacketIo;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::namespaces::Netns;
@@ -70,5 +74,42 @@ pub(crate) fn exchange_all(a: &Netns, b: &Netns) {
     for (from, to) in [(IpAddr::V4(A4), IpAddr::V4(B4)), (IpAddr::V6(A6), IpAddr::V6(B6))] {
         exchange_udp(a, b, from, to);
         exchange_tcp(a, b, from, to);
+    }
+}
+
+/// What was put together from datagrams to B reaches its sockets as they ask for it: one by one, or whole.
+pub(crate) fn takes_datagrams_that_were_put_together(b: &Netns, port: &mut impl PacketIo) {
+    const COUNT: u8 = 41;
+    let payload = |tag: u8| vec![tag; if tag + 1 == COUNT { 7 } else { 200 }];
+    for address in [IpAddr::V4(B4), IpAddr::V6(B6)] {
+        let alone = b.udp(SocketAddr::new(address, 7001));
+        let whole = b.udp(SocketAddr::new(address, 7002));
+        setsockopt(&whole, sockopt::UdpGroSegment, &true).unwrap();
+        let mut pool = Pool::new(COUNT.into());
+        for to in [7001, 7002] {
+            let datagram = |tag: u8| {
+                let mut bytes = Vec::new();
+                let ip = match address {
+                    IpAddr::V4(b) => PacketBuilder::ipv4(A4.octets(), b.octets(), 64),
+                    IpAddr::V6(b) => PacketBuilder::ipv6(A6.octets(), b.octets(), 64),
+                };
+                ip.udp(7000, to).write(&mut bytes, &payload(tag)).unwrap();
+                pool.take_filled(&bytes).unwrap()
+            };
+            let mut packets: Vec<Packet> = (0..COUNT).map(datagram).collect();
+            coalesce(&mut packets, port.capabilities(), &mut pool);
+            assert!(packets.len() == 1 || !port.capabilities().udp_segmentation);
+            let done = port.transmit(&mut pool, &mut packets).unwrap();
+            assert_eq!(done.refused, 0);
+        }
+        let mut buffer = vec![0; 65_535];
+        for tag in 0..COUNT {
+            let len = alone.recv(&mut buffer).unwrap();
+            assert!(buffer[..len] == payload(tag), "datagram {tag} has {len} bytes, or other ones");
+        }
+        if port.capabilities().udp_segmentation {
+            let len = whole.recv(&mut buffer).unwrap();
+            assert!(buffer[..len] == (0..COUNT).flat_map(payload).collect::<Vec<u8>>());
+        }
     }
 }

@@ -9,7 +9,7 @@ use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::tun::Tun;
 
 use crate::namespaces::{Need, Netns, Pump, inside, lacking, output};
-use crate::pods::{A4, A6, B4, B6, exchange_all};
+use crate::pods::{A4, A6, B4, B6, exchange_all, takes_datagrams_that_were_put_together};
 
 /// A pod and the queues of its device.
 type TunPod = (Netns, Vec<Tun>);
@@ -57,6 +57,14 @@ fn tun_carries_super_packets_both_ways() {
             assert_eq!((crossed.malformed, crossed.refused), (0, 0), "{crossed:?}");
         }
         assert!(udp || output("uname", "-r").starts_with("5."), "USO is there since 6.2");
+    });
+}
+
+#[test]
+fn datagrams_that_leave_by_tun_as_one_arrive_as_they_were() {
+    inside("tun::datagrams_that_leave_by_tun_as_one_arrive_as_they_were", || {
+        let Some((_a, (b, mut tuns))) = two_tun_pods(1) else { return };
+        takes_datagrams_that_were_put_together(&b, &mut tuns[0]);
     });
 }
 

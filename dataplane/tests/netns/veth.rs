@@ -15,7 +15,7 @@ use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
 use nix::sys::socket::{MsgFlags, send};
 
 use crate::namespaces::{Need, Netns, Pump, eventually, inside, ip, lacking, output, receive};
-use crate::pods::{A4, A6, B4, B6, exchange_all};
+use crate::pods::{A4, A6, B4, B6, exchange_all, takes_datagrams_that_were_put_together};
 
 const HOST_MAC: Mac = [0xee; 6];
 const A_MAC: Mac = [2, 0, 0, 0, 0, 0xa];
@@ -98,6 +98,17 @@ fn carries_super_packets(receipt: Receipt) {
         b_socket.recv(&mut [0; 8]).is_err(),
         "without its port the host's end forwards nothing"
     );
+}
+
+#[test]
+fn datagrams_that_leave_by_a_packet_port_as_one_arrive_as_they_were() {
+    inside("veth::datagrams_that_leave_by_a_packet_port_as_one_arrive_as_they_were", || {
+        let (b, mut ports) = veth_pod("hostb", B_MAC, B4, B6, 1, Receipt::Calls);
+        eventually("duplicate address detection ends", || {
+            !b.run(|| output("ip", "-6 addr show dev eth0")).contains("tentative")
+        });
+        takes_datagrams_that_were_put_together(&b, &mut ports[0]);
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Command;
-use manx_tests::fabric::{HOST, Node, RAW, UNDERLAY};
+use manx_tests::fabric::{HOST, Node, RAW, UNDERLAY, workers};
 use manx_tests::packet::{TCP, Tuple, UDP, change_v4, super_packet, tunnelled, with_ttl};
 use manx_tests::shop::{self, A, B, FAR};
 
@@ -141,11 +141,30 @@ fn what_a_device_refuses_is_counted_at_its_port_and_not_as_sent() {
     // A device whose queue is full after two packets.
     node.tell(|| Command::Detach(b));
     node.attach_with(b, Capabilities::ALL, 2);
-    for _ in 0..5 {
-        node.inject(a, &Tuple::new(A, B, UDP, 53).opening());
+    // Growing ones: what is longer is not put together with what is before it.
+    for len in 0..5 {
+        node.inject(a, &Tuple::new(A, B, UDP, 53).data(&[7; 20][..10 + len]));
     }
     node.run();
     assert_eq!(node.collect(b).len(), 2);
     assert_eq!(node.dropped(b, DropReason::TransmitRefused), 3);
     assert_eq!(node.traffic(), (5, 2), "received is sent and dropped");
+}
+
+#[test]
+fn what_left_as_one_is_refused_as_what_it_was_put_together_from() {
+    let (mut fabric, a, b) = shop::fabric();
+    let node = &mut fabric.nodes[0];
+    node.tell(|| Command::Detach(b));
+    node.attach_with(b, Capabilities::ALL, 1);
+    for len in [10, 10, 10, 10, 10, 20, 20, 20, 20, 20] {
+        node.inject(a, &Tuple::new(A, B, UDP, 53).data(&[7; 20][..len]));
+    }
+    node.run();
+    let taken = node.collect(b);
+    assert_eq!(taken.len(), 1);
+    let sent = (taken[0].bytes.len() as u64 - 28) / 10;
+    assert!(sent == 5 || workers() > 1, "{sent}");
+    assert_eq!(node.dropped(b, DropReason::TransmitRefused), 10 - sent);
+    assert_eq!(node.traffic(), (10, sent));
 }

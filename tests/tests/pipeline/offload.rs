@@ -5,13 +5,14 @@ use manx_dataplane::packet::{Checksum, Offload};
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::Frame;
 use manx_policy_compiler::model::ObjectName;
-use manx_tests::fabric::{Fabric, HOST, MTU, RAW, UNDERLAY, pod, policy};
+use manx_tests::fabric::{Delivery, Fabric, HOST, MTU, RAW, UNDERLAY, pod, policy, workers};
 use manx_tests::packet::{
-    TCP, Tuple, UDP, addresses, assert_whole, change_v4, super_packet, tunnelled,
+    TCP, Tuple, UDP, addresses, assert_whole, change_v4, super_packet, tunnelled, with_ttl,
 };
 
 const A: &str = "10.1.0.1";
 const A6: &str = "fd00:1::1";
+const B: &str = "10.1.0.3";
 const PLAIN: &str = "10.1.0.2";
 const PLAIN6: &str = "fd00:1::2";
 const FAR: &str = "10.2.0.1";
@@ -211,6 +212,38 @@ fn a_denied_super_packet_is_judged_once_and_counted_in_segments() {
     assert_eq!(fabric.nodes[0].dropped(a, DropReason::PolicyEgress), 10);
     assert_eq!(fabric.nodes[0].decisions().values().sum::<u64>(), 10);
     assert_eq!(fabric.nodes[0].traffic(), (10, 0));
+}
+
+#[test]
+fn datagrams_of_one_flow_leave_as_one_and_each_is_decided_by_itself() {
+    let to = |pod, ttl| with_ttl(Tuple::new(A, pod, UDP, 53).data(&noise(100)), ttl);
+    let mut fabric = fabric(&(pods() + &pod("shop/b", 0, "{app: c}", &[B])));
+    let (_, a) = fabric.port("shop/a");
+    // One in the middle dies on the way, and its sender is told.
+    for ttl in [64, 64, 64, 1, 64, 64, 64, 64, 64, 64] {
+        fabric.nodes[0].inject(a, &to(B, ttl));
+    }
+    let delivered = fabric.settle();
+    let (told, arrived): (Vec<_>, Vec<_>) = delivered.into_iter().partition(|it| it.port == a);
+    assert_eq!(told.len(), 1);
+    assert_eq!(fabric.nodes[0].dropped(a, DropReason::TtlExceeded), 1);
+    if workers() == 1 {
+        assert_eq!(arrived.len(), 1);
+    }
+    let mut datagrams = 0;
+    for Delivery { frame, .. } in &arrived {
+        let payload = &frame.bytes[28..];
+        assert!(payload.chunks(100).all(|one| one == noise(100)));
+        assert_eq!(frame.offload.segmentation.is_some(), payload.len() > 100);
+        datagrams += payload.len() / 100;
+    }
+    assert_eq!(datagrams, 9);
+    assert_eq!(fabric.nodes[0].traffic(), (10, 10), "nine, and what was told");
+    // Where nothing is taken that is not finished each goes by itself.
+    (0..10).for_each(|_| fabric.nodes[0].inject(a, &to(PLAIN, 64)));
+    let delivered = fabric.settle();
+    assert_eq!(delivered.len(), 10);
+    delivered.iter().for_each(|it| assert_whole(&it.frame.bytes));
 }
 
 #[test]
