@@ -7,7 +7,7 @@ use crate::checksum;
 use crate::fate::DropReason;
 use crate::packet::{Checksum, Packet};
 use crate::wire::ipv4::{self, field};
-use crate::wire::{Ecn, Malformed, ethernet, protocol, put, udp, vxlan};
+use crate::wire::{Ecn, Malformed, ethernet, protocol, put, u16_at, udp, vxlan};
 
 /// Outer packets start with their own count of hops (RFC 2003, section 3.1).
 const TTL: u8 = 64;
@@ -141,12 +141,19 @@ impl Outer {
 ///
 /// The outer packet has ECN of the inner one (RFC 6040, section 4.1, normal mode), in IPIP its DF too (RFC 2003, section
 /// 3.1), DSCP 0 and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along.
-/// False, and the packet as it was: not an IPv4 packet, too long with the header, or no headroom.
+/// False, and the packet as it was: it does not begin as an IPv4 packet does, is shorter than it says, too long with the header,
+/// or there is no headroom.
 #[inline]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
-    let Ok(inner) = ipv4::View::new_checked(packet.bytes()) else { return false };
-    let (inner_len, ecn, flags) = (inner.total_len(), inner.ecn(), inner.flags_offset());
+    let Some(inner) = packet.bytes().first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
+    let inner_len = u16_at(inner, field::TOTAL_LEN);
+    let flags = u16_at(inner, field::FLAGS_OFFSET);
+    let ecn = Ecn::from_bits(inner[field::DSCP_ECN]);
+    let holds = ipv4::HEADER_LEN..=packet.len();
+    if inner[field::VERSION_IHL] >> 4 != 4 || !holds.contains(&usize::from(inner_len)) {
+        return false;
+    }
     let Some(total_len) = inner_len.checked_add(outer.added() as u16) else { return false };
     let Some(block) = packet.push_front_end(&outer.bytes, outer.len) else { return false };
     let (header, dont_fragment) = match outer.encapsulation {

@@ -123,22 +123,39 @@ impl Outbox {
         &mut self,
         slot: &mut Slot,
         pool: &mut Pool,
-        mut packet: Packet,
+        packet: Packet,
         segments: u64,
         header_len: usize,
         tunnel: Option<&Tunnel>,
     ) -> Result<(), DropReason> {
-        let bytes = packet.len() as u64;
         let Some(tunnel) = tunnel else {
+            let bytes = packet.len() as u64;
             self.push(slot, packet, 1, segments, bytes);
             return Ok(());
         };
+        let repeated = (segments - 1) * header_len as u64;
+        self.queue_in(tunnel, slot, packet, segments, repeated)
+            .map_err(|packet| refuse(pool, packet, DropReason::Malformed))
+    }
+
+    /// Puts the outer header of a tunnel on and queues. The packet stands for so many segments; `repeated`: how many bytes longer
+    /// they are together. One that the header does not fit is given back.
+    #[inline(never)]
+    pub(crate) fn queue_in(
+        &mut self,
+        tunnel: &Tunnel,
+        slot: &mut Slot,
+        mut packet: Packet,
+        segments: u64,
+        repeated: u64,
+    ) -> Result<(), Packet> {
+        let bytes = packet.len() as u64;
         self.next_id = self.next_id.wrapping_add(1);
         if !encapsulate(&mut packet, &tunnel.outer, self.next_id) {
-            return Err(refuse(pool, packet, DropReason::Malformed));
+            return Err(packet);
         }
-        // Each segment repeats its headers, and the tunnel's.
-        let added = segments * tunnel.outer.added() as u64 + (segments - 1) * header_len as u64;
+        // Each segment repeats the tunnel's header, too.
+        let added = segments * tunnel.outer.added() as u64 + repeated;
         self.push(slot, packet, segments as usize, segments, bytes + added);
         Ok(())
     }

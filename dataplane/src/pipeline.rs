@@ -66,10 +66,17 @@ impl Context<'_> {
         is_ready: bool,
     ) -> Result<(), DropReason> {
         let Self { tables, ports, pool, outbox, .. } = self;
-        let posted = match ports.slot(link.port) {
-            Some(slot) if is_ready && link.tunnel.is_none() => {
+        let tunnel = link.tunnel.map(|index| tables.tunnel(index));
+        let posted = match (ports.slot(link.port), tunnel) {
+            (Some(slot), None) if is_ready => {
                 outbox.queue(slot, packet);
                 Ok(())
+            }
+            (Some(slot), Some(Some(tunnel))) if is_ready => {
+                outbox.queue_in(tunnel, slot, packet, 1, 0).map_err(|packet| {
+                    pool.put(packet);
+                    DropReason::Malformed
+                })
             }
             _ => outbox.post(tables, ports, pool, packet, header_len, link, is_ready),
         };

@@ -97,7 +97,7 @@ fn array_at<const N: usize>(bytes: &[u8], field: Range<usize>) -> [u8; N] {
 }
 
 #[inline]
-fn u16_at(bytes: &[u8], field: Range<usize>) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], field: Range<usize>) -> u16 {
     u16::from_be_bytes(array_at(bytes, field))
 }
 
