@@ -225,7 +225,8 @@ impl Image {
 
     /// Judges a packet: `peer` is the source for a chain of ingress and the destination for one of egress, `local` the
     /// other end.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as `Lines::behind`")]
     pub fn classify(
         &self,
         chain: ChainId,

@@ -51,6 +51,12 @@ impl Place {
         self.0 & LEAF != 0
     }
 
+    /// The number of its leaf, if it is one that is asked by key.
+    #[inline]
+    pub(crate) const fn as_leaf_by_key(self) -> Option<u32> {
+        if self.0 & !NUMBER == LINE | LEAF { Some(self.0 & NUMBER) } else { None }
+    }
+
     #[inline]
     pub(crate) const fn is_line(self) -> bool {
         self.0 & LINE != 0
@@ -218,18 +224,24 @@ pub(crate) const fn table(protocol: u8) -> u8 {
 
 impl From<Transport> for Packet {
     #[inline]
-    fn from(Transport { protocol, shown }: Transport) -> Self {
-        let table = table(protocol);
-        match shown {
-            Shown::Ports { source, destination } if table < 3 => {
-                Self::new(table, u32::from(destination), u32::from(source))
-            }
-            _ if usize::from(table) == OTHERS => Self::new(table, u32::from(protocol), 0),
-            Shown::Icmp { kind, code } if table >= 3 => {
-                Self::new(table, u32::from(icmp_key(kind, code)), 0)
-            }
-            _ => Self::new(table, NO_KEY, 0),
-        }
+    fn from(transport: Transport) -> Self {
+        let table = table(transport.protocol);
+        let source = match transport.shown {
+            Shown::Ports { source, .. } if table < 3 => source,
+            _ => 0,
+        };
+        Self::new(table, key(table, transport), source.into())
+    }
+}
+
+/// The key that a packet of a table shows, or [`NO_KEY`].
+#[inline]
+fn key(table: u8, Transport { protocol, shown }: Transport) -> u32 {
+    match shown {
+        Shown::Ports { destination, .. } if table < 3 => destination.into(),
+        _ if usize::from(table) == OTHERS => protocol.into(),
+        Shown::Icmp { kind, code } if table >= 3 => icmp_key(kind, code).into(),
+        _ => NO_KEY,
     }
 }
 
@@ -292,18 +304,30 @@ impl Lines {
     }
 
     /// The path to which a place leads a packet.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "what a packet shows is not put together anew")]
     pub(crate) fn behind(&self, place: Place, transport: Transport) -> Option<PathId> {
         // What the packet shows is only looked at where it matters, and mostly one leaf says all.
         if !place.is_line() {
             return place.as_path();
         }
-        let packet = Packet::from(transport);
-        if place.is_leaf() { self.in_leaf(place, packet) } else { self.led(place, packet) }
+        match place.as_leaf_by_key() {
+            Some(leaf) => {
+                let leaf = self.leaves.get(leaf as usize)?;
+                // Who shows no key is led where key 0 is.
+                Some(leaf.lead(key(table(transport.protocol), transport) as u16))
+            }
+            None => self.far_behind(place, transport),
+        }
+    }
+
+    /// [`behind`](Self::behind) where it takes more than a leaf's keys.
+    #[inline(never)]
+    fn far_behind(&self, place: Place, transport: Transport) -> Option<PathId> {
+        self.led(place, transport.into())
     }
 
     /// [`behind`](Self::behind) for what a packet shows.
-    #[inline(never)]
     pub(crate) fn led(&self, mut place: Place, packet: Packet) -> Option<PathId> {
         for _ in 0..STEPS {
             if !place.is_line() {
