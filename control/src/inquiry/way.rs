@@ -101,8 +101,7 @@ fn is_tunnelled(
     let Some(block) = remote.pod_cidrs.iter().find(|block| block.contains(&to)) else {
         return false;
     };
-    let pools = contents.objects.iter().filter(|(key, _)| key.kind == Kind::IpPool);
-    let pools = pools.filter_map(|(_, stored)| match &**valid(stored)? {
+    let pools = contents.of_kind(Kind::IpPool).filter_map(|(_, stored)| match &**valid(stored)? {
         Object::IpPool(pool) if pool.cidr.contains(block) => Some(pool),
         _ => None,
     });

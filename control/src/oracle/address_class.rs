@@ -10,6 +10,7 @@ use ipnet::IpNet;
 
 use super::Oracle;
 use super::ends::{End, Place};
+use super::prepare::Set;
 use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Rule, Seen, Terms};
 use super::services::ServiceMembers;
 use crate::manifest::object::calico::{self, EntityRule};
@@ -54,8 +55,43 @@ pub struct Limits {
 }
 
 impl Oracle {
-    /// Who has which addresses, as numbers: nothing can be told apart between those with equal ones.
-    pub fn occupants(&self) -> Vec<(IpNet, u32)> {
+    /// Who has which addresses, as numbers: these ends can tell nothing apart between those with equal ones. What a rule can
+    /// see of a member is whether it is in a set that the rule means, and which ports have a name that it asks for.
+    pub fn occupants(&self, ends: &[&End<'_>]) -> Vec<(IpNet, u32)> {
+        let mut rules: Vec<&Rule> = ends.iter().flat_map(|end| end.rules.iter().copied()).collect();
+        rules.sort_unstable_by_key(|rule| std::ptr::from_ref(*rule));
+        rules.dedup_by_key(|rule| std::ptr::from_ref(*rule));
+        let mut names = [BTreeSet::new(), BTreeSet::new()];
+        let mut sets: HashMap<&Option<String>, Vec<(usize, &Set)>> = HashMap::new();
+        for rule in &rules {
+            Limits::default().of_rule(rule, &mut names);
+        }
+        for (number, set) in rules.iter().flat_map(|rule| rule.sets()).enumerate() {
+            sets.entry(&set.within).or_default().push((number, set));
+        }
+        let mut numbers: HashMap<_, u32> = HashMap::new();
+        let mut occupants = Vec::new();
+        for member in &self.members.list {
+            let within = member.namespace.as_ref().and_then(|_| sets.get(&member.namespace));
+            let asked = sets.get(&None).into_iter().chain(within).flatten();
+            let is_in: Vec<usize> =
+                asked.filter(|(_, set)| set.has(member)).map(|(number, _)| *number).collect();
+            let named = |(name, ..): &&(String, u8, u16)| {
+                names.iter().any(|names| names.contains(name.as_str()))
+            };
+            let ports: Vec<_> = member.ports().filter(named).collect();
+            let next = numbers.len() as u32;
+            let number = *numbers.entry((is_in, ports)).or_insert(next);
+            occupants.extend(member.occupies().map(|net| (net, number)));
+        }
+        // Nobody judges what comes from there.
+        let invalid = &self.members.invalid_addresses;
+        occupants.extend(invalid.iter().map(|address| (IpNet::from(*address), u32::MAX)));
+        occupants
+    }
+
+    /// Likewise, for ends of any rules.
+    pub fn all_occupants(&self) -> Vec<(IpNet, u32)> {
         let mut numbers: HashMap<_, u32> = HashMap::new();
         let mut occupants = Vec::new();
         for member in &self.members.list {
@@ -63,7 +99,6 @@ impl Oracle {
             let number = *numbers.entry(member.content()).or_insert(next);
             occupants.extend(member.occupies().map(|net| (net, number)));
         }
-        // Nobody judges what comes from there.
         let invalid = &self.members.invalid_addresses;
         occupants.extend(invalid.iter().map(|address| (IpNet::from(*address), u32::MAX)));
         occupants
@@ -252,7 +287,8 @@ impl Look<'_> {
                             KubernetesPeer::Block(block) => {
                                 super::matching::in_block(block, self.seen.address)
                             }
-                            KubernetesPeer::Pods(set) => holder.is_some_and(|holder| set[holder]),
+                            KubernetesPeer::Pods(set) => holder
+                                .is_some_and(|holder| set.has(&self.oracle.members.list[holder])),
                         })
                 };
                 let names = ports.iter().filter_map(|port: &object::Port| match &port.port {
@@ -265,7 +301,9 @@ impl Look<'_> {
                 let fits = |holder: Option<usize>| {
                     peers.iter().any(|peer| match peer {
                         ClusterPeer::Networks(nets) => within(nets, self.seen.address),
-                        ClusterPeer::Pods(set) => holder.is_some_and(|holder| set[holder]),
+                        ClusterPeer::Pods(set) => {
+                            holder.is_some_and(|holder| set.has(&self.oracle.members.list[holder]))
+                        }
                     })
                 };
                 let names = protocols.iter().filter_map(|protocol| match protocol {
@@ -310,7 +348,8 @@ impl Look<'_> {
 
     fn entity(&mut self, wire: &EntityRule, entity: &Entity, with_served_ports: bool) {
         let Seen { address, holders, .. } = self.seen;
-        let any = |set: &Vec<bool>| holders.iter().any(|holder| set[*holder]);
+        let members = &self.oracle.members.list;
+        let any = |set: &Set| holders.iter().any(|holder| set.has(&members[*holder]));
         if !wire.nets.is_empty() {
             self.address_class.terms.push(within(&wire.nets, *address));
         }
@@ -326,7 +365,8 @@ impl Look<'_> {
             }
         }
         let owners = self.seen.owners();
-        let meant = |owner: &usize| entity.positive.as_ref().is_none_or(|set| set[*owner]);
+        let meant =
+            |owner: &usize| entity.positive.as_ref().is_none_or(|set| set.has(&members[*owner]));
         let meant: Vec<usize> = owners.iter().copied().filter(meant).collect();
         for (ports, owners) in [(&wire.ports, &meant[..]), (&wire.not_ports, owners)] {
             for port in ports {

@@ -5,6 +5,7 @@ use super::members::Role;
 use super::policies::{Hook, Policy};
 use super::profiles::Profile;
 use super::rules::{Direction, Flow, Mismatch, Rule};
+use super::selecting::Placed;
 use super::tiers::Tier;
 use super::verdict::{Explanation, RuleName, Verdict};
 use crate::manifest::object::calico::Action;
@@ -68,13 +69,14 @@ impl Oracle {
     pub(super) fn decide(
         &self,
         endpoint: usize,
+        selecting: &[Placed],
         flow: &Flow<'_>,
         watch: &mut impl Watch,
     ) -> Verdict {
         let mut through = Vec::new();
-        let why = match self.broken(endpoint) {
+        let why = match self.denied_by_broken(selecting) {
             Some(why) => why,
-            None => match self.tiers(Chain::Endpoint, endpoint, flow, &mut through, watch) {
+            None => match self.tiers(Chain::Endpoint, selecting, flow, &mut through, watch) {
                 Outcome::Decided(why) => why,
                 Outcome::NobodyAsked | Outcome::Passed => {
                     self.profiles(endpoint, flow, &mut through, watch)
@@ -85,13 +87,10 @@ impl Oracle {
     }
 
     /// The policies that deny the endpoint everything because nobody can evaluate them.
-    pub(super) fn broken(&self, endpoint: usize) -> Option<Explanation> {
-        let broken: Vec<ObjectKey> = self
-            .policies
-            .iter()
-            .filter(|policy| policy.broken.is_some() && policy.subject[endpoint])
-            .map(|policy| policy.key.clone())
-            .collect();
+    pub(super) fn denied_by_broken(&self, selecting: &[Placed]) -> Option<Explanation> {
+        let broken = self.broken(selecting);
+        let broken: Vec<ObjectKey> =
+            broken.into_iter().map(|policy| self.policies[policy].key.clone()).collect();
         (!broken.is_empty()).then_some(Explanation::InvalidPolicies(broken))
     }
 
@@ -99,18 +98,19 @@ impl Oracle {
     pub(super) fn tiers(
         &self,
         chain: Chain,
-        endpoint: usize,
+        selecting: &[Placed],
         flow: &Flow<'_>,
         through: &mut Vec<RuleName>,
         watch: &mut impl Watch,
     ) -> Outcome {
         let mut nobody = true;
-        for tier in &self.tiers {
+        for (index, tier) in self.tiers.iter().enumerate() {
             let mut asked = Vec::new();
             let mut passed = false;
             watch.tier(tier);
-            for policy in tier.policies.iter().map(|index| &self.policies[*index]) {
-                if !policy.subject[endpoint] || !chain.asks(policy.hook) {
+            let here = selecting.iter().filter(|it| it.tier == index);
+            for policy in here.map(|it| &self.policies[it.policy]) {
+                if !chain.asks(policy.hook) {
                     continue;
                 }
                 let Some(rules) = policy.rules(flow.direction) else { continue };

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use super::decide::{Chain, Outcome, Watch};
 use super::matching::in_net;
 use super::members::Role;
-use super::policies::Policy;
 use super::profiles::Profile;
 use super::rules::{Direction, Flow, Rule, Seen};
+use super::selecting::Placed;
 use super::staged::{Collector, Staged};
 use super::verdict::{Explanation, Verdict};
 use super::{Oracle, Packet};
@@ -55,7 +55,9 @@ pub struct End<'o> {
     pub(super) direction: Direction,
     /// `None`: there is no such endpoint, so nothing passes.
     pub(super) member: Option<usize>,
-    /// The policies that are asked, staged ones among them, by their index, in order.
+    /// The policies that select it.
+    selecting: Vec<Placed>,
+    /// Those of them that are asked, staged ones among them, by their index, in order.
     pub(super) asked: Vec<usize>,
     /// The policies that deny it everything because nobody can evaluate them.
     pub(super) broken: Vec<usize>,
@@ -82,18 +84,14 @@ impl Oracle {
     /// A pod, or without a namespace a host endpoint, at a place and in a direction.
     pub fn end(&self, namespace: &str, name: &str, place: Place, direction: Direction) -> End<'_> {
         let role = if place == Place::Pod { Role::Pod } else { Role::HostEndpoint };
-        let is_it = |member: &super::members::Member| {
-            member.role == role
-                && member.name == name
-                && member.namespace.as_deref().unwrap_or_default() == namespace
-        };
-        let member = self.members.list.iter().position(is_it);
+        let member = self.members.named(role, namespace, name);
         let unreadable =
             role == Role::HostEndpoint && self.hosts.broken_endpoints.iter().any(|it| it == name);
         let mut end = End {
             place,
             direction,
             member,
+            selecting: member.map(|member| self.selecting(member)).unwrap_or_default(),
             asked: Vec::new(),
             broken: Vec::new(),
             unreadable,
@@ -105,19 +103,12 @@ impl Oracle {
             end.failsafe = self.hosts.failsafe(node.unwrap_or_default(), direction);
         }
         let Some(member) = member else { return end };
-        let here = |policy: &Policy| policy.subject[member];
-        for index in self.tiers.iter().flat_map(|tier| &tier.policies) {
+        let speaks = |index: &usize| {
             let policy = &self.policies[*index];
-            let speaks = place.chain().asks(policy.hook) && policy.rules(direction).is_some();
-            if here(policy) && speaks {
-                end.asked.push(*index);
-            }
-        }
-        let broken = |index: &usize| {
-            let policy = &self.policies[*index];
-            policy.broken.is_some() && !policy.staged && here(policy)
+            place.chain().asks(policy.hook) && policy.rules(direction).is_some()
         };
-        end.broken = (0..self.policies.len()).filter(broken).collect();
+        end.asked = end.selecting.iter().map(|it| it.policy).filter(speaks).collect();
+        end.broken = self.broken(&end.selecting);
         let of_policies = end.asked.iter().filter_map(|it| self.policies[*it].rules(direction));
         end.rules = of_policies.flatten().collect();
         let member = &self.members.list[member];
@@ -208,13 +199,13 @@ impl Oracle {
             return Explanation::Failsafe.into();
         }
         if matches!(end.place, Place::Pod | Place::Host) {
-            return self.decide(member, flow, watch);
+            return self.decide(member, &end.selecting, flow, watch);
         }
-        if let Some(why) = self.broken(member) {
+        if let Some(why) = self.denied_by_broken(&end.selecting) {
             return why.into();
         }
         let mut through = Vec::new();
-        let why = match self.tiers(end.place.chain(), member, flow, &mut through, watch) {
+        let why = match self.tiers(end.place.chain(), &end.selecting, flow, &mut through, watch) {
             Outcome::Decided(why) => why,
             Outcome::Passed if end.place == Place::Forward => Explanation::NotForwarded,
             Outcome::NobodyAsked | Outcome::Passed => Explanation::NoForwardPolicy,

@@ -230,16 +230,17 @@ impl Oracle {
         if place.has_failsafe() && self.hosts.is_failsafe(crossing, seen) {
             return ((!first).then_some(Explanation::Failsafe), Vec::new());
         }
-        if let Some(why) = self.broken(endpoint) {
+        let selecting = self.selecting(endpoint);
+        if let Some(why) = self.denied_by_broken(&selecting) {
             return (Some(why), Vec::new());
         }
         let flow = self.flow(crossing, endpoint, seen);
         if place == Place::Host {
-            let Verdict { why, through } = self.decide(endpoint, &flow, watch);
+            let Verdict { why, through } = self.decide(endpoint, &selecting, &flow, watch);
             return (Some(why), through);
         }
         let mut through = Vec::new();
-        let why = match self.tiers(place.chain(), endpoint, &flow, &mut through, watch) {
+        let why = match self.tiers(place.chain(), &selecting, &flow, &mut through, watch) {
             Outcome::Decided(why) => Some(why),
             Outcome::NobodyAsked | Outcome::Passed if first => None,
             Outcome::NobodyAsked => Some(Explanation::NoForwardPolicy),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use ipnet::IpNet;
 
@@ -14,7 +15,7 @@ use crate::manifest::object::{Kind, LabelSelector, Object, ObjectKey, Pairs, Pha
 use crate::store::Stored;
 
 /// What kind of thing a member is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Pod,
     HostEndpoint,
@@ -159,6 +160,8 @@ impl Member {
 pub(super) struct Members {
     pub(super) list: Vec<Member>,
     by_address: HashMap<IpAddr, Vec<usize>>,
+    /// By role, namespace and name; made when somebody asks for it.
+    by_name: OnceLock<HashMap<(Role, String, String), usize>>,
     /// Those that have nets.
     sets: Vec<usize>,
     /// The numbers that a port's name stands for at somebody's.
@@ -232,6 +235,18 @@ impl Members {
             }
         }
         holders
+    }
+
+    /// The member of this name.
+    pub(super) fn named(&self, role: Role, namespace: &str, name: &str) -> Option<usize> {
+        let by_name = self.by_name.get_or_init(|| {
+            let members = self.list.iter().enumerate();
+            let key = |member: &Member| {
+                (member.role, member.namespace.clone().unwrap_or_default(), member.name.clone())
+            };
+            members.map(|(index, member)| (key(member), index)).collect()
+        });
+        by_name.get(&(role, namespace.to_owned(), name.to_owned())).copied()
     }
 
     /// The pod of this name, if it has this address.

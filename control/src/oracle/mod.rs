@@ -9,7 +9,7 @@
 //! - [`packet`]: what a packet shows. `selector`: Calico's selector language. `matching`: Kubernetes' selectors and blocks.
 //! - `members`: who has an address, and the labels that selectors see. `services`: who serves.
 //! - `prepare`, `rules`: rules as they were written; which term of one a packet does not fit.
-//! - `policies`, `tiers`, `profiles`: what is asked, in which order.
+//! - `policies`, `tiers`, `selecting`, `profiles`: what is asked, of whom, in which order.
 //! - `decide`: the search. `ends`: the search at one end alone. `address_class`: what it looks at there. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`],
 //!   [`interface`], `staged`: what happened on the way.
 //!
@@ -29,6 +29,7 @@ mod policies;
 mod prepare;
 mod profiles;
 mod rules;
+mod selecting;
 mod selector;
 mod services;
 mod staged;
@@ -51,6 +52,7 @@ use policies::Policy;
 use prepare::Preparer;
 use profiles::Profiles;
 use rules::{Flow, Seen};
+use selecting::ByNamespace;
 use services::Services;
 use tiers::Tier;
 
@@ -112,6 +114,7 @@ pub struct Oracle {
     members: Members,
     policies: Vec<Policy>,
     tiers: Vec<Tier>,
+    by_namespace: ByNamespace,
     profiles: Profiles,
     hosts: Hosts,
 }
@@ -125,7 +128,8 @@ impl Oracle {
         let policies = policies::read(objects, &preparer);
         let tiers = tiers::arrange(objects, &policies);
         let profiles = Profiles::new(objects, &preparer);
-        Self { members, policies, tiers, profiles, hosts: Hosts::new(objects) }
+        let by_namespace = ByNamespace::new(&tiers, &policies);
+        Self { members, policies, tiers, by_namespace, profiles, hosts: Hosts::new(objects) }
     }
 
     /// Every pod that takes part, once for each of its addresses.
@@ -187,7 +191,8 @@ impl Oracle {
             Direction::Egress => (local, peer),
         };
         let members = &self.members.list;
-        self.decide(endpoint, &Flow { members, source, destination, packet, direction }, watch)
+        let flow = Flow { members, source, destination, packet, direction };
+        self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
     }
 
     /// A node judges what its own pods send to it. Host endpoint policy does not apply to that; what else passes a node's

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::members::{Member, Role};
-use super::prepare::{Preparer, Unknown};
+use super::prepare::{Preparer, Set, Unknown};
 use super::rules::{Direction, Rule};
 use super::tiers::{self, BUILT_IN};
 use crate::manifest::State;
@@ -36,7 +36,7 @@ pub(super) struct Policy {
     /// Absent is infinite.
     pub(super) order: f64,
     /// The members that it selects.
-    pub(super) subject: Vec<bool>,
+    pub(super) subject: Set,
     /// `None` where it does not speak of the direction.
     pub(super) ingress: Option<Vec<Rule>>,
     pub(super) egress: Option<Vec<Rule>>,
@@ -55,7 +55,7 @@ impl Policy {
         }
     }
 
-    fn empty(key: &ObjectKey, subject: Vec<bool>) -> Self {
+    fn empty(key: &ObjectKey, subject: Set) -> Self {
         Self {
             key: key.clone(),
             tier: tiers::DEFAULT.to_owned(),
@@ -86,12 +86,12 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
     for (key, stored) in objects {
         let policy = match &stored.state {
             State::Valid(object) => match &**object {
-                Object::NetworkPolicy(wire) => kubernetes(key, wire, preparer),
-                Object::ClusterNetworkPolicy(wire) => Some(cluster(key, wire, preparer)),
+                Object::NetworkPolicy(wire) => kubernetes(key, wire),
+                Object::ClusterNetworkPolicy(wire) => Some(cluster(key, wire)),
                 Object::CalicoPolicy(wire) => calico(key, wire, preparer),
                 _ => None,
             },
-            State::Invalid(invalid) => self::invalid(key, invalid.subject.as_ref(), preparer),
+            State::Invalid(invalid) => self::invalid(key, invalid.subject.as_ref()),
         };
         let Some(mut policy) = policy else { continue };
         if policy.broken.is_none() && invalid_tiers.contains(policy.tier.as_str()) {
@@ -107,15 +107,15 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
 
 /// Without `policyTypes` a policy speaks of ingress, and of egress if it has egress rules. `None`: staged, and not to be
 /// evaluated.
-fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy, preparer: &Preparer<'_>) -> Option<Policy> {
+fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
     if !is_evaluated(key, wire.staged_action) {
         return None;
     }
-    let subject = preparer
-        .set(|member| is_in(member, &key.namespace) && member.is_pod_of(&wire.pod_selector));
+    let selector = wire.pod_selector.clone();
+    let subject = Set::new(Some(&key.namespace), move |member| member.is_pod_of(&selector));
     let rules = |listed: &Option<Vec<object::Rule>>| -> Vec<Rule> {
         let rules = listed.as_deref().unwrap_or(&[]).iter().enumerate();
-        rules.map(|(index, rule)| preparer.kubernetes(index, rule, &key.namespace)).collect()
+        rules.map(|(index, rule)| Preparer::kubernetes(index, rule, &key.namespace)).collect()
     };
     let (ingress, egress) = (rules(&wire.ingress), rules(&wire.egress));
     let named = wire.policy_types.as_deref().unwrap_or(&[]);
@@ -137,18 +137,15 @@ fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
 }
 
 /// It speaks of the directions that it has rules for. A rule that could not be converted keeps its index.
-fn cluster(
-    key: &ObjectKey,
-    wire: &object::ClusterNetworkPolicy,
-    preparer: &Preparer<'_>,
-) -> Policy {
-    let subject = preparer.set(|member| {
-        member.is_pod_in(&wire.subject.namespaces) && member.is_pod_of(&wire.subject.pods)
+fn cluster(key: &ObjectKey, wire: &object::ClusterNetworkPolicy) -> Policy {
+    let pods = wire.subject.clone();
+    let subject = Set::new(None, move |member| {
+        member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
     });
     let rules = |listed: &[object::cluster::ClusterRule]| -> Option<Vec<Rule>> {
         let rules = listed.iter().enumerate();
         (!listed.is_empty())
-            .then(|| rules.map(|(index, rule)| preparer.cluster(index, rule)).collect())
+            .then(|| rules.map(|(index, rule)| Preparer::cluster(index, rule)).collect())
     };
     let mut policy = Policy::empty(key, subject);
     policy.tier = match wire.tier {
@@ -178,15 +175,12 @@ fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Op
             .then(|| rules.map(|(index, rule)| preparer.calico(index, rule, namespace)).collect())
             .transpose()
     };
-    let all = || preparer.set(|member| member.is_endpoint() && is_within(member, namespace));
-    let mut policy = Policy::empty(key, Vec::new());
-    match preparer.subject(&wire.subject, namespace) {
-        Ok(subject) => policy.subject = subject,
-        Err(unknown) => {
-            policy.subject = all();
-            policy.broken = Some(unknown.0);
-        }
-    }
+    let (subject, broken) = match Preparer::subject(&wire.subject, namespace) {
+        Ok(subject) => (subject, None),
+        Err(unknown) => (Set::new(namespace, Member::is_endpoint), Some(unknown.0)),
+    };
+    let mut policy = Policy::empty(key, subject);
+    policy.broken = broken;
     match (rules(in_speaks, &wire.ingress), rules(out_speaks, &wire.egress)) {
         (Ok(ingress), Ok(egress)) => (policy.ingress, policy.egress) = (ingress, egress),
         (Err(unknown), _) | (_, Err(unknown)) => policy.broken = Some(unknown.0),
@@ -207,7 +201,7 @@ fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Op
 
 /// A policy that is not valid: one of Kubernetes' isolates, in both directions, what it may select; every other enforced
 /// one denies it everything. A staged one is not there. `None` for what is no policy.
-fn invalid(key: &ObjectKey, subject: Option<&Subject>, preparer: &Preparer<'_>) -> Option<Policy> {
+fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     let pods_only = match key.kind {
         Kind::NetworkPolicy
@@ -217,21 +211,24 @@ fn invalid(key: &ObjectKey, subject: Option<&Subject>, preparer: &Preparer<'_>) 
         Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy => false,
         _ => return None,
     };
-    let everybody = || {
-        preparer.set(|member| {
-            let kind = if pods_only { member.role == Role::Pod } else { member.is_endpoint() };
-            kind && is_within(member, namespace)
-        })
-    };
+    let everybody =
+        || {
+            Set::new(namespace, move |member| {
+                if pods_only { member.role == Role::Pod } else { member.is_endpoint() }
+            })
+        };
     let selected = match subject {
         Some(Subject::Kubernetes(selector)) => {
-            Some(preparer.set(|member| is_within(member, namespace) && member.is_pod_of(selector)))
+            let selector = selector.clone();
+            Some(Set::new(namespace, move |member| member.is_pod_of(&selector)))
         }
-        Some(Subject::Cluster(pods)) => Some(
-            preparer
-                .set(|member| member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)),
-        ),
-        Some(Subject::Calico(subject)) => preparer.subject(subject, namespace).ok(),
+        Some(Subject::Cluster(pods)) => {
+            let pods = pods.clone();
+            Some(Set::new(None, move |member| {
+                member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
+            }))
+        }
+        Some(Subject::Calico(subject)) => Preparer::subject(subject, namespace).ok(),
         None => None,
     };
     let mut policy = Policy::empty(key, selected.unwrap_or_else(everybody));
@@ -242,13 +239,4 @@ fn invalid(key: &ObjectKey, subject: Option<&Subject>, preparer: &Preparer<'_>) 
         policy.broken = Some("it is not valid".to_owned());
     }
     Some(policy)
-}
-
-fn is_in(member: &Member, namespace: &str) -> bool {
-    member.namespace.as_deref() == Some(namespace)
-}
-
-/// Whether it is in the namespace; without a namespace everything is.
-fn is_within(member: &Member, namespace: Option<&str>) -> bool {
-    namespace.is_none_or(|namespace| is_in(member, namespace))
 }

@@ -1,4 +1,6 @@
-//! Selectors read and asked once: what a rule or a policy means, as sets of members.
+//! Selectors read once: what a rule or a policy means, as sets of members.
+
+use std::fmt;
 
 use super::members::{Member, Members, Role};
 use super::rules::{CalicoTerms, ClusterPeer, Entity, KubernetesPeer, Rule, Terms};
@@ -12,6 +14,35 @@ use crate::manifest::object::{self, Peer};
 #[derive(Debug)]
 pub(super) struct Unknown(pub(super) String);
 
+/// The members that something takes. It is asked of one member at a time and remembers nothing: a cluster has many members
+/// and many policies, and a question is about few of either.
+pub(super) struct Set {
+    /// The namespace that all of them are in, if only one is asked for.
+    pub(super) within: Option<String>,
+    takes: Box<dyn Fn(&Member) -> bool + Send + Sync>,
+}
+
+impl Set {
+    /// The members that `takes` takes, within a namespace if one is given.
+    pub(super) fn new(
+        within: Option<&str>,
+        takes: impl Fn(&Member) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { within: within.map(str::to_owned), takes: Box::new(takes) }
+    }
+
+    /// Whether a member is among them.
+    pub(super) fn has(&self, member: &Member) -> bool {
+        (self.within.is_none() || self.within == member.namespace) && (self.takes)(member)
+    }
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Set").field("within", &self.within).finish_non_exhaustive()
+    }
+}
+
 /// Makes sets of members.
 #[derive(Debug)]
 pub(super) struct Preparer<'a> {
@@ -20,23 +51,13 @@ pub(super) struct Preparer<'a> {
 }
 
 impl Preparer<'_> {
-    /// The members that `takes` takes.
-    pub(super) fn set(&self, takes: impl Fn(&Member) -> bool) -> Vec<bool> {
-        self.members.list.iter().map(takes).collect()
-    }
-
     /// The endpoints that a policy of Calico's selects; a namespaced policy those of its namespace.
-    pub(super) fn subject(
-        &self,
-        wire: &calico::Subject,
-        namespace: Option<&str>,
-    ) -> Result<Vec<bool>, Unknown> {
+    pub(super) fn subject(wire: &calico::Subject, namespace: Option<&str>) -> Result<Set, Unknown> {
         let selector = read(wire.selector.as_deref(), Language::Endpoints)?;
         let namespaces = read(wire.namespace_selector.as_deref(), Language::Namespaces)?;
         let accounts = read(wire.service_account_selector.as_deref(), Language::Accounts)?;
-        Ok(self.set(|member| {
+        Ok(Set::new(namespace, move |member| {
             member.is_endpoint()
-                && namespace.is_none_or(|own| member.namespace.as_deref() == Some(own))
                 && takes(selector.as_ref(), Language::Endpoints, member)
                 && takes(namespaces.as_ref(), Language::Namespaces, member)
                 && takes(accounts.as_ref(), Language::Accounts, member)
@@ -44,18 +65,18 @@ impl Preparer<'_> {
     }
 
     /// A rule of a Kubernetes policy: all of them allow.
-    pub(super) fn kubernetes(&self, index: usize, wire: &object::Rule, namespace: &str) -> Rule {
+    pub(super) fn kubernetes(index: usize, wire: &object::Rule, namespace: &str) -> Rule {
         let peers = wire.peers.as_deref().unwrap_or(&[]).iter().map(|peer| match peer {
             Peer::IpBlock(block) => KubernetesPeer::Block(block.clone()),
-            Peer::Selectors { pods, namespaces } => KubernetesPeer::Pods(self.set(|member| {
-                let there = match namespaces {
-                    Some(selector) => member.is_pod_in(selector),
-                    None => member.namespace.as_deref() == Some(namespace),
-                };
-                there
-                    && member.role == Role::Pod
-                    && pods.as_ref().is_none_or(|selector| member.is_pod_of(selector))
-            })),
+            Peer::Selectors { pods, namespaces } => {
+                let within = namespaces.is_none().then_some(namespace);
+                let (pods, namespaces) = (pods.clone(), namespaces.clone());
+                KubernetesPeer::Pods(Set::new(within, move |member| {
+                    member.role == Role::Pod
+                        && namespaces.as_ref().is_none_or(|selector| member.is_pod_in(selector))
+                        && pods.as_ref().is_none_or(|selector| member.is_pod_of(selector))
+                }))
+            }
         });
         let terms = Terms::Kubernetes {
             wire: wire.clone(),
@@ -67,7 +88,7 @@ impl Preparer<'_> {
 
     /// A rule of a cluster-wide policy. What asks for something that nobody can decide here: an Accept is dropped, Deny
     /// and Pass deny everything.
-    pub(super) fn cluster(&self, index: usize, wire: &cluster::ClusterRule) -> Rule {
+    pub(super) fn cluster(index: usize, wire: &cluster::ClusterRule) -> Rule {
         let action = match wire.action {
             ClusterAction::Accept => Action::Allow,
             ClusterAction::Deny => Action::Deny,
@@ -79,13 +100,15 @@ impl Preparer<'_> {
                 _ => Rule { index, action: Action::Deny, terms: Terms::Everything },
             };
         };
-        let sets =
-            peers.iter().map(|peer| match peer {
-                cluster::ClusterPeer::Networks(nets) => ClusterPeer::Networks(nets.clone()),
-                cluster::ClusterPeer::Pods(pods) => ClusterPeer::Pods(self.set(|member| {
+        let sets = peers.iter().map(|peer| match peer {
+            cluster::ClusterPeer::Networks(nets) => ClusterPeer::Networks(nets.clone()),
+            cluster::ClusterPeer::Pods(pods) => {
+                let pods = pods.clone();
+                ClusterPeer::Pods(Set::new(None, move |member| {
                     member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
-                })),
-            });
+                }))
+            }
+        });
         let terms = Terms::Cluster {
             wire: peers.clone(),
             peers: sets.collect(),
@@ -117,31 +140,29 @@ impl Preparer<'_> {
         let namespaces = read(wire.namespace_selector.as_deref(), Language::Namespaces)?;
         let (names, accounts) = match &wire.service_accounts {
             Some(accounts) => {
-                (accounts.names.as_slice(), read(accounts.selector.as_deref(), Language::Accounts)?)
+                (accounts.names.clone(), read(accounts.selector.as_deref(), Language::Accounts)?)
             }
-            None => (&[][..], None),
+            None => (Vec::new(), None),
         };
         let selects =
             selector.is_some() || namespaces.is_some() || accounts.is_some() || !names.is_empty();
-        let positive = |member: &Member| {
-            let there = match &namespaces {
-                Some(selector) => member.is_taken_by(selector, Language::Namespaces),
-                None => namespace.is_none_or(|own| member.namespace.as_deref() == Some(own)),
-            };
-            there
+        let is_positive = selects || (not_selector.is_some() && namespace.is_some());
+        let is_negative = not_selector.is_some();
+        let asks_for_sets = selector.is_some() || is_negative || namespaces.is_some();
+        let within = namespace.filter(|_| namespaces.is_none());
+        let positive = Set::new(within, move |member| {
+            takes(namespaces.as_ref(), Language::Namespaces, member)
                 && takes(selector.as_ref(), Language::Endpoints, member)
                 && takes(accounts.as_ref(), Language::Accounts, member)
-                && (names.is_empty() || member.runs_as(names))
-        };
-        let negative = |member: &Member| {
+                && (names.is_empty() || member.runs_as(&names))
+        });
+        let negative = Set::new(None, move |member| {
             not_selector
                 .as_ref()
                 .is_some_and(|selector| member.is_taken_by(selector, Language::Endpoints))
-        };
-        let is_positive = selects || (not_selector.is_some() && namespace.is_some());
-        let doubt =
-            self.members.doubtful.iter().any(|set| (is_positive && positive(set)) || negative(set));
-        let asks_for_sets = selector.is_some() || not_selector.is_some() || namespaces.is_some();
+        });
+        let mut doubtful = self.members.doubtful.iter();
+        let doubt = doubtful.any(|set| (is_positive && positive.has(set)) || negative.has(set));
         if doubt || (self.members.unknown_sets && asks_for_sets) {
             return Err(Unknown("a network set that it may mean is not valid".to_owned()));
         }
@@ -156,8 +177,8 @@ impl Preparer<'_> {
             }
         };
         Ok(Entity {
-            positive: is_positive.then(|| self.set(positive)),
-            negative: not_selector.is_some().then(|| self.set(negative)),
+            positive: is_positive.then_some(positive),
+            negative: is_negative.then_some(negative),
             service,
         })
     }

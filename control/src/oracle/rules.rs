@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use super::matching::{in_block, in_net, protocol_number};
 use super::members::Member;
 use super::packet::{Packet, has_ports, is_of_family};
+use super::prepare::Set;
 use super::services::ServiceMembers;
 use crate::manifest::object::calico::{self, Action, EntityRule};
 use crate::manifest::object::cluster::{self, ClusterProtocol};
@@ -137,7 +138,7 @@ pub(super) struct Rule {
     pub(super) terms: Terms,
 }
 
-/// What a rule matches. `Vec<bool>` is a set of members.
+/// What a rule matches.
 #[derive(Debug)]
 pub(super) enum Terms {
     /// Every packet.
@@ -160,13 +161,13 @@ pub(super) enum Terms {
 #[derive(Debug)]
 pub(super) enum KubernetesPeer {
     Block(IpBlock),
-    Pods(Vec<bool>),
+    Pods(Set),
 }
 
 #[derive(Debug)]
 pub(super) enum ClusterPeer {
     Networks(Vec<IpNet>),
-    Pods(Vec<bool>),
+    Pods(Set),
 }
 
 #[derive(Debug)]
@@ -180,13 +181,38 @@ pub(super) struct CalicoTerms {
 #[derive(Debug, Default)]
 pub(super) struct Entity {
     /// Some holder is one of these.
-    pub(super) positive: Option<Vec<bool>>,
+    pub(super) positive: Option<Set>,
     /// No holder is one of these.
-    pub(super) negative: Option<Vec<bool>>,
+    pub(super) negative: Option<Set>,
     pub(super) service: Option<ServiceMembers>,
 }
 
 impl Rule {
+    /// The sets of members that it asks for.
+    pub(super) fn sets(&self) -> Vec<&Set> {
+        match &self.terms {
+            Terms::Everything | Terms::Nothing => Vec::new(),
+            Terms::Kubernetes { peers, .. } => peers
+                .iter()
+                .filter_map(|peer| match peer {
+                    KubernetesPeer::Pods(set) => Some(set),
+                    KubernetesPeer::Block(_) => None,
+                })
+                .collect(),
+            Terms::Cluster { peers, .. } => peers
+                .iter()
+                .filter_map(|peer| match peer {
+                    ClusterPeer::Pods(set) => Some(set),
+                    ClusterPeer::Networks(_) => None,
+                })
+                .collect(),
+            Terms::Calico(terms) => [&terms.source, &terms.destination]
+                .into_iter()
+                .flat_map(|end| end.positive.iter().chain(&end.negative))
+                .collect(),
+        }
+    }
+
     /// The first term that the packet does not fit.
     pub(super) fn mismatch(&self, flow: &Flow<'_>) -> Option<Mismatch> {
         match &self.terms {
@@ -197,7 +223,9 @@ impl Rule {
                     peers.is_empty()
                         || peers.iter().any(|peer| match peer {
                             KubernetesPeer::Block(block) => in_block(block, flow.peer().address),
-                            KubernetesPeer::Pods(set) => holder.is_some_and(|holder| set[holder]),
+                            KubernetesPeer::Pods(set) => {
+                                holder.is_some_and(|holder| set.has(&flow.members[holder]))
+                            }
                         })
                 };
                 let port_fits = |owner: Option<usize>| {
@@ -211,7 +239,9 @@ impl Rule {
                         ClusterPeer::Networks(nets) => {
                             nets.iter().any(|net| in_net(*net, flow.peer().address))
                         }
-                        ClusterPeer::Pods(set) => holder.is_some_and(|holder| set[holder]),
+                        ClusterPeer::Pods(set) => {
+                            holder.is_some_and(|holder| set.has(&flow.members[holder]))
+                        }
                     })
                 };
                 let port_fits = |owner: Option<usize>| {
@@ -343,12 +373,12 @@ fn entity_mismatch(
         return Some(Mismatch::NotNets(end));
     }
     if let Some(positive) = &entity.positive
-        && !seen.holders.iter().any(|holder| positive[*holder])
+        && !seen.holders.iter().any(|holder| positive.has(&flow.members[*holder]))
     {
         return Some(Mismatch::Selector(end));
     }
     if let Some(negative) = &entity.negative
-        && seen.holders.iter().any(|holder| negative[*holder])
+        && seen.holders.iter().any(|holder| negative.has(&flow.members[*holder]))
     {
         return Some(Mismatch::NotSelector(end));
     }
@@ -363,14 +393,14 @@ fn entity_mismatch(
             return Some(Mismatch::Service(end));
         }
     }
-    let takes = |ports: &[calico::Port], of: Option<&Vec<bool>>| {
+    let takes = |ports: &[calico::Port], of: Option<&Set>| {
         let Some(number) = flow.port(end) else { return false };
         ports.iter().any(|port| match port {
             calico::Port::Range(first, last) => {
                 has_ports(flow.packet.protocol) && *first <= number && number <= *last
             }
             calico::Port::Name(name) => seen.owners().iter().any(|owner| {
-                of.is_none_or(|set| set[*owner])
+                of.is_none_or(|set| set.has(&flow.members[*owner]))
                     && flow.members[*owner].names_port(name, flow.packet.protocol, number)
             }),
         })

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use manx_policy_compiler::model::{
     Action, Direction, Noted, Reason, RuleName, Shown, Transport, Verdict,
 };
-use manx_policy_compiler::prove::{Expected, Judge};
+use manx_policy_compiler::prove::{Depth, Expected, Judge};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 use manx_policy_compiler::witness::{Atoms, Bounds, Peers};
 
@@ -18,12 +17,13 @@ use crate::oracle::{self, Explanation, Oracle, Packet, Place, Staged};
 /// Judges by the objects alone.
 pub(super) struct ByObjects<'a> {
     pub(super) oracle: &'a Oracle,
-    occupants: Vec<(IpNet, u32)>,
+    /// At [`Depth::Every`] whatever any rule could see tells members apart, asked for or not.
+    depth: Depth,
 }
 
 impl<'a> ByObjects<'a> {
-    pub(super) fn new(oracle: &'a Oracle) -> Self {
-        Self { oracle, occupants: oracle.occupants() }
+    pub(super) const fn new(oracle: &'a Oracle, depth: Depth) -> Self {
+        Self { oracle, depth }
     }
 }
 
@@ -63,8 +63,15 @@ impl<'a> Judge for ByObjects<'a> {
 
     fn atoms(&self, ends: &[&Self::End]) -> Atoms {
         let mut atoms = Atoms::default();
-        for (net, number) in &self.occupants {
-            atoms.member(*net, *number);
+        let occupants = match self.depth {
+            Depth::Every => self.oracle.all_occupants(),
+            Depth::Distinct => {
+                let ends: Vec<_> = ends.iter().map(|end| &end.seen).collect();
+                self.oracle.occupants(&ends)
+            }
+        };
+        for (net, number) in occupants {
+            atoms.member(net, number);
         }
         for net in ends.iter().flat_map(|end| self.oracle.nets(&end.seen)) {
             atoms.bound(net);

@@ -83,7 +83,7 @@ pub fn prove(
     depth: Depth,
     progress: impl FnMut(usize, usize),
 ) -> Result<Proof, Box<Refutation>> {
-    let judge = ByObjects::new(oracle);
+    let judge = ByObjects::new(oracle, depth);
     prove_by(&judge, local, image, depth, progress)
         .map_err(|found| Box::new(Refutation::new(oracle, &found)))
 }

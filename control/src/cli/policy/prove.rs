@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(report.assumed, ["Pod default/b"]);
         insta::assert_snapshot!(render(&report), @r"
         node n1: proved: 1 endpoints, 324 cells by 168 distinct questions, 4 peers stand for all addresses
-        node n2: proved: 1 endpoints, 294 cells by 98 distinct questions, 4 peers stand for all addresses
+        node n2: proved: 1 endpoints, 196 cells by 98 distinct questions, 3 peers stand for all addresses
         no address in the manifests, assumed: Pod default/b
         ");
     }
