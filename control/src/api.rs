@@ -204,6 +204,9 @@ pub struct Status {
     pub changed_in_place: u64,
     /// Objects that are not valid: where, and why. Each fails closed.
     pub invalid: Vec<String>,
+    /// What is valid and means less than its author may believe.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// How many endpoints of the whole cluster the tables know.
     pub known_endpoints: usize,
     /// How many policies the tables know.

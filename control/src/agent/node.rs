@@ -28,7 +28,7 @@ use super::server::Answer;
 use super::uplink::NextHops;
 use super::verify::Verifier;
 use super::{Error, status};
-use crate::api::{Call, Capture, Device, ErrorKind, Failure, Reply, Response};
+use crate::api::{Call, Capture, Device, ErrorKind, Failure, Reply};
 use crate::calc::{Calculation, Local, Underlay};
 use crate::import::Cluster;
 use crate::inquiry::Inquiry;
@@ -181,7 +181,7 @@ impl Agent {
                 Answer::Reply(Ok(Reply::Detached))
             }
             Call::Status => Answer::Reply(Ok(Reply::Status(Box::new(status::status(self))))),
-            Call::Explain(inquiry) => Answer::Reply(self.explain(&inquiry)),
+            Call::Explain(inquiry) => self.explain(inquiry),
             Call::Denials => {
                 self.read_reports();
                 Answer::Reply(Ok(Reply::Denials(self.denials.all())))
@@ -190,11 +190,14 @@ impl Agent {
         }
     }
 
-    /// By the objects that the agent has loaded.
-    fn explain(&self, inquiry: &Inquiry) -> Response {
-        let answer = inquiry.answer(self.store.contents(), &BTreeMap::new(), &self.uplink);
-        let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
-        answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
+    /// By the objects that the agent has loaded, on a thread of its own: there may be very many of them.
+    fn explain(&self, inquiry: Inquiry) -> Answer {
+        let (contents, uplink) = (self.store.shared(), self.uplink.clone());
+        Answer::Later(Box::new(move || {
+            let answer = inquiry.answer(&contents, &BTreeMap::new(), &uplink);
+            let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
+            answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
+        }))
     }
 
     fn capture(&mut self, what: &Capture) -> Answer {

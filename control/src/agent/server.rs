@@ -16,6 +16,7 @@
 //! # fn todo(_: manx::api::Call) -> manx::api::Response { Ok(manx::api::Reply::Detached) }
 //! ```
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -52,13 +53,24 @@ pub struct Question {
 }
 
 /// An answer.
-#[derive(Debug)]
 pub enum Answer {
     /// To every call but a capture, or a capture refused.
     Reply(Response),
+    /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread.
+    Later(Box<dyn FnOnce() -> Response + Send>),
     /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client that
     /// has enough closes it.
     Stream(mpsc::Receiver<Vec<u8>>),
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reply(response) => f.debug_tuple("Reply").field(response).finish(),
+            Self::Later(_) => f.write_str("Later"),
+            Self::Stream(pieces) => f.debug_tuple("Stream").field(pieces).finish(),
+        }
+    }
 }
 
 /// Why the agent cannot listen.
@@ -257,6 +269,7 @@ async fn converse(mut stream: UnixStream, questions: &mpsc::Sender<Question>) ->
         };
         match answer {
             Answer::Reply(response) => send(&mut stream, &response).await?,
+            Answer::Later(work) => send(&mut stream, &beside(work).await).await?,
             Answer::Stream(pieces) => {
                 send(&mut stream, &Ok(Reply::Capturing)).await?;
                 return forward(stream, pieces).await;
@@ -303,6 +316,15 @@ async fn ask(
             Err(error) => Err(error),
         },
     }
+}
+
+/// An answer that is made on another thread.
+async fn beside(work: Box<dyn FnOnce() -> Response + Send>) -> Response {
+    let answer = tokio::task::spawn_blocking(work).await;
+    answer.unwrap_or_else(|_| {
+        let message = "the answer could not be made".to_owned();
+        Err(Failure { kind: ErrorKind::Internal, message })
+    })
 }
 
 async fn send(stream: &mut UnixStream, response: &Response) -> io::Result<()> {

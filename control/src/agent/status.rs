@@ -18,7 +18,7 @@ use crate::api::{
     EndpointStatus, FlowStatus, MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus,
     RouteStatus, RuleCount, Status, WorkerStatus,
 };
-use crate::manifest::problem::Problem;
+use crate::manifest::problem::{Problem, Severity};
 
 /// How long a status waits for the workers' flows.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -34,6 +34,7 @@ pub(super) fn status(agent: &Agent) -> Status {
         tables: agent.tables.version,
         changed_in_place: agent.changed_in_place,
         invalid: invalid(agent),
+        warnings: summaries(agent, Severity::Warning).collect(),
         known_endpoints: agent.cluster.model.endpoints.len(),
         known_policies: agent.cluster.model.policies.len(),
         endpoints: endpoints(agent),
@@ -69,10 +70,14 @@ fn noted(agent: &Agent) -> Vec<NotedCount> {
     noted.filter(|(_, packets)| *packets > 0).map(one).collect()
 }
 
+fn summaries(agent: &Agent, severity: Severity) -> impl Iterator<Item = String> {
+    let problems = agent.cluster.problems.iter();
+    problems.filter(move |problem| problem.severity == severity).map(Problem::summary)
+}
+
 fn invalid(agent: &Agent) -> Vec<String> {
-    let problems = agent.cluster.problems.iter().map(Problem::summary);
     let vxlan = agent.vxlan_fault.message().map(str::to_owned);
-    problems.chain(agent.topology.problems()).chain(vxlan).collect()
+    summaries(agent, Severity::Error).chain(agent.topology.problems()).chain(vxlan).collect()
 }
 
 fn endpoints(agent: &Agent) -> Vec<EndpointStatus> {

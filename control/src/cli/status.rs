@@ -42,6 +42,7 @@ fn render(status: &api::Status) -> String {
         tables,
         changed_in_place,
         invalid,
+        warnings,
         known_endpoints,
         known_policies,
         endpoints,
@@ -69,6 +70,9 @@ fn render(status: &api::Status) -> String {
     }
     for object in invalid {
         let _ = writeln!(text, "INVALID {object}");
+    }
+    for warning in warnings {
+        let _ = writeln!(text, "WARNING {warning}");
     }
     section(&mut text, "endpoints", &endpoint_table(endpoints));
     section(&mut text, "routes", &route_table(routes));
@@ -260,6 +264,7 @@ mod tests {
             tables: 12,
             changed_in_place: 34,
             invalid: vec!["policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0".to_owned()],
+            warnings: vec!["hosts.yaml, HostEndpoint h: in part NOT ENFORCED".to_owned()],
             known_endpoints: 6,
             known_policies: 3,
             endpoints: vec![
@@ -346,6 +351,7 @@ mod tests {
         datastore in sync at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times, pods changed in them 34 times
         policy tables: 4 chains (0 judged rule by rule), 9 classes, 17 rows, 82 kB; proved: 5200 cells by 340 questions in 7 ms
         INVALID policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0
+        WARNING hosts.yaml, HostEndpoint h: in part NOT ENFORCED
 
         ENDPOINTS
         POD          ADDRESSES             DEVICE  PORT             ENFORCED            INGRESS POLICIES                     EGRESS POLICIES
@@ -392,6 +398,7 @@ mod tests {
         let nothing = api::Status {
             in_sync: false,
             invalid: vec![],
+            warnings: vec![],
             endpoints: vec![],
             routes: vec![],
             ports: vec![],

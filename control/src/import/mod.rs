@@ -153,8 +153,7 @@ impl Cluster {
             Object::HostEndpoint(host) => {
                 let host = Arc::new(member::host_endpoint(host));
                 self.model.host_endpoints.insert(key.name.clone(), host);
-                let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
-                self.warning(key, stored, message.to_owned());
+                self.problems.push(Problem::of_host_endpoint(key, &stored.place));
             }
             Object::Tier(tier) => {
                 self.model.tiers.insert(key.name.clone(), import_tier(tier));
@@ -246,11 +245,6 @@ impl Cluster {
                 self.problem(key, stored, message);
             }
         }
-    }
-
-    fn warning(&mut self, key: &ObjectKey, stored: &Stored, message: String) {
-        let severity = Severity::Warning;
-        self.problems.push(Problem { severity, ..problem(key, &stored.place, message) });
     }
 
     fn problem(&mut self, key: &ObjectKey, stored: &Stored, message: String) {

@@ -205,6 +205,19 @@ impl Problem {
         }
     }
 
+    /// What everybody is told of a valid host endpoint.
+    pub fn of_host_endpoint(key: &ObjectKey, place: &Place) -> Self {
+        let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
+        Self {
+            severity: Severity::Warning,
+            place: place.clone(),
+            object: Some(key.clone()),
+            field: String::new(),
+            cause: Cause::Cluster(message.to_owned()),
+            line: None,
+        }
+    }
+
     /// What follows from it, and what to do, where that is not plain.
     pub fn help(&self) -> Option<String> {
         let what = match &self.cause {

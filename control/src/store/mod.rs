@@ -40,7 +40,7 @@ pub struct Store {
     directory: PathBuf,
     files: BTreeMap<String, File>,
     fault: Option<Problem>,
-    contents: Contents,
+    contents: Arc<Contents>,
     /// The objects that are defined in more than one place.
     repeated: BTreeSet<ObjectKey>,
 }
@@ -90,7 +90,7 @@ impl Store {
     pub fn load(directory: impl Into<PathBuf>) -> Contents {
         let mut store = Self::new(directory);
         store.refresh();
-        store.contents
+        Arc::unwrap_or_clone(store.contents)
     }
 
     /// The directory.
@@ -101,6 +101,11 @@ impl Store {
     /// All objects as of the last [`Store::refresh`].
     pub fn contents(&self) -> &Contents {
         &self.contents
+    }
+
+    /// The same, for whoever looks at them while the store goes on: it then changes a copy.
+    pub fn shared(&self) -> Arc<Contents> {
+        Arc::clone(&self.contents)
     }
 
     /// Reads what has changed since the last time, and tells what follows; `None` if nothing has.
@@ -157,6 +162,7 @@ impl Store {
     /// with one of them, or an object is or was defined twice.
     fn change(&mut self, said: &[(String, Said)]) -> Option<Changes> {
         let mut changed = BTreeMap::new();
+        let contents = Arc::make_mut(&mut self.contents);
         for (name, before) in said {
             let file = self.files.get(name);
             if before.faulty || file.is_some_and(File::is_faulty) {
@@ -166,11 +172,11 @@ impl Store {
                 before.entries().iter().map(|entry| (&entry.key, entry)).collect();
             for entry in file.into_iter().flat_map(File::entries) {
                 let stood_here = gone.remove(&entry.key).is_some();
-                let before = self.contents.put(entry);
+                let before = contents.put(entry);
                 if self.repeated.contains(&entry.key) || stood_here != before.is_some() {
                     return None;
                 }
-                let stands = self.contents.objects.get(&entry.key);
+                let stands = contents.objects.get(&entry.key);
                 if before.as_ref() != stands {
                     changed.entry(entry.key.clone()).or_insert(before);
                 }
@@ -179,15 +185,14 @@ impl Store {
                 if self.repeated.contains(key) {
                     return None;
                 }
-                changed.entry(key.clone()).or_insert(self.contents.objects.remove(key));
+                changed.entry(key.clone()).or_insert(contents.objects.remove(key));
             }
-            let contents = &mut self.contents;
             contents.fingerprint = contents.fingerprint.wrapping_sub(before.fingerprint(name));
             if let Some(file) = file {
                 contents.fingerprint = contents.fingerprint.wrapping_add(file.fingerprint(name));
             }
         }
-        self.contents.files = self.files.len();
+        contents.files = self.files.len();
         Some(Changes::Objects(changed))
     }
 
@@ -210,7 +215,7 @@ impl Store {
         contents.fingerprint = fingerprint;
         // Stable: within one severity the files' order stays.
         contents.problems.sort_by_key(|problem| problem.severity);
-        self.contents = contents;
+        self.contents = Arc::new(contents);
         Changes::Everything
     }
 }
@@ -259,7 +264,7 @@ impl Contents {
     fn of_files(files: BTreeMap<String, File>) -> Self {
         let mut store = Store { files, ..Store::default() };
         store.anew();
-        store.contents
+        Arc::unwrap_or_clone(store.contents)
     }
 
     /// The objects of a kind.

@@ -94,6 +94,9 @@ impl Report {
         let invalid = invalid.filter(|stored| matches!(stored.state, State::Invalid(_))).count();
         let mut problems = contents.problems.clone();
         problems.extend(references::undefined(contents));
+        let hosts = contents.of_kind(Kind::HostEndpoint);
+        let hosts = hosts.filter(|(_, stored)| matches!(stored.state, State::Valid(_)));
+        problems.extend(hosts.map(|(key, stored)| Problem::of_host_endpoint(key, &stored.place)));
         let of = |severity| problems.iter().filter(|problem| problem.severity == severity).count();
         Self {
             files: contents.files,
@@ -228,6 +231,14 @@ spec: {tier: security, ingress: [{action: Allow}]}
     fn a_report_is_json_for_programs() {
         let report = Report::new(&Contents::of_texts([("all.yaml", TEXT)]));
         insta::assert_snapshot!(serde_json::to_string_pretty(&report).unwrap());
+    }
+
+    #[test]
+    fn what_is_not_enforced_of_a_host_endpoints_policy_is_a_warning() {
+        let text = "{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h}, spec: {node: n1, interfaceName: eth0}}";
+        let report = Report::new(&Contents::of_texts([("a.yaml", text)]));
+        assert_eq!((report.errors, report.warnings), (0, 1));
+        assert!(report.text().contains("NOT ENFORCED"), "{}", report.text());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::cli::output::{self, Output};
 use crate::cli::socket::Socket;
 use crate::inquiry::{Explanation, Inquiry, Wanted};
 use crate::oracle::Packet;
-use crate::store::{Contents, Store};
+use crate::store::Contents;
 
 /// What a node's uplink is called where nobody says.
 const UPLINK: &str = "eth0";
@@ -42,9 +42,9 @@ pub struct Explain {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub socket: Socket,
-    /// Directory of manifests [default: what the running agent has loaded]
-    #[arg(value_name = "DIR")]
-    pub directory: Option<PathBuf>,
+    /// Directories of manifests, and manifests [default: what the running agent has loaded]
+    #[arg(value_name = "DIR|FILE")]
+    pub paths: Vec<PathBuf>,
 }
 
 impl Explain {
@@ -62,13 +62,12 @@ impl Explain {
 
 /// Prints what decides. The connection passes: exit code 0; it does not: 1; nobody can tell: 2.
 pub fn run(explain: &Explain) -> Result<(), Error> {
-    let explanation = match &explain.directory {
-        Some(directory) => {
-            let mut contents = Store::load(directory);
-            tell_invalid(&contents)?;
-            tell(explain, &mut contents).map_err(Error::Invalid)?
-        }
-        None => by_agent(explain)?,
+    let explanation = if explain.paths.is_empty() {
+        by_agent(explain)?
+    } else {
+        let mut contents = Contents::of_paths(explain.paths.iter().map(PathBuf::as_path));
+        tell_invalid(&contents)?;
+        tell(explain, &mut contents).map_err(Error::Invalid)?
     };
     match explain.output {
         Output::Text => output::print(&explanation.to_string())?,
@@ -79,9 +78,7 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
 
 fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
     let agent = explain.socket.connect().map_err(|error| match error {
-        Error::Environment(text) => {
-            Error::Environment(format!("{text}; or give a directory of manifests"))
-        }
+        Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
         other => other,
     });
     Ok(agent?.explain(explain.inquiry())?)
@@ -127,7 +124,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             output: Output::Text,
             socket: Socket::default(),
             uplink: None,
-            directory: None,
+            paths: Vec::new(),
         }
     }
 
