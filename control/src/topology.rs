@@ -158,7 +158,7 @@ pub enum TopologyError {
     /// Without all pools nobody knows which blocks are behind tunnels: one taken for direct would let anybody outside
     /// speak as its pods.
     #[error(
-        "not valid, or defined twice: IPPool {}; until it is corrected or removed nobody knows which blocks are behind tunnels",
+        "not valid, defined twice or overlapping: IPPool {}; until it is corrected or removed nobody knows which blocks are behind tunnels",
         .0.join(", ")
     )]
     InvalidPool(Vec<String>),

@@ -251,6 +251,7 @@ const CONTROL: &[(&str, &[&str])] = &[
             "api",
             "client",
             "doctor",
+            "import",
             "inquiry",
             "manifest",
             "oracle",

@@ -37,7 +37,7 @@ use crate::store::{Contents, Stored};
 
 pub use follow::Effect;
 pub use network::{Node, Overlay, Pool};
-pub use overlap::Overlap;
+pub use overlap::{Overlap, of_pools as overlapping_pools};
 
 /// The tier of policies that name none.
 const DEFAULT_TIER: &str = "default";
@@ -56,7 +56,7 @@ pub struct Cluster {
     pub pods_by_node: BTreeMap<ObjectName, String>,
     /// The address pools, by CIDR.
     pub pools: Vec<Pool>,
-    /// Names of the pools that are not valid. While there is one, nobody knows which blocks are behind tunnels.
+    /// Names of the pools that are not valid, or overlap. While there is one, nobody knows which blocks are behind tunnels.
     pub invalid_pools: Vec<String>,
     /// Nodes take nothing from their own pods (`defaultEndpointToHostAction: Drop`).
     pub drops_to_node: bool,
@@ -105,6 +105,7 @@ pub fn import(contents: &Contents) -> Cluster {
     cluster.settle_hosts(contents, None);
     cluster.pools.sort_by_key(|pool| pool.cidr);
     cluster.note_overlaps(contents);
+    cluster.note_overlapping_pools(contents);
     cluster.problems.sort_by_key(|problem| problem.severity);
     cluster
 }
@@ -245,6 +246,13 @@ impl Cluster {
                 self.problem(key, stored, message);
             }
         }
+    }
+
+    fn note_overlapping_pools(&mut self, contents: &Contents) {
+        let overlapping = overlapping_pools(contents);
+        let names = overlapping.iter().filter_map(|problem| problem.object.as_ref());
+        self.invalid_pools.extend(names.map(|key| key.name.clone()));
+        self.problems.extend(overlapping);
     }
 
     fn problem(&mut self, key: &ObjectKey, stored: &Stored, message: String) {

@@ -386,3 +386,28 @@ fn profiles_of_namespaces_allow_everything_those_of_service_accounts_have_no_rul
     assert_eq!(profile("ksa.shop.web"), Some((vec![], vec![])));
     assert_eq!(profile("kns.none"), None, "missing, which denies");
 }
+
+#[test]
+fn of_pools_that_overlap_none_is_valid() {
+    let pool = |name: &str, cidr: &str| {
+        format!(
+            "{{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {{name: {name}}}, spec: {{cidr: {cidr}, disabled: true}}}}\n---\n"
+        )
+    };
+    let text = [
+        pool("wide", "10.0.0.0/8"),
+        pool("inner", "10.1.0.0/16"),
+        pool("other", "10.2.0.0/16"),
+        pool("same", "10.2.0.0/16"),
+        pool("apart", "192.168.0.0/16"),
+        pool("six", "'fd00::/48'"),
+    ];
+    let cluster = import(&Contents::of_texts([("file.yaml", &*text.concat())]));
+    assert_eq!(cluster.invalid_pools, ["wide", "inner", "other", "same"]);
+    let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();
+    assert_eq!(told.len(), 4);
+    assert_eq!(
+        told[1],
+        "file.yaml:3:1: IPPool inner: its CIDR 10.1.0.0/16 overlaps 10.0.0.0/8 of IPPool wide: give each pool its own"
+    );
+}

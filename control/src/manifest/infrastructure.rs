@@ -1,4 +1,4 @@
-//! Namespaces, nodes and address pools.
+//! Namespaces and nodes.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,7 @@ use ipnet::IpNet;
 
 use super::cursor::{Cursor, Findings};
 use super::metadata::Metadata;
-use super::object::{EncapsulationMode, IpPool, Namespace, Node};
-use super::problem::Cause;
+use super::object::{Namespace, Node};
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 
 /// The label that the API server puts on every namespace.
@@ -33,14 +32,6 @@ const NODE_STATUS_IGNORED: &[&str] = &[
     "runtimeHandlers",
     "volumesAttached",
     "volumesInUse",
-];
-const POOL_IGNORED: &[&str] = &[
-    "allowedUses",
-    "assignmentMode",
-    "blockSize",
-    "disableBGPExport",
-    "namespaceSelector",
-    "nodeSelector",
 ];
 
 /// Reads a namespace.
@@ -132,59 +123,4 @@ fn annotation(root: &Cursor<'_>, name: &str, expected: &str, out: &mut Findings)
     {
         field.expected(out, expected);
     }
-}
-
-fn encapsulation_mode(
-    spec: &Cursor<'_>,
-    name: &str,
-    out: &mut Findings,
-) -> Option<EncapsulationMode> {
-    spec.field(name)?.parsed(out, "Always, CrossSubnet or Never", |text| match text {
-        "Always" => Some(EncapsulationMode::Always),
-        "CrossSubnet" => Some(EncapsulationMode::CrossSubnet),
-        "Never" | "" => Some(EncapsulationMode::Never),
-        _ => None,
-    })
-}
-
-/// Reads a pool; `None` if it has no legal CIDR, which is then in `out`.
-pub(super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
-    root.mapping(out, &["apiVersion", "kind", "metadata", "spec"], &["status"]);
-    let spec = root.required(out, "spec", "a mapping with a cidr")?;
-    let read = &["cidr", "ipipMode", "vxlanMode", "natOutgoing", "disabled"];
-    if !spec.mapping(out, read, POOL_IGNORED) {
-        return None;
-    }
-    let net = spec.required(out, "cidr", CIDR).and_then(|field| field.parsed(out, CIDR, cidr));
-    let ipip_mode = encapsulation_mode(&spec, "ipipMode", out);
-    let vxlan_mode = encapsulation_mode(&spec, "vxlanMode", out);
-    let encapsulates =
-        |mode| matches!(mode, Some(EncapsulationMode::Always | EncapsulationMode::CrossSubnet));
-    if let (Some(field), Some(IpNet::V6(_)), true) =
-        (spec.field("ipipMode"), net, encapsulates(ipip_mode))
-    {
-        field.error(out, Cause::Conflict("an IPv6 pool cannot have IPIP".to_owned()));
-    }
-    if let Some(field) = spec.field("vxlanMode")
-        && encapsulates(vxlan_mode)
-    {
-        if encapsulates(ipip_mode) {
-            field.conflict(out, "a pool has IPIP or VXLAN, not both");
-        } else if matches!(net, Some(IpNet::V6(_))) {
-            let message = "VXLAN between IPv6 addresses is not supported: pods of this pool are reached on their own node only";
-            field.warning(out, Cause::Notice(message.to_owned()));
-        }
-    }
-    if let Some(field) = spec.field("natOutgoing")
-        && field.boolean(out) == Some(true)
-    {
-        let message =
-            "is not done: what pods of this pool send to outside keeps their own addresses";
-        field.warning(out, Cause::Notice(message.to_owned()));
-    }
-    // Pods get addresses from their node's blocks, not from pools.
-    if let Some(field) = spec.field("disabled") {
-        field.boolean(out);
-    }
-    Some(IpPool { cidr: net?.trunc(), ipip_mode, vxlan_mode })
 }

@@ -390,7 +390,7 @@ fn decode(
         Kind::EndpointSlice => {
             Some(Object::EndpointSlice(service::endpoint_slice(root, &metadata, out)))
         }
-        Kind::IpPool => infrastructure::ip_pool(root, out).map(Object::IpPool),
+        Kind::IpPool => calico::ip_pool(root, out).map(Object::IpPool),
         Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
             let (wire, selector) = network_policy::decode(root, kind.staged(), out);
             let object = Object::NetworkPolicy(Box::new(wire));

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::cli::Error;
 use crate::cli::output::{self, Output};
+use crate::import::overlapping_pools;
 use crate::manifest::State;
 use crate::manifest::object::Kind;
 use crate::manifest::problem::{Cause, Problem, Severity};
@@ -93,6 +94,7 @@ impl Report {
         let invalid = contents.objects.values();
         let invalid = invalid.filter(|stored| matches!(stored.state, State::Invalid(_))).count();
         let mut problems = contents.problems.clone();
+        problems.extend(overlapping_pools(contents));
         problems.extend(references::undefined(contents));
         let hosts = contents.of_kind(Kind::HostEndpoint);
         let hosts = hosts.filter(|(_, stored)| matches!(stored.state, State::Valid(_)));

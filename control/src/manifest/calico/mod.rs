@@ -8,6 +8,7 @@
 mod entity;
 mod felix;
 mod policy;
+mod pool;
 mod resource;
 mod rule;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod value;
 
 pub(super) use felix::felix_configuration;
 pub(super) use policy::{decode, nothing_but, staged_action};
+pub(super) use pool::ip_pool;
 pub(super) use resource::{host_endpoint, network_set, profile, tier};
 
 /// The fields of every object.

@@ -15,7 +15,7 @@ pub(super) const ICMPV6: u8 = 58;
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
 
 const PROTOCOL: &str = "TCP, UDP, ICMP, ICMPv6, SCTP, UDPLite or a number from 1 to 255";
-const NET: &str = "a CIDR without host bits, such as 10.0.0.0/8 or fd00::/64";
+pub(super) const NET: &str = "a CIDR without host bits, such as 10.0.0.0/8 or fd00::/64";
 const SELECTOR: &str = "a selector such as app == 'web'";
 
 /// Whether packets of a protocol have ports that policy can match.
@@ -75,7 +75,7 @@ fn port_text(text: &str) -> Option<Port> {
     }
 }
 
-/// A net of a rule: with its mask, without host bits.
+/// A net of a rule, or a pool's: with its mask, without host bits.
 pub(super) fn net(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpNet> {
     cursor.parsed(out, NET, |text| cidr(text).filter(|net| net.trunc() == *net))
 }

@@ -558,7 +558,7 @@ pub enum Operator {
 /// Calico's `IPPool`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpPool {
-    /// `spec.cidr`, host bits cut off.
+    /// `spec.cidr`, which has no host bits.
     pub cidr: IpNet,
     /// `spec.ipipMode`; Never where absent.
     pub ipip_mode: Option<EncapsulationMode>,

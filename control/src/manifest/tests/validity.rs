@@ -292,3 +292,93 @@ fn a_field_that_a_spec_of_calicos_does_not_have_is_warned_of_as_calico_passes_it
     let kubernetes = |spec: &str| super::policy_text(spec);
     are(false, kubernetes, ["egres: []", "policyType: [Egress]"]);
 }
+
+#[test]
+fn a_pools_cidr_is_masked_holds_a_block_and_is_of_no_one_link() {
+    let pool = |spec: &str| calico("IPPool", spec);
+    are(
+        true,
+        pool,
+        [
+            "cidr: 10.0.0.0/16",
+            "cidr: 10.0.0.0/26",
+            "cidr: 10.0.0.0/30, disabled: true",
+            "cidr: 10.0.0.0/30, blockSize: 30",
+            "cidr: 10.0.0.0/16, blockSize: 0",
+            "cidr: 10.0.0.0/16, blockSize: 20",
+            "cidr: 10.0.0.1/32, blockSize: 32",
+            "cidr: 'fd00::/64'",
+            "cidr: 'fd00::/122'",
+            "cidr: 'fd00::/64', blockSize: 116",
+            "cidr: 'fd00::/128', blockSize: 128",
+        ],
+    );
+    are(
+        false,
+        pool,
+        [
+            "cidr: 10.0.0.5/16",
+            "cidr: 10.0.0.5",
+            "cidr: 10.0.0.0/30",
+            "cidr: 10.0.0.0/26, blockSize: 24",
+            "cidr: 10.0.0.0/16, blockSize: 12",
+            "cidr: 10.0.0.0/16, blockSize: 19",
+            "cidr: 10.0.0.0/16, blockSize: 33",
+            "cidr: 10.0.0.0/16, blockSize: big",
+            "cidr: 10.0.0.0/16, blockSize: '26'",
+            "cidr: 'fd00::1/64'",
+            "cidr: 'fd00::/123'",
+            "cidr: 'fd00::/64', blockSize: 115",
+            "cidr: 'fd00::/64', blockSize: 26",
+            "cidr: 169.254.0.0/16",
+            "cidr: 169.254.8.0/24",
+            "cidr: 169.0.0.0/8",
+            "cidr: 0.0.0.0/0",
+            "cidr: 'fe80::/64'",
+            "cidr: 'fe00::/8'",
+        ],
+    );
+}
+
+#[test]
+fn a_pools_uses_modes_and_selectors_are_those_that_there_are() {
+    let pool = |spec: &str| calico("IPPool", &format!("cidr: 10.0.0.0/16, {spec}"));
+    are(
+        true,
+        pool,
+        [
+            "allowedUses: []",
+            "allowedUses: [Workload, Tunnel]",
+            "allowedUses: [LoadBalancer], nodeSelector: all(), ipipMode: Never",
+            "nodeSelector: ''",
+            "nodeSelector: has(rack), namespaceSelector: team == 'a'",
+            "assignmentMode: Manual",
+            "disableBGPExport: true",
+            "ipipMode: '', vxlanMode: Always",
+            "nat-outgoing: false",
+        ],
+    );
+    are(
+        false,
+        pool,
+        [
+            "allowedUses: [Foo]",
+            "allowedUses: Workload",
+            "allowedUses: [Workload, Workload]",
+            "allowedUses: [LoadBalancer, Workload]",
+            "allowedUses: [LoadBalancer], ipipMode: Always",
+            "allowedUses: [LoadBalancer], vxlanMode: CrossSubnet",
+            "allowedUses: [LoadBalancer], nodeSelector: has(rack)",
+            "allowedUses: [LoadBalancer], disableBGPExport: true",
+            "nodeSelector: a =",
+            "namespaceSelector: a =",
+            "assignmentMode: automatic",
+            "disableBGPExport: 1",
+            "disabled: 'no'",
+            "ipipMode: always",
+            "ipipMode: Always, vxlanMode: Always",
+            "ipip: {enabled: true}",
+            "nat-outgoing: true",
+        ],
+    );
+}

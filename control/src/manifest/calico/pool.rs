@@ -1,0 +1,176 @@
+//! `IPPool`, refused where the API server or Calico's client would refuse it.
+//!
+//! Source: Calico's API reference, "IP pool".
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::super::cursor::{Cursor, Findings};
+use super::super::object::{EncapsulationMode, IpPool};
+use super::super::problem::Cause;
+use super::super::tree::Value;
+use super::OBJECT;
+use super::value::{NET, Over, net, selector};
+
+const SPEC: &[&str] = &[
+    "allowedUses",
+    "assignmentMode",
+    "blockSize",
+    "cidr",
+    "disableBGPExport",
+    "disabled",
+    "ipipMode",
+    "namespaceSelector",
+    "natOutgoing",
+    "nodeSelector",
+    "vxlanMode",
+];
+/// Fields of Calico's first API, with what is written in their place now.
+const FORMER: [(&str, &str); 2] = [("ipip", "ipipMode"), ("nat-outgoing", "natOutgoing")];
+const LINK_LOCAL: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
+];
+const LOAD_BALANCER: &str = "LoadBalancer";
+
+/// Reads a pool; `None` if it has no legal CIDR, which is then in `out`.
+pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
+    root.mapping(out, OBJECT, &["status"]);
+    let spec = root.required(out, "spec", "a mapping with a cidr")?;
+    let former = FORMER.map(|(key, _)| key);
+    if !spec.mapping(out, SPEC, &former) {
+        return None;
+    }
+    for (key, now) in FORMER {
+        if let Some(field) = spec.field(key).filter(|it| it.node.value != Value::Boolean(false)) {
+            field.conflict(out, format!("is of Calico's first API: write {now}"));
+        }
+    }
+    let cidr = spec.required(out, "cidr", NET).and_then(|field| net(&field, out));
+    let ipip_mode = encapsulation_mode(&spec, "ipipMode", out);
+    let vxlan_mode = encapsulation_mode(&spec, "vxlanMode", out);
+    check_modes(&spec, cidr, [ipip_mode, vxlan_mode], out);
+    if let Some(cidr) = cidr {
+        check_extent(&spec, cidr, out);
+    }
+    for key in ["nodeSelector", "namespaceSelector"] {
+        if let Some(field) = spec.field(key) {
+            selector(&field, Over::Labels, out);
+        }
+    }
+    if let Some(field) = spec.field("assignmentMode").filter(|field| !field.is_empty()) {
+        let expected = "Automatic or Manual";
+        field.parsed(out, expected, |text| ["Automatic", "Manual"].contains(&text).then_some(()));
+    }
+    check_uses(&spec, [ipip_mode, vxlan_mode], out);
+    if let Some(field) = spec.field("natOutgoing")
+        && field.boolean(out) == Some(true)
+    {
+        let message =
+            "is not done: what pods of this pool send to outside keeps their own addresses";
+        field.warning(out, Cause::Notice(message.to_owned()));
+    }
+    Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode })
+}
+
+fn encapsulation_mode(
+    spec: &Cursor<'_>,
+    name: &str,
+    out: &mut Findings,
+) -> Option<EncapsulationMode> {
+    spec.field(name)?.parsed(out, "Always, CrossSubnet or Never", |text| match text {
+        "Always" => Some(EncapsulationMode::Always),
+        "CrossSubnet" => Some(EncapsulationMode::CrossSubnet),
+        "Never" | "" => Some(EncapsulationMode::Never),
+        _ => None,
+    })
+}
+
+fn encapsulates(mode: Option<EncapsulationMode>) -> bool {
+    matches!(mode, Some(EncapsulationMode::Always | EncapsulationMode::CrossSubnet))
+}
+
+/// One encapsulation at most, and of IPv4 if it is IPIP.
+fn check_modes(
+    spec: &Cursor<'_>,
+    cidr: Option<IpNet>,
+    [ipip, vxlan]: [Option<EncapsulationMode>; 2],
+    out: &mut Findings,
+) {
+    let of_ipv6 = matches!(cidr, Some(IpNet::V6(_)));
+    if let Some(field) = spec.field("ipipMode")
+        && of_ipv6
+        && encapsulates(ipip)
+    {
+        field.conflict(out, "an IPv6 pool cannot have IPIP");
+    }
+    if let Some(field) = spec.field("vxlanMode")
+        && encapsulates(vxlan)
+    {
+        if encapsulates(ipip) {
+            field.conflict(out, "a pool has IPIP or VXLAN, not both");
+        } else if of_ipv6 {
+            let message = "VXLAN between IPv6 addresses is not supported: pods of this pool are reached on their own node only";
+            field.warning(out, Cause::Notice(message.to_owned()));
+        }
+    }
+}
+
+/// A pool that is in use holds one of its blocks at least, and none holds addresses that are of one link only.
+fn check_extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) {
+    let (expected, range, default) = match cidr {
+        IpNet::V4(_) => ("a length of IPv4 blocks from 20 to 32", 20..=32, 26),
+        IpNet::V6(_) => ("a length of IPv6 blocks from 116 to 128", 116..=128, 122),
+    };
+    let written = spec.field("blockSize").filter(|field| field.node.value != Value::Integer(0));
+    let block: Option<u8> = match written {
+        Some(field) => field.integer(out, expected, range),
+        None => Some(default),
+    };
+    let disabled = spec.field("disabled").and_then(|field| field.boolean(out)) == Some(true);
+    let Some(field) = spec.field("cidr") else { return };
+    if let Some(block) = block.filter(|block| cidr.prefix_len() > *block && !disabled) {
+        field.conflict(out, format!("is too small for one block of the pool (blockSize: {block})"));
+    }
+    let overlapped = LINK_LOCAL.iter().find(|net| net.contains(&cidr) || cidr.contains(*net));
+    if let Some(net) = overlapped {
+        field.conflict(out, format!("overlaps the link-local addresses {net}"));
+    }
+}
+
+/// Addresses for load balancers are nobody's on a node: no such pool has anything to do with encapsulation or nodes.
+fn check_uses(spec: &Cursor<'_>, modes: [Option<EncapsulationMode>; 2], out: &mut Findings) {
+    let exports = spec.field("disableBGPExport").map(|field| (field.boolean(out), field));
+    let Some(field) = spec.field("allowedUses") else { return };
+    let mut uses: Vec<String> = Vec::new();
+    let expected = "Workload, Tunnel or LoadBalancer";
+    field.items(out, |item, out| {
+        let known = |text: &str| ["Workload", "Tunnel", LOAD_BALANCER].contains(&text);
+        let one = item.parsed(out, expected, |text| known(text).then(|| text.to_owned()))?;
+        if uses.contains(&one) {
+            item.conflict(out, "is in the list already");
+        }
+        uses.push(one);
+        Some(())
+    });
+    if !uses.iter().any(|one| one == LOAD_BALANCER) {
+        return;
+    }
+    if uses.iter().any(|one| one != LOAD_BALANCER) {
+        field.conflict(out, "LoadBalancer may not stand beside another use");
+    }
+    for (key, mode) in ["ipipMode", "vxlanMode"].into_iter().zip(modes) {
+        if let Some(field) = spec.field(key).filter(|_| encapsulates(mode)) {
+            field.conflict(out, "must be Never in a pool for LoadBalancer");
+        }
+    }
+    if let Some((Some(true), field)) = exports {
+        field.conflict(out, "may not stand in a pool for LoadBalancer");
+    }
+    if let Some(field) = spec.field("nodeSelector").filter(|field| !field.is_empty())
+        && !matches!(&field.node.value, Value::String(text) if text == "all()")
+    {
+        field.conflict(out, "must be all() in a pool for LoadBalancer");
+    }
+}
