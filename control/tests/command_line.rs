@@ -315,6 +315,63 @@ fn policy_check_ends_with_2_only_if_something_is_not_valid() {
     assert_eq!(check(&[at("good"), at("good/policy.yaml")], &[]).0, Some(0));
 }
 
+/// Nothing read is nothing checked: a green that a wrong path gives is none.
+#[test]
+fn what_holds_no_manifest_is_neither_checked_nor_proved() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}}\n";
+    for name in ["empty", "above", "above/below", "above/.hidden", "text", "comments", "unread"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("above/below/node.yaml"), node).unwrap();
+    fs::write(at("above/.hidden/broken.yaml"), "{").unwrap();
+    fs::write(at("text/a.txt"), node).unwrap();
+    fs::write(at("comments/a.yaml"), "# later\n---\n").unwrap();
+    let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}\n";
+    fs::write(at("unread/a.yaml"), deployment).unwrap();
+    let said = |command: &str, name: &str, more: &[&str]| {
+        let output = manx(&[&["policy", command, &at(name)], more].concat());
+        (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
+    };
+    for (name, found) in [("empty", "nothing"), ("above", "below/, .hidden/"), ("text", "a.txt")] {
+        let found = format!("holds no manifest: found {found}, expected *.yaml, *.yml or *.json");
+        for command in ["check", "prove"] {
+            let (code, told) = said(command, name, &[]);
+            assert!(code == 2 && told.contains(&found), "{command} {name}: {code}\n{told}");
+        }
+        assert!(said("check", name, &[]).1.contains("--recursive"), "{name}");
+    }
+    for command in ["check", "prove"] {
+        let (code, told) = said(command, "comments", &[]);
+        assert!(code == 2 && told.contains("holds no object"), "{command}: {code}\n{told}");
+        let (code, told) = said(command, "above", &["-R"]);
+        assert_eq!(code, 0, "{command}: {told}");
+        assert_eq!(said(command, "empty", &["--recursive"]).0, 2);
+    }
+    assert_eq!(said("check", "unread", &[]).0, 0, "what is skipped is warned of");
+    assert_eq!(said("prove", "unread", &[]).0, 2);
+    // One of several that holds nothing is as wrong.
+    assert_eq!(said("check", "above/below", &[&at("empty")]).0, 2);
+}
+
+#[test]
+fn policy_check_reads_standard_input() {
+    use std::io::Write as _;
+    use std::process::Stdio;
+    for (manifest, code) in
+        [("{apiVersion: v1, kind: Namespace, metadata: {name: a}}", 0), ("[", 2)]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_manx"));
+        let command = command.args(["policy", "check", "-"]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(manifest.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stdout));
+        assert!(text(&output.stdout).contains("1 file"), "{}", text(&output.stdout));
+    }
+}
+
 #[test]
 fn bench_is_the_program_beside_manx_and_without_it_says_how_to_get_it() {
     use std::os::unix::fs::PermissionsExt as _;

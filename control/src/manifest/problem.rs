@@ -60,6 +60,22 @@ pub enum Cause {
     /// The file or directory cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(String),
+    /// A directory that was named has no manifest.
+    #[error(
+        "holds no manifest: found {found}, expected *.yaml, *.yml or *.json {}",
+        .recursive.then_some("in it or below it").unwrap_or("directly in it")
+    )]
+    NoManifest {
+        /// What it has.
+        found: String,
+        /// Whether its subdirectories were entered.
+        recursive: bool,
+    },
+    /// No object is in anything that was named.
+    #[error(
+        "holds no object: found nothing but comments and white space, expected one object or more"
+    )]
+    NoObject,
     /// The file held objects and holds none any more.
     #[error(
         "held {before} objects and holds none any more: they stay in force, because a save may have failed; remove the file to remove \
@@ -223,6 +239,12 @@ impl Problem {
         let what = match &self.cause {
             Cause::Unreadable(_) | Cause::Syntax(_) => {
                 "nothing of it is known: an agent that starts with it passes nothing, one that runs keeps what it read before"
+            }
+            Cause::NoManifest { recursive: true, .. } | Cause::NoObject => {
+                "name the files or the directory that hold the manifests"
+            }
+            Cause::NoManifest { recursive: false, .. } => {
+                "subdirectories are not entered: name the files or the directory that hold the manifests, or say --recursive"
             }
             Cause::UnsupportedPolicy { .. } => {
                 "nothing of it is in force: write it as a kind that is read"

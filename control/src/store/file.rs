@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -308,6 +308,42 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>
         io::Error::new(io::ErrorKind::InvalidData, format!("byte {at} is not UTF-8"))
     })?;
     Ok(Some((stamp, text)))
+}
+
+/// The manifests in a directory and, if it is so asked, below it: no directory is entered whose name begins with a dot, nor a
+/// link to one.
+pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
+    let mut paths: Vec<PathBuf> =
+        names(directory)?.iter().map(|name| directory.join(name)).collect();
+    if recursive {
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let hidden = entry.file_name().to_string_lossy().starts_with('.');
+            if !hidden && entry.file_type()?.is_dir() {
+                paths.extend(self::paths(&entry.path(), recursive)?);
+            }
+        }
+    }
+    Ok(paths)
+}
+
+/// What there is in a directory without manifests, for people.
+pub(super) fn others(directory: &Path) -> io::Result<String> {
+    const SHOWN: usize = 3;
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let slash = if entry.path().is_dir() { "/" } else { "" };
+        names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
+    }
+    names.sort_by_key(|name| (name.starts_with('.'), name.clone()));
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    Ok(match (names.is_empty(), more) {
+        (true, _) => "nothing".to_owned(),
+        (false, 0) => names.join(", "),
+        (false, more) => format!("{} and {more} more", names.join(", ")),
+    })
 }
 
 /// The names of the manifests in a directory. One that is not UTF-8 is there with what stands for the rest, so that no such

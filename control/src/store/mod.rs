@@ -22,6 +22,7 @@ mod watch;
 
 use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -222,34 +223,38 @@ impl Store {
 
 impl Contents {
     /// The contents of files and directories, read once, as if all files were of one directory. Each file is named by the
-    /// path that led to it; one that several paths lead to is read once.
-    pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+    /// path that led to it; one that several paths lead to is read once. `-` is standard input. A directory without a manifest
+    /// is at fault, and so are files without an object among them: who names them believes that they hold some.
+    pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Self {
         let now = Moment::now();
         let mut files: BTreeMap<String, File> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         for path in paths {
             let name = path.display().to_string();
-            let listed = if path.is_dir() {
-                file::names(path).map(|names| names.iter().map(|name| path.join(name)).collect())
-            } else {
-                Ok(vec![path.to_path_buf()])
-            };
-            match listed {
-                Err(error) => {
-                    let fault = Cause::Unreadable(error.to_string());
-                    files.insert(name.clone(), File::of_fault(&name, fault));
-                }
-                Ok(listed) => {
+            let fault = match listed(path, recursive) {
+                Err(error) => Cause::Unreadable(error.to_string()),
+                Ok(listed) if !listed.is_empty() => {
                     for path in listed {
                         if seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
                             let name = path.display().to_string();
                             files.entry(name.clone()).or_default().refresh(&name, &path, now);
                         }
                     }
+                    continue;
                 }
-            }
+                Ok(_) => match file::others(path) {
+                    Err(error) => Cause::Unreadable(error.to_string()),
+                    Ok(found) => Cause::NoManifest { found, recursive },
+                },
+            };
+            files.insert(name.clone(), File::of_fault(&name, fault));
         }
-        Self::of_files(files)
+        let first = files.keys().next().map(|name| Arc::from(name.as_str()));
+        let mut contents = Self::of_files(files);
+        if contents.objects.is_empty() && contents.problems.is_empty() {
+            contents.problems.extend(first.map(|name| Problem::of_file(&name, Cause::NoObject)));
+        }
+        contents
     }
 
     /// The contents of manifests that are in memory, each a name and a text, as if they were the files of a directory.
@@ -328,6 +333,14 @@ impl Contents {
             }
         }
     }
+}
+
+/// The manifests that a path leads to.
+fn listed(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
+    if path == Path::new("-") {
+        return Ok(vec![PathBuf::from("/dev/stdin")]);
+    }
+    if path.is_dir() { file::paths(path, recursive) } else { Ok(vec![path.to_path_buf()]) }
 }
 
 /// What is known of an object with two definitions: of its subject and labels what both say, the addresses of both.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
+use super::Manifests;
 use crate::cli::Error;
 use crate::cli::output::{self, Output};
 use crate::import::overlapping_pools;
@@ -22,14 +22,14 @@ pub struct Check {
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
-    /// Directories of manifests, and manifests
-    #[arg(value_name = "DIR|FILE", required = true)]
-    pub paths: Vec<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub manifests: Manifests,
 }
 
 /// Prints what is wrong. Nothing, or warnings only: exit code 0; else 2.
 pub fn run(check: &Check) -> Result<(), Error> {
-    let report = Report::new(&Contents::of_paths(check.paths.iter().map(PathBuf::as_path)));
+    let report = Report::new(&check.manifests.read());
     match check.output {
         Output::Text => output::print(&report.text())?,
         Output::Json => output::print_json(&report)?,

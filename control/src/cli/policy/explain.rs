@@ -65,7 +65,7 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     let explanation = if explain.paths.is_empty() {
         by_agent(explain)?
     } else {
-        let mut contents = Contents::of_paths(explain.paths.iter().map(PathBuf::as_path));
+        let mut contents = Contents::of_paths(explain.paths.iter().map(PathBuf::as_path), false);
         tell_invalid(&contents)?;
         tell(explain, &mut contents).map_err(Error::Invalid)?
     };

@@ -6,6 +6,7 @@ pub mod explain;
 pub mod prove;
 
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -30,6 +31,25 @@ pub enum Command {
     Explain(explain::Explain),
     /// Prove the tables of every node: each cell says what the objects say, or here is a packet
     Prove(prove::Prove),
+}
+
+/// The manifests that a command reads.
+#[derive(Debug, Clone, Args)]
+pub struct Manifests {
+    /// Enter subdirectories of directories, too
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+    /// Manifests; directories, of which *.yaml, *.yml and *.json are read and subdirectories are not entered; - is standard
+    /// input
+    #[arg(value_name = "DIR|FILE", required = true)]
+    pub paths: Vec<PathBuf>,
+}
+
+impl Manifests {
+    /// Reads them once.
+    fn read(&self) -> Contents {
+        Contents::of_paths(self.paths.iter().map(PathBuf::as_path), self.recursive)
+    }
 }
 
 /// Runs the command.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -10,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use manx_policy_compiler::resolve::LocalName;
 use serde::Serialize;
 
-use super::{assume, tell_invalid};
+use super::{Manifests, assume, tell_invalid};
 use crate::cli::Error;
 use crate::cli::output::{self, Output};
 use crate::oracle::Oracle;
@@ -27,9 +26,9 @@ pub struct Prove {
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
-    /// Directories of manifests, and manifests
-    #[arg(value_name = "DIR|FILE", required = true)]
-    pub paths: Vec<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub manifests: Manifests,
 }
 
 /// What is printed.
@@ -64,7 +63,7 @@ struct Compared {
 
 /// Proves the tables of each node. All are as the objects say: exit code 0; a packet is not: 1; nobody can tell: 2.
 pub fn run(prove: &Prove) -> Result<(), Error> {
-    let mut contents = Contents::of_paths(prove.paths.iter().map(PathBuf::as_path));
+    let mut contents = prove.manifests.read();
     tell_invalid(&contents)?;
     let report =
         report(&mut contents, prove.node.as_deref(), NodeTables::new).map_err(Error::Invalid)?;
@@ -91,6 +90,10 @@ fn report(
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Err(format!("there is no node {only:?} in the manifests; found {known}"));
         }
+    }
+    if nodes.is_empty() {
+        let message = "nothing to prove: no pod, no HostEndpoint and no Node in the manifests; name those that hold the cluster's";
+        return Err(message.to_owned());
     }
     let mut report = Report {
         proved: true,
@@ -148,9 +151,6 @@ fn render(report: &Report) -> String {
         if let Some(refutation) = refutation {
             let _ = write!(text, "{name}: WRONG: {refutation}");
         }
-    }
-    if report.nodes.is_empty() {
-        text.push_str("no node and no endpoint, nothing to prove\n");
     }
     if !report.assumed.is_empty() {
         let _ =
