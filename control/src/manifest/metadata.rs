@@ -4,8 +4,8 @@ use super::cursor::{Cursor, Findings};
 use super::object::{Kind, ObjectKey, Pairs};
 use super::problem::Cause;
 use super::syntax::{
-    DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, is_dns_label, is_dns_subdomain,
-    is_label_value, is_qualified_name,
+    DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, POLICY_NAME, QUALIFIED_NAME, is_dns_label,
+    is_dns_subdomain, is_label_value, is_policy_name, is_qualified_name,
 };
 use super::tree::{Node, Value};
 use super::yaml;
@@ -113,6 +113,13 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
             // What becomes part of other names has no dots itself.
             Kind::Namespace | Kind::Service | Kind::Tier => {
                 name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
+            }
+            Kind::CalicoNetworkPolicy
+            | Kind::GlobalNetworkPolicy
+            | Kind::StagedNetworkPolicy
+            | Kind::StagedGlobalNetworkPolicy => {
+                let legal = |text: &str| is_policy_name(text, kind.namespaced()).then_some(());
+                name.parsed(out, POLICY_NAME, legal);
             }
             Kind::BaselineAdminNetworkPolicy => {
                 let expected = "default: there is one such policy at most";

@@ -421,7 +421,8 @@ fn decode(
             .map(|endpoint| Object::HostEndpoint(Box::new(endpoint))),
         Kind::Profile => Some(Object::Profile(Box::new(calico::profile(root, out)))),
         Kind::FelixConfiguration => {
-            Some(Object::FelixConfiguration(Box::new(calico::felix_configuration(root, out))))
+            let felix = calico::felix_configuration(root, name, out);
+            Some(Object::FelixConfiguration(Box::new(felix)))
         }
     };
     (object, Invalid::default())

@@ -95,31 +95,44 @@ pub(super) fn endpoint_slice(
     let read = &["apiVersion", "kind", "metadata", "addressType", "endpoints", "ports"];
     root.mapping(out, read, &[]);
     let types = "IPv4, IPv6 or FQDN";
-    let names = root
-        .required(out, "addressType", types)
-        .and_then(|field| {
-            field.parsed(out, types, |text| match text {
-                "IPv4" | "IPv6" => Some(false),
-                "FQDN" => Some(true),
-                _ => None,
-            })
+    let family = root.required(out, "addressType", types).and_then(|field| {
+        field.parsed(out, types, |text| match text {
+            "IPv4" => Some(Some(Family::V4)),
+            "IPv6" => Some(Some(Family::V6)),
+            "FQDN" => Some(None),
+            _ => None,
         })
-        .unwrap_or(false);
-    let endpoints = root.field("endpoints");
-    let addresses = endpoints.filter(|_| !names).map(|field| field.items(out, endpoint));
+    });
+    let mut addresses = BTreeSet::new();
+    if let (Some(endpoints), Some(Some(family))) = (root.field("endpoints"), family) {
+        let of_all = endpoints.items(out, |item, out| endpoint(item, family, out));
+        addresses.extend(of_all.into_iter().flatten());
+    }
     EndpointSlice {
         service: metadata.labels.get(SERVICE_NAME).cloned(),
-        addresses: addresses.into_iter().flatten().flatten().collect(),
+        addresses,
         ports: root.field("ports").map(|field| field.items(out, port)).unwrap_or_default(),
     }
 }
 
-fn endpoint(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Vec<IpAddr>> {
+/// What the addresses of a slice are.
+#[derive(Debug, Clone, Copy)]
+enum Family {
+    V4,
+    V6,
+}
+
+fn endpoint(cursor: &Cursor<'_>, family: Family, out: &mut Findings) -> Option<Vec<IpAddr>> {
     if !cursor.mapping(out, &["addresses"], ENDPOINT_IGNORED) {
         return None;
     }
     let addresses = cursor.required(out, "addresses", "a list of addresses")?;
-    Some(addresses.items(out, |item, out| item.parsed(out, ADDRESS, address)))
+    let (expected, v4) = match family {
+        Family::V4 => ("an IPv4 address, as the addressType says", true),
+        Family::V6 => ("an IPv6 address, as the addressType says", false),
+    };
+    let of_family = |text: &str| address(text).filter(|address| address.is_ipv4() == v4);
+    Some(addresses.items(out, |item, out| item.parsed(out, expected, of_family)))
 }
 
 fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, Option<u16>)> {
@@ -184,7 +197,13 @@ mod tests {
         assert_eq!(read.ports, ports);
         let Some(Object::EndpointSlice(read)) = slice("FQDN", "example.com") else { panic!() };
         assert!(read.addresses.is_empty());
-        for (family, address) in [("IPv4", "example.com"), ("IPv5", "10.0.0.1")] {
+        assert!(slice("IPv6", "'fd00::1'").is_some());
+        for (family, address) in [
+            ("IPv4", "example.com"),
+            ("IPv4", "'fd00::1'"),
+            ("IPv6", "10.0.0.1"),
+            ("IPv5", "10.0.0.1"),
+        ] {
             assert!(slice(family, address).is_none(), "{family} {address}");
         }
     }

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 /// Each of these says in a message what its check wants.
 pub(super) const DNS_LABEL: &str = "a DNS label: at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
 pub(super) const DNS_SUBDOMAIN: &str = "a DNS name: at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit";
+pub(super) const POLICY_NAME: &str = "a name with one '.' at most: lower-case letters, digits and '-', each part beginning and ending with a letter or digit";
 pub(super) const QUALIFIED_NAME: &str = "a key: an optional DNS name and '/', then at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit";
 pub(super) const LABEL_VALUE: &str = "a label value: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, or nothing";
 pub(super) const PORT_NAME: &str = "a port name: at most 15 lower-case letters, digits and single '-', with a letter, beginning and ending with a letter or digit";
@@ -38,6 +39,14 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
                 && bytes.last().copied().is_some_and(lower_or_digit)
                 && bytes.iter().all(|byte| lower_or_digit(*byte) || *byte == b'-')
         })
+}
+
+/// The name of a policy of Calico's. More dots have only names in a namespace that say what they were made from: a policy of
+/// Kubernetes, or a security group of `OpenStack`.
+pub(super) fn is_policy_name(text: &str, namespaced: bool) -> bool {
+    let made = |prefix: &&str| namespaced && text.starts_with(prefix);
+    let dots = text.bytes().filter(|byte| *byte == b'.').count();
+    is_dns_subdomain(text) && (dots <= 1 || ["knp.default.", "ossg.default."].iter().any(made))
 }
 
 fn is_name_part(text: &str) -> bool {

@@ -20,9 +20,18 @@ const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perha
 /// warned of.
 pub(in super::super) fn felix_configuration(
     root: &Cursor<'_>,
+    name: &str,
     out: &mut Findings,
 ) -> FelixConfiguration {
     root.mapping(out, OBJECT, &["status"]);
+    if name != "default"
+        && !name.starts_with("node.")
+        && let Some(metadata) = root.field("metadata")
+        && let Some(field) = metadata.field("name")
+    {
+        let message = "is neither default nor node.NAME: no node heeds what stands here";
+        field.warning(out, Cause::Notice(message.to_owned()));
+    }
     let mut felix = FelixConfiguration::default();
     let Some(spec) = root.field("spec") else { return felix };
     if !matches!(spec.node.value, Value::Mapping(_)) {

@@ -9,10 +9,17 @@ use super::rule::{Context, rules};
 use super::value::{Over, order, selector};
 use super::{KUBE_ADMIN, KUBE_BASELINE, OBJECT};
 
-const SPEC: &[&str] =
-    &["tier", "order", "selector", "serviceAccountSelector", "types", "ingress", "egress"];
+const SPEC: &[&str] = &[
+    "tier",
+    "order",
+    "selector",
+    "serviceAccountSelector",
+    "types",
+    "ingress",
+    "egress",
+    "performanceHints",
+];
 const GLOBAL_SPEC: &[&str] = &["namespaceSelector", "applyOnForward", "preDNAT", "doNotTrack"];
-const IGNORED: &[&str] = &["performanceHints"];
 
 /// Reads `spec`. What is invalid is in `out`; what comes back is then of use only for its subject, which is `None` if it
 /// could not be read whole.
@@ -32,7 +39,7 @@ pub(in super::super) fn decode(
     if kind.staged() {
         read.push("stagedAction");
     }
-    if !spec.mapping(out, &read, IGNORED) {
+    if !spec.mapping(out, &read, &[]) {
         return (policy, None);
     }
     let before = out.error_count();
@@ -42,6 +49,9 @@ pub(in super::super) fn decode(
     policy.order = spec.field("order").and_then(|field| order(&field, out));
     policy.types = spec.field("types").map(|field| types(&field, out));
     let context = |direction| Context { direction, namespaced: !global };
+    if let Some(field) = spec.field("performanceHints") {
+        check_hints(&field, out);
+    }
     policy.ingress = rules(&spec, "ingress", context(PolicyType::Ingress), out);
     policy.egress = rules(&spec, "egress", context(PolicyType::Egress), out);
     if global {
@@ -95,6 +105,20 @@ fn types(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<PolicyType> {
         seen.push(direction);
         Some(direction)
     })
+}
+
+/// There is one hint, and Manx has no use for it.
+fn check_hints(cursor: &Cursor<'_>, out: &mut Findings) {
+    let hint = "AssumeNeededOnEveryNode";
+    let mut seen = false;
+    cursor.items(out, |item, out| {
+        item.parsed(out, hint, |text| (text == hint).then_some(()))?;
+        if seen {
+            item.conflict(out, "is in the list already");
+        }
+        seen = true;
+        Some(())
+    });
 }
 
 /// `preDNAT` and `doNotTrack`, which place the policy before the rest of the path.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::cursor::{Cursor, Findings};
+use super::super::metadata::pairs;
 use super::super::object::PolicyType;
 use super::super::object::calico::{Action, EntityRule, Icmp, Port, Rule};
 use super::super::problem::Cause;
@@ -80,6 +81,13 @@ fn rule(cursor: &Cursor<'_>, context: Context, out: &mut Findings) -> Option<Rul
         if let Some(field) = cursor.field(key) {
             *read = entity(&field, side, context, &mut family, out);
         }
+    }
+    // It is for people; but what its author wrote should be what they read.
+    if let Some(metadata) = cursor.field("metadata")
+        && metadata.mapping(out, &["annotations"], &[])
+        && let Some(annotations) = metadata.field("annotations")
+    {
+        pairs(&annotations, out, false);
     }
     let rule = Rule {
         action: action?,

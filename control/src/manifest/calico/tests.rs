@@ -5,6 +5,7 @@ use super::super::object::calico::{
     Policy, Port, Rule, ServiceAccountMatch, ServiceMatch, StagedAction, Subject, Tier,
 };
 use super::super::object::{self, Kind, Object, PolicyType};
+use super::super::problem::Problem;
 use super::super::tests::{clean, invalid, only, problems};
 use super::super::{State, read};
 
@@ -13,7 +14,8 @@ const V3: &str = "projectcalico.org/v3";
 /// An object of Calico's whose `spec` is `spec`, indented by two.
 fn text(kind: &str, spec: &str) -> String {
     let body = spec.trim_matches('\n').replace('\n', "\n  ");
-    format!("apiVersion: {V3}\nkind: {kind}\nmetadata: {{name: a}}\nspec:\n  {body}\n")
+    let name = if kind == "FelixConfiguration" { "default" } else { "a" };
+    format!("apiVersion: {V3}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n  {body}\n")
 }
 
 fn policy(kind: &str, spec: &str) -> Policy {
@@ -545,6 +547,18 @@ fn warning_texts_of_calicos_kinds() {
         ("pool_vxlan", text("IPPool", "cidr: fd00::/48\nvxlanMode: CrossSubnet")),
     ];
     insta::assert_snapshot!(messages(texts, true));
+}
+
+#[test]
+fn a_felix_configuration_that_no_node_heeds_is_told_of() {
+    let told = |name: &str| {
+        let named = text("FelixConfiguration", "{}").replace("default", name);
+        let manifest = read("file.yaml", &named).unwrap();
+        manifest.problems.iter().map(Problem::summary).collect::<Vec<_>>()
+    };
+    assert!(told("default").is_empty() && told("node.a").is_empty());
+    let said = "file.yaml:3:18: FelixConfiguration general: metadata.name: is neither default nor node.NAME: no node heeds what stands here";
+    assert_eq!(told("general"), [said]);
 }
 
 #[test]

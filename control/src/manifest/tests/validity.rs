@@ -382,3 +382,43 @@ fn a_pools_uses_modes_and_selectors_are_those_that_there_are() {
         ],
     );
 }
+
+#[test]
+fn a_calico_policys_name_has_one_dot_at_most_unless_it_says_what_it_was_made_from() {
+    for kind in
+        ["NetworkPolicy", "StagedNetworkPolicy", "GlobalNetworkPolicy", "StagedGlobalNetworkPolicy"]
+    {
+        let policy = |name: &str| object("projectcalico.org/v3", kind, name, "");
+        are(true, policy, ["a", "a-b", "security.a", "knp.a"]);
+        are(false, policy, ["a.b.c", "knp.other.a", "A", "a.", "a..b"]);
+        let made = ["knp.default.a", "knp.default.a.b", "ossg.default.a"];
+        are(!kind.contains("Global"), policy, made);
+    }
+    let kubernetes = |name: &str| object("networking.k8s.io/v1", "NetworkPolicy", name, "");
+    are(true, kubernetes, ["a.b.c"]);
+}
+
+#[test]
+fn there_is_one_performance_hint() {
+    for kind in ["NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy"] {
+        let policy = |hints: &str| calico(kind, &format!("performanceHints: {hints}"));
+        are(true, policy, ["[]", "[AssumeNeededOnEveryNode]"]);
+        let two = "[AssumeNeededOnEveryNode, AssumeNeededOnEveryNode]";
+        are(false, policy, ["[Foo]", "[assumeNeededOnEveryNode]", "AssumeNeededOnEveryNode", two]);
+    }
+}
+
+#[test]
+fn a_rules_metadata_has_annotations_with_legal_keys() {
+    let metadata = |metadata: &str| rule(&format!("metadata: {metadata}"));
+    are(true, metadata, ["{}", "{annotations: {a: b}}", "{annotations: {Example.com/a: ''}}"]);
+    are(
+        false,
+        metadata,
+        ["5", "[a]", "{annotations: {'a b': c}}", "{annotations: {a: 5}}", "{annotations: [a]}"],
+    );
+    // Nothing of a packet: no criterion is lost with it.
+    let unknown = metadata("{foo: c}");
+    assert!(invalid(&unknown).is_none());
+    assert!(super::problems(&unknown).contains("metadata.foo: unknown field"));
+}
