@@ -214,6 +214,5 @@ fn after_any_stream_of_sets_cidrs_pods_and_policies_an_image_is_as_one_made_from
         .unwrap();
     let (sets, policies) = (sets.get(), policies.get());
     assert!(sets.0 * 3 > sets.1, "{sets:?}: sets are hardly followed");
-    assert!(sets.0 < sets.1, "{sets:?}: not one took all anew");
     assert!(policies.0 * 5 > policies.1, "{policies:?}: policies are hardly answered");
 }

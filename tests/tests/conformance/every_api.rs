@@ -26,7 +26,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use super::{all_local, config};
+use super::{all_local, config, counting_runner};
 
 /// How many clusters are looked at for each of `PROPTEST_CASES`: they are small.
 const CLUSTERS: u32 = 4;
@@ -497,7 +497,7 @@ fn reason(why: &Explanation, reference: &Reason, direction: Direction) -> Reason
 fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
     let seen: RefCell<BTreeMap<&str, u32>> = RefCell::default();
     let cases = config(1).cases * CLUSTERS;
-    let result = TestRunner::new(Config { cases, ..config(1) }).run(&cluster(), |text| {
+    let result = counting_runner(Config { cases, ..config(1) }).run(&cluster(), |text| {
         let contents = Contents::of_texts([("cluster.yaml", text.as_str())]);
         prop_assert!(contents.in_sync, "{:?}", contents.problems);
         let imported = import(&contents);
