@@ -1,9 +1,18 @@
 //! How far a run is: a bar on a terminal, lines elsewhere.
 
+use std::fmt::Write;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+
+/// How long it takes yet, once that is known.
+fn left(state: &ProgressState, out: &mut dyn Write) {
+    if state.pos() > 0 {
+        // What is not drawn is not there to be read.
+        let _ = write!(out, " (about {:#} left)", HumanDuration(state.eta()));
+    }
+}
 
 /// How far a run is, on standard error.
 #[derive(Debug)]
@@ -16,10 +25,11 @@ impl Progress {
     pub fn of(takes: Duration) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(takes.as_millis().max(1) as u64);
-            let style = "{elapsed_precise} [{bar:30}] {percent:>3} % (about {eta} left) {wide_msg}";
+            let style = "{elapsed_precise} [{bar:30}] {percent:>3} %{left} {wide_msg}";
             bar.set_style(
                 ProgressStyle::with_template(style)
-                    .unwrap_or_else(|_| ProgressStyle::default_bar()),
+                    .unwrap_or_else(|_| ProgressStyle::default_bar())
+                    .with_key("left", left),
             );
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
