@@ -16,7 +16,17 @@ const BULK: usize = 3 << 20;
 const WRONG: &str = "_ws.malformed || ip.checksum.status == Bad || icmp.checksum.status == Bad || (!icmp && \
                      (tcp.checksum.status == Bad || udp.checksum.status == Bad || _ws.expert.severity == error))";
 
-/// Whether a program is there.
+/// Bytes before what a VXLAN datagram carries: VXLAN's header and the Ethernet one within.
+const VXLAN: usize = 8 + 14;
+
+/// How packets cross from node to node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overlay {
+    Ipip,
+    Vxlan,
+}
+
+/// Whether a program is there: with `MANX_REQUIRE_TSHARK=1` it must be.
 fn is_there(program: &str) -> bool {
     let there = Command::new(program)
         .arg("--version")
@@ -25,6 +35,8 @@ fn is_there(program: &str) -> bool {
         .status()
         .is_ok();
     if !there {
+        let required = std::env::var_os("MANX_REQUIRE_TSHARK").is_some_and(|value| value == "1");
+        assert!(!required, "{program} is not there (MANX_REQUIRE_TSHARK=1)");
         eprintln!("SKIPPED: {program} is not there: nobody reads the captures");
     }
     there
@@ -53,21 +65,35 @@ fn outer_and_inner(field: &str) -> (&str, &str) {
 
 #[test]
 fn captures_over_tun_and_the_ring_are_what_was_sent() {
-    captures_are_what_was_sent("auto", "packet");
+    captures_are_what_was_sent("auto", "packet", Overlay::Ipip);
 }
 
 #[test]
 fn captures_over_veth_and_the_raw_socket_are_what_was_sent() {
-    captures_are_what_was_sent("veth", "raw");
+    captures_are_what_was_sent("veth", "raw", Overlay::Ipip);
 }
 
-fn captures_are_what_was_sent(device: &str, uplink: &str) {
+#[test]
+fn captures_over_vxlan_are_what_was_sent() {
+    captures_are_what_was_sent("auto", "packet", Overlay::Vxlan);
+}
+
+fn captures_are_what_was_sent(device: &str, uplink: &str, overlay: Overlay) {
     let Some(bench) = Bench::new() else { return };
     if !is_there("tshark") || !is_there("dumpcap") {
         return;
     }
+    let (uplink_port, on_the_wire) = match overlay {
+        Overlay::Ipip => (format!("uplink-{uplink}"), "ip proto 4"),
+        Overlay::Vxlan => {
+            let nodes = bench.rig().join("nodes.yaml");
+            let text = fs::read_to_string(&nodes).unwrap();
+            fs::write(&nodes, text.replace("ipipMode: Always", "vxlanMode: Always")).unwrap();
+            ("uplink-vxlan".to_owned(), "udp port 4789")
+        }
+    };
     bench.keep_open(&["--pod-device", device, "--uplink-mode", uplink]);
-    let captured = ["demo/web", "host", &format!("uplink-{uplink}")].map(|port| {
+    let captured = ["demo/web", "host", &uplink_port].map(|port| {
         let file = bench.folder.path().join(format!("{}.pcapng", port.replace('/', ".")));
         let capture = bench
             .command(&["capture", port, "--socket", &bench.socket(0), "-w", file.to_str().unwrap()])
@@ -78,10 +104,11 @@ fn captures_are_what_was_sent(device: &str, uplink: &str) {
     });
     let underlay = bench.folder.path().join("underlay.pcapng");
     // It ends with a line on its standard input: who would signal it would have to find it first.
-    let until_told =
-        "dumpcap -q -i eth0 -B 64 -s 200 -w - -f \"ip proto 4\" & read -r line; kill $!; wait";
+    let until_told = format!(
+        "dumpcap -q -i eth0 -B 64 -s 200 -w - -f \"{on_the_wire}\" & read -r line; kill $!; wait"
+    );
     let mut dumpcap = bench
-        .command(&["rig", "exec", "node/node-1", "--", "sh", "-c", until_told])
+        .command(&["rig", "exec", "node/node-1", "--", "sh", "-c", &until_told])
         .stdin(Stdio::piped())
         .stdout(fs::File::create(&underlay).unwrap())
         .stderr(Stdio::piped())
@@ -107,8 +134,8 @@ fn captures_are_what_was_sent(device: &str, uplink: &str) {
     for (file, large) in files.iter().zip([9000, 9000, 1000]) {
         holds_every_kind_of_packet_and_all_are_right(file, large);
     }
-    is_encapsulated(&files[2]);
-    is_encapsulated(&underlay);
+    is_encapsulated(&files[2], overlay);
+    is_encapsulated(&underlay, overlay);
 }
 
 /// Waits until all captures have begun.
@@ -169,7 +196,8 @@ fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {
                     seen.insert("TCP in small pieces".to_owned());
                 }
             }
-            ("", Err(_)) if udp_sum == "1" => _ = seen.insert("UDP".to_owned()),
+            // VXLAN's own datagrams have none.
+            ("", Err(_)) if udp_sum.ends_with('1') => _ = seen.insert("UDP".to_owned()),
             (icmp, _) if icmp_sum == "1" => _ = seen.insert(format!("ICMP {icmp}")),
             _ => {}
         }
@@ -181,22 +209,48 @@ fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {
     let disorder =
         "tcp.analysis.out_of_order || tcp.analysis.retransmission || tcp.analysis.lost_segment";
     let disorder = packets(file, disorder, &["frame.number", "ip.src", "tcp.seq", "tcp.len"]);
-    assert!(disorder.len() * 100 <= segments, "{} of {segments}: {disorder:#?}", disorder.len());
+    // But for what a kernel reorders whose sender changes its core.
+    assert!(disorder.len() * 50 <= segments, "{} of {segments}: {disorder:#?}", disorder.len());
 }
 
 /// Every packet has an outer header from node to node, right in itself and as long as what is in it.
-fn is_encapsulated(file: &Path) {
-    let fields = ["ip.len", "ip.src", "ip.dst", "ip.proto", "ip.checksum.status", "ip.ttl"];
+fn is_encapsulated(file: &Path, overlay: Overlay) {
+    let fields = [
+        "ip.len",
+        "ip.src",
+        "ip.dst",
+        "ip.proto",
+        "ip.checksum.status",
+        "ip.ttl",
+        "udp.dstport",
+        "vxlan.flags",
+        "vxlan.vni",
+        "eth.type",
+    ];
     let mut ways = BTreeMap::<String, usize>::new();
     for line in packets(file, "ip", &fields) {
         let fields: Vec<(&str, &str)> = line.split('\t').map(outer_and_inner).collect();
-        let [len, source, destination, protocol, checksum, ttl] = fields[..] else {
+        let [len, source, destination, protocol, checksum, ttl, port, flags, network, _] =
+            fields[..]
+        else {
             unreachable!("{line}")
         };
         let len: (usize, usize) =
             (len.0.parse().unwrap(), len.1.split(',').next().unwrap().parse().unwrap());
-        assert_eq!(len.0, len.1 + 20, "{line}");
-        assert_eq!((protocol.0, checksum.0), ("4", "1"), "{line}");
+        match overlay {
+            Overlay::Ipip => {
+                assert_eq!(len.0, len.1 + 20, "{line}");
+                assert_eq!(protocol.0, "4", "{line}");
+            }
+            Overlay::Vxlan => {
+                assert_eq!((protocol.0, port.0), ("17", "4789"), "{line}");
+                assert_eq!((flags.0, network.0), ("0x0800", "4096"), "{line}");
+                // A super-packet of datagrams stands on a veth as it is: all are as long as the first, or the last is shorter.
+                let last = (len.0 - 28) % (len.1 + VXLAN);
+                assert!(last == 0 || last >= VXLAN + 20, "{line}");
+            }
+        }
+        assert_eq!(checksum.0, "1", "{line}");
         assert!(ttl.0.parse::<u8>().unwrap() > 1, "{line}");
         for inner in [source.1, destination.1] {
             assert!(inner.starts_with("10.244."), "{line}");
