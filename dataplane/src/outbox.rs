@@ -10,7 +10,7 @@ use crate::offload::coalesce::{coalesce, may_coalesce};
 use crate::offload::segment::{Cut, segment};
 use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
 use crate::ports::{Ports, Slot};
-use crate::tables::{Link, PortId, Tables, Tunnel};
+use crate::tables::{PortId, Tunnel};
 
 /// Packets that wait before they are sent without waiting for the end of the batch: what a system call takes at once.
 const FULL: usize = 64;
@@ -47,39 +47,10 @@ impl Outbox {
         slot.push(packet, segments, bytes);
     }
 
-    /// Makes `packet` what the port of `link` takes (segments, fragments, complete checksums, an outer header) and
-    /// queues it. The packet's hop limit and policy are already dealt with; `header_len` is what each segment repeats, `is_ready`
-    /// that the packet is finished, and fits.
+    /// Makes a packet what a port takes (segments, fragments, complete checksums, the outer header of a `tunnel`) and queues it.
+    /// Its hop limit and policy are already dealt with; `header_len` is what each segment repeats.
     #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "parts of one worker, and of one packet")]
     pub(crate) fn post(
-        &mut self,
-        tables: &Tables,
-        ports: &mut Ports,
-        pool: &mut Pool,
-        packet: Packet,
-        header_len: usize,
-        link: &Link,
-        is_ready: bool,
-    ) -> Result<(), DropReason> {
-        let Some(slot) = ports.slot(link.port) else {
-            return Err(refuse(pool, packet, DropReason::TransmitRefused));
-        };
-        let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
-            None => None,
-            Some(Some(tunnel)) => Some(tunnel),
-            // Never bare.
-            Some(None) => return Err(refuse(pool, packet, DropReason::HostUnreachable)),
-        };
-        if is_ready {
-            return self.finish(slot, pool, packet, 1, header_len, tunnel);
-        }
-        self.post_unfinished(slot, pool, packet, header_len, link.mtu as usize, tunnel)
-    }
-
-    /// As [`Outbox::post`], of packets that are too long, or not what a wire would carry.
-    #[inline(never)]
-    fn post_unfinished(
         &mut self,
         slot: &mut Slot,
         pool: &mut Pool,
@@ -135,7 +106,7 @@ impl Outbox {
         };
         let repeated = (segments - 1) * header_len as u64;
         self.queue_in(tunnel, slot, packet, segments, repeated)
-            .map_err(|packet| refuse(pool, packet, DropReason::Malformed))
+            .map_err(|packet| let_go(pool, packet, DropReason::Malformed))
     }
 
     /// Puts the outer header of a tunnel on and queues. The packet stands for so many segments; `repeated`: how many bytes longer
@@ -179,15 +150,15 @@ impl Outbox {
         };
         if longest <= mtu {
             return segment(packet, mtu, pool, &mut self.pieces)
-                .map_err(|(packet, reason)| refuse(pool, packet, reason));
+                .map_err(|(packet, reason)| let_go(pool, packet, reason));
         }
         segment(packet, MAX_PACKET, pool, &mut self.segments)
-            .map_err(|(packet, reason)| refuse(pool, packet, reason))?;
+            .map_err(|(packet, reason)| let_go(pool, packet, reason))?;
         let mut outcome = Ok(());
         for segment in self.segments.drain(..) {
             outcome = match outcome {
                 Ok(()) => fragment(segment, mtu, pool, &mut self.pieces),
-                Err(reason) => Err(refuse(pool, segment, reason)),
+                Err(reason) => Err(let_go(pool, segment, reason)),
             };
         }
         if outcome.is_err() {
@@ -214,8 +185,9 @@ impl Outbox {
         for port in self.waiting.drain(..) {
             let Some(slot) = ports.slot(port) else { continue };
             // Each has been decided by itself. What a device takes at once costs it little more than one of them.
-            if may_coalesce(&slot.queue) {
-                coalesce(&mut slot.queue, slot.capabilities, pool);
+            let takes = slot.capabilities;
+            if (takes.tcp_segmentation || takes.udp_segmentation) && may_coalesce(&slot.queue) {
+                coalesce(&mut slot.queue, takes, pool);
             }
             let segments = std::mem::take(&mut slot.segments);
             let refused = match slot.io.transmit(pool, &mut slot.queue) {
@@ -234,7 +206,8 @@ impl Outbox {
     }
 }
 
-fn refuse(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
+/// Gives the buffer of a packet back that dies for `reason`.
+pub(crate) fn let_go(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
     pool.put(packet);
     reason
 }

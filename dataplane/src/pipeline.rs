@@ -10,7 +10,7 @@ use crossbeam::channel::Sender;
 use crate::admit;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
-    self, Arrival, Decision, Entrance, Glance, LastSource, Memory, Subject, Untracked, decide,
+    self, Arrival, BeforeTracking, Decision, Entrance, Glance, LastSource, Memory, Subject, decide,
 };
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
@@ -18,7 +18,7 @@ use crate::flow::{FlowEntry, FlowTable, HashSeed, RuleCounters, Shards, Victims,
 use crate::fragment::FragmentTracker;
 use crate::handover::{Colleagues, HandedOver};
 use crate::icmp::{self, ErrorKind};
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, let_go};
 use crate::packet::{Packet, Pool};
 use crate::parse::{self, parse};
 use crate::ports::Ports;
@@ -66,19 +66,24 @@ impl Context<'_> {
         is_ready: bool,
     ) -> Result<(), DropReason> {
         let Self { tables, ports, pool, outbox, .. } = self;
-        let tunnel = link.tunnel.map(|index| tables.tunnel(index));
-        let posted = match (ports.slot(link.port), tunnel) {
-            (Some(slot), None) if is_ready => {
+        let Some(slot) = ports.slot(link.port) else {
+            return Err(let_go(pool, packet, DropReason::TransmitRefused));
+        };
+        let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
+            None => None,
+            Some(Some(tunnel)) => Some(tunnel),
+            // Never bare.
+            Some(None) => return Err(let_go(pool, packet, DropReason::HostUnreachable)),
+        };
+        let posted = match tunnel {
+            None if is_ready => {
                 outbox.queue(slot, packet);
                 Ok(())
             }
-            (Some(slot), Some(Some(tunnel))) if is_ready => {
-                outbox.queue_in(tunnel, slot, packet, 1, 0).map_err(|packet| {
-                    pool.put(packet);
-                    DropReason::Malformed
-                })
-            }
-            _ => outbox.post(tables, ports, pool, packet, header_len, link, is_ready),
+            Some(tunnel) if is_ready => outbox
+                .queue_in(tunnel, slot, packet, 1, 0)
+                .map_err(|packet| let_go(pool, packet, DropReason::Malformed)),
+            _ => outbox.post(slot, pool, packet, header_len, link.mtu as usize, tunnel),
         };
         // A batch of super-packets falls into more segments than there are buffers: send before they run out.
         if self.outbox.is_full() {
@@ -329,9 +334,9 @@ impl Pipeline {
         let now = context.seconds();
         let glances = std::mem::take(&mut self.glances);
         let asks_first = context.tables.host_policy.has_untracked();
+        let mut all_untracked = asks_first;
         let mut tally = Tally::default();
         let mut handed_over = 0;
-        self.all_untracked = asks_first;
         let (mut ahead, mut victims) = match victims {
             Some(victims) => (glances.get(AHEAD..).unwrap_or_default().iter(), victims),
             None => Default::default(),
@@ -343,12 +348,18 @@ impl Pipeline {
             let before = if asks_first {
                 decide::untracked(context.tables, &mut self.memory, glance)
             } else {
-                Untracked::Tracked
+                BeforeTracking::Tracked
             };
             let passage = match before {
-                Untracked::Goes(passage) => Some(passage),
-                Untracked::Tracked => decide::known(context.tables, &mut self.memory, glance, now),
-                Untracked::Other => None,
+                BeforeTracking::Goes(passage) => Some(passage),
+                BeforeTracking::Tracked => {
+                    all_untracked = false;
+                    decide::known(context.tables, &mut self.memory, glance, now)
+                }
+                BeforeTracking::Other => {
+                    all_untracked = false;
+                    None
+                }
             };
             let Some(passage) = passage else {
                 handed_over += u64::from(self.consider(context, packet, glance));
@@ -365,6 +376,7 @@ impl Pipeline {
                 context.dropped(glance.port, reason, segments);
             }
         }
+        self.all_untracked = all_untracked;
         tally.count(&self.counters.rules);
         if handed_over > 0 {
             self.counters.handed_over.add(handed_over);

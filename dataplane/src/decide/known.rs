@@ -24,7 +24,7 @@ pub struct Passage<'a> {
 /// [`decide`](super::decide()). `now` is in seconds.
 ///
 /// Where policy is asked before connection tracking ([`HostPolicy::has_untracked`]), which is looked at once a batch, it is to be
-/// asked of what is [`Tracked`](super::Untracked::Tracked).
+/// asked of what is [`Tracked`](super::BeforeTracking::Tracked).
 ///
 /// [`HostPolicy::has_untracked`]: crate::tables::HostPolicy::has_untracked
 #[inline]

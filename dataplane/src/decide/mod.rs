@@ -25,7 +25,7 @@ pub use ends::LastSource;
 pub use glance::{Arrival, Glance, Name};
 pub use key::flow_key;
 pub use known::{Passage, known};
-pub use untracked::{Untracked, untracked};
+pub use untracked::{BeforeTracking, untracked};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

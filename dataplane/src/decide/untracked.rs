@@ -11,7 +11,7 @@ use crate::tables::Tables;
 
 /// The short way of a packet that such policy may decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Untracked<'a> {
+pub enum BeforeTracking<'a> {
     /// It lets the packet through, and so does all that is asked behind it.
     Goes(Passage<'a>),
     /// It decides nothing: the packet is its flow's.
@@ -23,16 +23,20 @@ pub enum Untracked<'a> {
 /// Decides a packet before its flow is looked for: no other decision than [`decide`](super::decide())'s, and nothing is left
 /// behind.
 #[inline]
-pub fn untracked<'a>(tables: &'a Tables, memory: &mut Memory, glance: &Glance) -> Untracked<'a> {
+pub fn untracked<'a>(
+    tables: &'a Tables,
+    memory: &mut Memory,
+    glance: &Glance,
+) -> BeforeTracking<'a> {
     if !glance.is_plain {
-        return Untracked::Other;
+        return BeforeTracking::Other;
     }
     let Some(Settled { verdict, rules }) = ask(tables, &mut memory.last_source, glance) else {
-        return Untracked::Tracked;
+        return BeforeTracking::Tracked;
     };
     match verdict.ok().and_then(|way| passage(tables, glance, way, rules)) {
-        Some(passage) => Untracked::Goes(passage),
-        None => Untracked::Other,
+        Some(passage) => BeforeTracking::Goes(passage),
+        None => BeforeTracking::Other,
     }
 }
 

@@ -23,7 +23,7 @@ const DATAGRAMS: u16 = 64;
 /// and untouched.
 ///
 /// Packets of one connection never change their order; those of different connections may. Super-packets are made of what
-/// a port `takes`.
+/// a port `takes`; what is for one that takes some begins with its IP header.
 pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     let mut runs = Runs { takes, open: Default::default(), turn: 0 };
     let mut kept = 0;

@@ -37,7 +37,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What TUN of a recent kernel and AF_PACKET on a veth take.
+    /// What TUN and AF_PACKET on a veth take, of a recent kernel.
     pub const ALL: Self = Self {
         partial_checksum: true,
         tcp_segmentation: true,

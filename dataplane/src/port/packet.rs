@@ -17,6 +17,7 @@ use super::ring::Ring;
 use super::virtio::{self, HEADER_LEN};
 use super::{Capabilities, PacketIo, Received, Transmitted, filter};
 use crate::packet::{Packet, Pool};
+use crate::sys;
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::socket;
 
@@ -36,12 +37,16 @@ pub enum Receipt {
     Ring,
 }
 
+/// The first kernel whose packet sockets take UDP super-packets; those before it refuse each with `EINVAL`.
+const UDP_SEGMENTATION: (u32, u32) = (6, 2);
+
 /// One queue of a link to a pod.
 #[derive(Debug)]
 pub struct PacketPort {
     datagrams: Datagrams,
     ring: Option<Ring>,
     link: Link,
+    capabilities: Capabilities,
 }
 
 impl PacketPort {
@@ -71,7 +76,9 @@ impl PacketPort {
 
     fn new(fd: OwnedFd, ring: Option<Ring>, link: Link) -> Self {
         let heads = HeadLen { receive: HEAD_LEN, transmit: HEAD_LEN };
-        Self { datagrams: Datagrams::new(fd, heads), ring, link }
+        let udp_segmentation = sys::kernel() >= UDP_SEGMENTATION;
+        let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
+        Self { datagrams: Datagrams::new(fd, heads), ring, link, capabilities }
     }
 }
 
@@ -120,7 +127,7 @@ impl PacketIo for PacketPort {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
+        self.capabilities
     }
 
     fn descriptor(&self) -> Option<RawFd> {

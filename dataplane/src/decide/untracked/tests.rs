@@ -211,18 +211,18 @@ fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_as
             let decision = decide(&asking, &mut fresh, &subject, NOW);
             prop_assert_eq!(decision, decide(&asking, &mut long, &subject, NOW));
             let at = match said {
-                Untracked::Goes(Passage { link, hop, rules }) => {
+                BeforeTracking::Goes(Passage { link, hop, rules }) => {
                     prop_assert!(glance.unit <= link.mtu && fresh.flows.is_empty());
                     let going = Decision { fate: Fate::Forward { link, hop }, rules };
                     prop_assert_eq!(decision, going);
                     0
                 }
-                Untracked::Tracked => {
+                BeforeTracking::Tracked => {
                     let fate = decide(&silent, &mut memory(), &subject, NOW).fate;
                     prop_assert_eq!(format!("{:?}", decision.fate), format!("{fate:?}"));
                     1
                 }
-                Untracked::Other => 2,
+                BeforeTracking::Other => 2,
             };
             went[at].update(|count| count + 1);
         }
