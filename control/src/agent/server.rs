@@ -34,7 +34,7 @@ use nix::sys::stat::{Mode, fchmod};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::api::{self, Call, ErrorKind, Failure, Reply, Request, Response};
 
@@ -56,7 +56,8 @@ pub struct Question {
 pub enum Answer {
     /// To every call but a capture, or a capture refused.
     Reply(Response),
-    /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread.
+    /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread, one at a time, so
+    /// that many callers take no more than one core and a stopping agent waits for no more than one answer.
     Later(Box<dyn FnOnce() -> Response + Send>),
     /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client that
     /// has enough closes it.
@@ -148,6 +149,7 @@ impl Server {
     /// Serves connections, 64 at once, until nobody takes questions any more.
     pub async fn run(self, questions: mpsc::Sender<Question>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let turn = Arc::new(Semaphore::new(1));
         loop {
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let accepted = tokio::select! {
@@ -156,10 +158,10 @@ impl Server {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let questions = questions.clone();
+                    let (questions, turn) = (questions.clone(), Arc::clone(&turn));
                     tokio::spawn(async move {
                         // A connection that breaks is its client's affair.
-                        let _ = converse(stream, &questions).await;
+                        let _ = converse(stream, &questions, &turn).await;
                         drop(place);
                     });
                 }
@@ -261,7 +263,11 @@ fn parse(bytes: &[u8]) -> Result<Call, Failure> {
     Ok(call)
 }
 
-async fn converse(mut stream: UnixStream, questions: &mpsc::Sender<Question>) -> io::Result<()> {
+async fn converse(
+    mut stream: UnixStream,
+    questions: &mpsc::Sender<Question>,
+    turn: &Arc<Semaphore>,
+) -> io::Result<()> {
     while let Some(bytes) = receive(&mut stream).await? {
         let answer = match parse(&bytes) {
             Ok(call) => ask(&mut stream, questions, call).await?,
@@ -269,7 +275,11 @@ async fn converse(mut stream: UnixStream, questions: &mpsc::Sender<Question>) ->
         };
         match answer {
             Answer::Reply(response) => send(&mut stream, &response).await?,
-            Answer::Later(work) => send(&mut stream, &beside(work).await).await?,
+            Answer::Later(work) => {
+                let taken = Arc::clone(turn).acquire_owned();
+                let taken = unless_gone(&mut stream, taken).await?.map_err(io::Error::other)?;
+                send(&mut stream, &beside(work, taken).await).await?;
+            }
             Answer::Stream(pieces) => {
                 send(&mut stream, &Ok(Reply::Capturing)).await?;
                 return forward(stream, pieces).await;
@@ -298,7 +308,7 @@ async fn ask(
     questions: &mpsc::Sender<Question>,
     call: Call,
 ) -> io::Result<Answer> {
-    let (answer, mut answered) = oneshot::channel();
+    let (answer, answered) = oneshot::channel();
     let stopping = || {
         let message = "the agent is stopping and answers no more".to_owned();
         Answer::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
@@ -306,10 +316,18 @@ async fn ask(
     if questions.send(Question { call, answer }).await.is_err() {
         return Ok(stopping());
     }
-    // Nothing is sent to the agent while it answers: readable now means that the client has gone (or talks out of turn).
+    unless_gone(stream, answered).await.map(|answer| answer.unwrap_or_else(|_| stopping()))
+}
+
+/// Waits for something on behalf of a client. Nothing is sent to the agent meanwhile: readable now means that the client has
+/// gone (or talks out of turn).
+async fn unless_gone<T>(
+    stream: &mut UnixStream,
+    awaited: impl Future<Output = T>,
+) -> io::Result<T> {
     let mut closed = [0; 1];
     tokio::select! {
-        answer = &mut answered => Ok(answer.unwrap_or_else(|_| stopping())),
+        awaited = awaited => Ok(awaited),
         read = stream.read(&mut closed) => match read {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => Err(io::ErrorKind::InvalidData.into()),
@@ -318,9 +336,17 @@ async fn ask(
     }
 }
 
-/// An answer that is made on another thread.
-async fn beside(work: Box<dyn FnOnce() -> Response + Send>) -> Response {
-    let answer = tokio::task::spawn_blocking(work).await;
+/// An answer that is made on another thread, which has its turn until it is done, whoever still waits.
+async fn beside(
+    work: Box<dyn FnOnce() -> Response + Send>,
+    turn: OwnedSemaphorePermit,
+) -> Response {
+    let in_turn = move || {
+        let response = work();
+        drop(turn);
+        response
+    };
+    let answer = tokio::task::spawn_blocking(in_turn).await;
     answer.unwrap_or_else(|_| {
         let message = "the answer could not be made".to_owned();
         Err(Failure { kind: ErrorKind::Internal, message })

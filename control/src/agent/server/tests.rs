@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net as blocking;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::{fs, thread};
 
@@ -15,6 +17,9 @@ struct Agent {
     thread: Option<JoinHandle<()>>,
     _folder: tempfile::TempDir,
 }
+
+/// How many slow answers are being made.
+static AT_WORK: AtomicU32 = AtomicU32::new(0);
 
 fn answer(call: Call) -> Option<Answer> {
     let failed =
@@ -32,6 +37,13 @@ fn answer(call: Call) -> Option<Answer> {
             }))))
         }
         Call::Detach(_) => Some(Answer::Reply(Ok(Reply::Detached))),
+        Call::Explain(inquiry) if inquiry.from == "slow" => Some(Answer::Later(Box::new(|| {
+            let others = AT_WORK.fetch_add(1, SeqCst);
+            thread::sleep(Duration::from_millis(20));
+            AT_WORK.fetch_sub(1, SeqCst);
+            let message = format!("{others} others at work");
+            Err(Failure { kind: ErrorKind::Internal, message })
+        }))),
         Call::Explain(inquiry) => Some(failed(ErrorKind::Invalid, &inquiry.from)),
         Call::Denials => Some(Answer::Reply(Ok(Reply::Denials(vec![])))),
         Call::Capture(capture) if capture.port == "nothing" => {
@@ -114,6 +126,28 @@ fn questions_are_answered_in_turn_on_one_connection() {
     assert_eq!(client.attach(attach("full")).unwrap_err().kind(), ErrorKind::Exhausted);
     client.detach(attach("default").pod).unwrap();
     assert_eq!(client.denials().unwrap(), []);
+}
+
+#[test]
+fn slow_answers_are_made_one_at_a_time_and_nothing_else_waits_for_them() {
+    let agent = Agent::start();
+    let inquiry = crate::inquiry::Inquiry {
+        from: "slow".to_owned(),
+        to: String::new(),
+        packet: crate::inquiry::Wanted::Icmp(None),
+        source_port: 0,
+        ipv6: false,
+        uplink: None,
+    };
+    let mut clients: Vec<Client> = (0..8).map(|_| agent.client()).collect();
+    let told: Vec<String> = thread::scope(|scope| {
+        let ask = |client: &mut Client| client.explain(inquiry.clone()).unwrap_err().to_string();
+        let asking: Vec<_> =
+            clients.iter_mut().map(|client| scope.spawn(move || ask(client))).collect();
+        assert_eq!(agent.client().denials().unwrap(), []);
+        asking.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    assert_eq!(told, ["0 others at work"; 8]);
 }
 
 #[test]
