@@ -71,9 +71,13 @@ impl Inquiry {
             .collect();
         unsure.dedup();
         let uplink = self.uplink.as_deref().unwrap_or(uplink);
-        let way = Way::new(contents, &oracle, &from, &to, uplink);
+        let way = Way::new(contents, &oracle, &from, &to, uplink)?;
         let [leaving, arriving] = way.crossings(packet);
         let story = oracle.explain((&from, leaving), (&to, arriving), packet);
+        let story = match way.no_route() {
+            Some(why) => story.without_route(why.to_owned()),
+            None => story,
+        };
         Ok(Explanation { story, assumed: unsure })
     }
 }
@@ -226,3 +230,6 @@ fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party
         of_family(from).zip(of_family(to))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! The control side of Manx.
 pub mod agent;
 pub mod api;
+pub mod block;
 pub mod calc;
 pub mod cli;
 pub mod client;

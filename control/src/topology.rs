@@ -2,13 +2,14 @@
 //! routes are both made of it, so they cannot disagree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
+use crate::block;
 use crate::import::{Cluster, Node, Overlap, Overlay, Pool};
 use crate::interfaces::Interfaces;
-use crate::ipam;
 use crate::manifest::object::EncapsulationMode;
 
 /// Where a prefix leads.
@@ -22,10 +23,39 @@ pub enum Route {
     Direct(IpAddr),
     /// Another node's block, encapsulated to that node.
     Tunnel(Peer),
-    /// Part of a pool that no node has: never out by the default route.
-    Nowhere,
+    /// Never out by the default route.
+    Nowhere(Nowhere),
     /// Everything else.
     World,
+}
+
+/// Why a prefix leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nowhere {
+    /// It is part of a pool that no node has.
+    Unclaimed,
+    /// Two nodes claim it.
+    Contested,
+    /// It is a node's and lies in no pool.
+    Unpooled,
+    /// Its node has no address of its family.
+    NoAddress,
+    /// Its pool asks for a tunnel, and only IPv4 travels in tunnels.
+    NoTunnel,
+}
+
+impl fmt::Display for Nowhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unclaimed => "is part of an IPPool and of no node's pod CIDRs",
+            Self::Contested => "is claimed by two nodes",
+            Self::Unpooled => {
+                "is a node's pod CIDR that lies in no IPPool, and so nobody knows whether it is behind a tunnel"
+            }
+            Self::NoAddress => "is a pod CIDR of a node that has no address of this family",
+            Self::NoTunnel => "lies in an IPPool that asks for a tunnel, and only IPv4 travels in tunnels",
+        })
+    }
 }
 
 /// The far end of a tunnel.
@@ -71,7 +101,7 @@ pub struct Topology {
     pub prefixes: BTreeMap<IpNet, Route>,
     /// This node's blocks: where its pods' addresses come from.
     pub blocks: Vec<IpNet>,
-    /// The node's own address of each block ([`ipam::tunnel_address`]), for its traffic to remote pods.
+    /// The node's own address of each block ([`block::tunnel_address`]), for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
     /// The node's own addresses, by which a host endpoint with `expectedIPs` finds the uplink.
     pub addresses: Vec<IpAddr>,
@@ -86,11 +116,20 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// The longest prefix around an address, and where it leads.
+    pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
+        let around = self.prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
+        let longest = around.max_by_key(|(prefix, _)| prefix.prefix_len());
+        longest.map_or((address.into(), Route::World), |(prefix, route)| (*prefix, *route))
+    }
+
     /// The far ends of the tunnels that packets leave by, in order.
     pub fn receivers(&self) -> BTreeSet<Peer> {
         let tunnel = |route: &Route| match route {
             Route::Tunnel(peer) => Some(*peer),
-            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere | Route::World => None,
+            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere(_) | Route::World => {
+                None
+            }
         };
         self.prefixes.values().filter_map(tunnel).collect()
     }
@@ -121,7 +160,7 @@ impl Topology {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
         let way = |(block, route): (&IpNet, &Route)| match *route {
-            Route::Local | Route::Nowhere => Some((*block, Way::Manx { source: None })),
+            Route::Local | Route::Nowhere(_) => Some((*block, Way::Manx { source: None })),
             Route::Tunnel(_) => Some((*block, Way::Manx { source: source(block) })),
             Route::Direct(address) => Some((*block, Way::Node { address })),
             Route::Node | Route::World => None,
@@ -193,8 +232,10 @@ fn pool<'a>(cluster: &'a Cluster, block: &IpNet) -> Option<&'a Pool> {
 /// bare underlay, and would let whoever is there speak as its pods.
 fn route_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Route {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
-    let Some(next_hop) = address(block.addr().is_ipv4()) else { return Route::Nowhere };
-    let Some(pool) = pool(cluster, block) else { return Route::Nowhere };
+    let Some(next_hop) = address(block.addr().is_ipv4()) else {
+        return Route::Nowhere(Nowhere::NoAddress);
+    };
+    let Some(pool) = pool(cluster, block) else { return Route::Nowhere(Nowhere::Unpooled) };
     let encapsulate = match pool.mode {
         EncapsulationMode::Never => false,
         EncapsulationMode::Always => true,
@@ -207,7 +248,7 @@ fn route_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Rou
             Route::Tunnel(Peer { address, overlay: pool.overlay })
         }
         // Only VXLAN can be asked for, and there is none: what a tunnel should carry does not go without.
-        IpAddr::V6(_) if encapsulate => Route::Nowhere,
+        IpAddr::V6(_) if encapsulate => Route::Nowhere(Nowhere::NoTunnel),
         direct => Route::Direct(direct),
     }
 }
@@ -238,7 +279,9 @@ fn senders(cluster: &Cluster, name: &str, here: &Node) -> BTreeSet<Peer> {
         .flat_map(|(_, remote)| here.pod_cidrs.iter().map(move |block| (remote, block)))
         .filter_map(|(remote, block)| match route_to(cluster, remote, here, block) {
             Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
-            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere | Route::World => None,
+            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere(_) | Route::World => {
+                None
+            }
         })
         .collect()
 }
@@ -268,7 +311,8 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         (IpNet::V4(ipnet::Ipv4Net::default()), Route::World),
         (IpNet::V6(ipnet::Ipv6Net::default()), Route::World),
     ]);
-    prefixes.extend(cluster.pools.iter().map(|pool| (pool.cidr.trunc(), Route::Nowhere)));
+    let unclaimed = Route::Nowhere(Nowhere::Unclaimed);
+    prefixes.extend(cluster.pools.iter().map(|pool| (pool.cidr.trunc(), unclaimed)));
     let mut unpooled = BTreeMap::new();
     for (other, remote) in cluster.nodes.iter().filter(|(other, _)| *other != name) {
         for block in &remote.pod_cidrs {
@@ -278,10 +322,11 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
             }
         }
     }
-    prefixes.extend(contested.into_iter().map(|block| (block, Route::Nowhere)));
+    let of_two = Route::Nowhere(Nowhere::Contested);
+    prefixes.extend(contested.into_iter().map(|block| (block, of_two)));
     prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Route::Local)));
     let tunnel_addresses: Vec<IpAddr> =
-        here.pod_cidrs.iter().copied().filter_map(ipam::tunnel_address).collect();
+        here.pod_cidrs.iter().copied().filter_map(block::tunnel_address).collect();
     let own = here.internal_ips.iter().chain(&tunnel_addresses);
     prefixes.extend(own.map(|ip| (IpNet::from(*ip), Route::Node)));
     let vxlan_macs = cluster
@@ -308,6 +353,7 @@ mod tests {
     use manx_policy_compiler::model::{HostEndpoint, Interface};
 
     use super::*;
+    use crate::ipam;
 
     fn node(ip: &str, subnet: &str, block: &str) -> Node {
         Node {
@@ -389,7 +435,10 @@ mod tests {
 
     #[test]
     fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
-        assert_eq!(route(EncapsulationMode::Always, "10.244.0.0/16"), Route::Nowhere);
+        assert_eq!(
+            route(EncapsulationMode::Always, "10.244.0.0/16"),
+            Route::Nowhere(Nowhere::Unclaimed)
+        );
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/24"), Route::Local);
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
         assert_eq!(route(EncapsulationMode::Always, "172.18.0.2/32"), Route::Node);
@@ -445,7 +494,7 @@ mod tests {
         let pool = cluster.pools.pop().unwrap();
         let seen = topology(&cluster, "a").unwrap();
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
-        assert_eq!(seen.prefixes[&block], Route::Nowhere);
+        assert_eq!(seen.prefixes[&block], Route::Nowhere(Nowhere::Unpooled));
         // Nor by the node's own routes.
         assert!(seen.host().blocks.contains(&(block, Way::Manx { source: None })));
         let problems: Vec<String> = seen.problems().collect();
@@ -454,7 +503,10 @@ mod tests {
 
         let half = Pool { cidr: "10.244.2.0/25".parse().unwrap(), ..pool.clone() };
         cluster.pools.push(half);
-        assert_eq!(topology(&cluster, "a").unwrap().prefixes[&block], Route::Nowhere);
+        assert_eq!(
+            topology(&cluster, "a").unwrap().prefixes[&block],
+            Route::Nowhere(Nowhere::Unpooled)
+        );
         cluster.pools.push(pool);
         let seen = topology(&cluster, "a").unwrap();
         assert_eq!(
@@ -499,7 +551,7 @@ mod tests {
             let seen = topology(&cluster, "node-0").unwrap();
             for block in &blocks[1..] {
                 let route = seen.prefixes[&block.parse::<IpNet>().unwrap()];
-                assert_eq!(route, Route::Nowhere, "{block} of {claimed}");
+                assert_eq!(route, Route::Nowhere(Nowhere::Contested), "{block} of {claimed}");
             }
             for name in ["node-1", "node-2"] {
                 let error = topology(&cluster, name).unwrap_err();

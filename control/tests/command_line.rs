@@ -279,6 +279,37 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}
 }
 
 #[test]
+fn policy_explain_denies_what_no_route_leads_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 'fd00:1::/64'}, status: {addresses: [{type: InternalIP, address: 'fc00::1'}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 'fd00:2::/64'}, status: {addresses: [{type: InternalIP, address: 'fc00::2'}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {nodeName: n2, containers: [{name: c}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 'fd00::/16', vxlanMode: MODE}}
+";
+    let file = folder.path().join("objects.yaml");
+    for (mode, code) in [("Never", 0), ("Always", 1), ("Perhaps", 2)] {
+        fs::write(&file, objects.replace("MODE", mode)).unwrap();
+        let file = file.to_str().unwrap();
+        let output = manx(&[
+            "policy", "explain", "-6", "--from", "c", "--to", "a", "--port", "tcp/80", file,
+        ]);
+        let told = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert_eq!(
+            told.contains("no route: node n2 has no route to fd00:1::"),
+            code == 1,
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn policy_check_ends_with_2_only_if_something_is_not_valid() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();

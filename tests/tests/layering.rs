@@ -203,6 +203,7 @@ fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
         "proof",
         "references",
         "interfaces",
+        "block",
         "topology",
         "calc",
     ];
@@ -222,15 +223,17 @@ const CONTROL: &[(&str, &[&str])] = &[
     ("import", &["manifest", "store"]),
     // The oracle judges the objects themselves: it must not share the import with what it judges.
     ("oracle", &["manifest", "store"]),
-    ("inquiry", &["manifest", "oracle", "store"]),
     // Tables, made of what was imported, are held to what the objects say.
     ("proof", &["import", "manifest", "oracle", "store"]),
+    ("block", &[]),
+    ("interfaces", &[]),
+    ("topology", &["block", "import", "interfaces", "manifest"]),
+    // Where packets go is the topology's to say, as for the agent; what passes is the oracle's.
+    ("inquiry", &["import", "manifest", "oracle", "store", "topology"]),
     ("api", &["inquiry", "proof"]),
     ("client", &["api", "inquiry"]),
-    ("ipam", &["api"]),
+    ("ipam", &["api", "block"]),
     ("references", &["manifest", "store"]),
-    ("interfaces", &[]),
-    ("topology", &["import", "interfaces", "ipam", "manifest"]),
     ("calc", &["import", "interfaces", "store", "topology"]),
     (
         "agent",

@@ -119,7 +119,7 @@ impl Ways {
             Route::Node => Via::Node,
             Route::Direct(_) | Route::World => Via::Host,
             Route::Tunnel(peer) => self.tunnel_index(*peer).map_or(Via::NoRoute, Via::Tunnel),
-            Route::Nowhere => Via::NoRoute,
+            Route::Nowhere(_) => Via::NoRoute,
         };
         let mut routes: BTreeMap<_, _> =
             inputs.topology.prefixes.iter().map(|(net, route)| (*net, via(route))).collect();

@@ -1,15 +1,18 @@
 //! The interfaces of nodes that a packet passes between two parties.
 //!
-//! It leaves the source's node and arrives at the destination's, by the uplink or, where the destination's pool asks for
-//! it, in a tunnel. Nothing is passed between the pods of one node, or a node and its own pods.
+//! It leaves the source's node and arrives at the destination's, by the uplink or in a tunnel, as the nodes' topologies say:
+//! they are what the agents route by. Nothing is passed between the pods of one node, or a node and its own pods. Of a node
+//! that the objects do not have, or that has no block, no route is known: what it sends passes its uplink.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use crate::manifest::State;
-use crate::manifest::object::{EncapsulationMode, Kind, Object, ObjectKey};
+use ipnet::IpNet;
+
+use crate::import::{self, Cluster};
+use crate::manifest::object::Kind;
 use crate::oracle::{Crossing, Direction, Oracle, Packet, Party};
-use crate::store::{Contents, Stored};
+use crate::store::Contents;
+use crate::topology::{Route, TopologyError, topology};
 
 /// The tunnels are an interface that no host endpoint can name.
 const TUNNELS: &str = "its tunnels";
@@ -19,6 +22,7 @@ const TUNNELS: &str = "its tunnels";
 pub(super) struct Way {
     from: IpAddr,
     to: IpAddr,
+    no_route: Option<String>,
     leaving: Option<Passed>,
     arriving: Option<Passed>,
 }
@@ -32,33 +36,75 @@ struct Passed {
     forwarded: bool,
 }
 
+/// One end of the way, and the other as its node sees it.
+struct End<'a> {
+    node: &'a str,
+    other: IpAddr,
+    prefix: IpNet,
+    route: Route,
+}
+
 impl Way {
-    /// The way from one party to another, if the nodes' uplink is called so.
+    /// The way from one party to another, if the nodes' uplink is called so. `Err` says why nobody knows the routes.
     pub(super) fn new(
         contents: &Contents,
         oracle: &Oracle,
         from: &Party,
         to: &Party,
         uplink: &str,
-    ) -> Self {
+    ) -> Result<Self, String> {
         let (leaves, arrives) = (oracle.node(from), oracle.node(to));
-        let tunnel = is_tunnelled(contents, leaves, arrives, to.address());
-        let passed = |party: &Party, node: Option<&str>| {
-            let node = node.filter(|_| leaves != arrives)?;
-            let addresses = super::nodes(contents, |name| name == node);
-            Some(Passed {
-                node: node.to_owned(),
-                interface: if tunnel { TUNNELS } else { uplink }.to_owned(),
-                addresses: addresses.filter(|_| !tunnel).map(|party| party.address()).collect(),
-                forwarded: matches!(party, Party::Pod { .. }),
-            })
-        };
-        Self {
+        let mut way = Self {
             from: from.address(),
             to: to.address(),
-            leaving: passed(from, leaves),
-            arriving: passed(to, arrives),
+            no_route: None,
+            leaving: None,
+            arriving: None,
+        };
+        if leaves == arrives {
+            return Ok(way);
         }
+        let cluster = routed(contents);
+        let is_placeless = |party: &Party, node: Option<&str>| {
+            node.is_none() && matches!(party, Party::Pod { .. })
+        };
+        let there = leaves.filter(|_| !is_placeless(to, arrives));
+        let there = there.map(|node| End::new(&cluster, node, way.to)).transpose()?.flatten();
+        let back = arrives.filter(|_| !is_placeless(from, leaves));
+        let back = back.map(|node| End::new(&cluster, node, way.from)).transpose()?.flatten();
+        let is_between_pods =
+            matches!((from, to), (Party::Pod { .. }, Party::Pod { .. })).then_some(());
+        way.no_route = there
+            .as_ref()
+            .and_then(|there| there.refusal("to"))
+            .or_else(|| back.as_ref()?.refusal("back to"))
+            .or_else(|| is_between_pods.and_then(|()| mismatch(there.as_ref()?, back.as_ref()?)));
+        let Some(interface) = (match there.or(back).map(|end| end.route) {
+            _ if way.no_route.is_some() => None,
+            Some(Route::Node) => None,
+            Some(Route::Tunnel(_)) => Some(TUNNELS),
+            _ => Some(uplink),
+        }) else {
+            return Ok(way);
+        };
+        let passed = |party: &Party, node: &str| {
+            let addresses = super::nodes(contents, |name| name == node);
+            let addresses = addresses.filter(|_| interface != TUNNELS);
+            Passed {
+                node: node.to_owned(),
+                interface: interface.to_owned(),
+                addresses: addresses.map(|party| party.address()).collect(),
+                forwarded: matches!(party, Party::Pod { .. }),
+            }
+        };
+        way.leaving = leaves.map(|node| passed(from, node));
+        way.arriving = arrives.map(|node| passed(to, node));
+        Ok(way)
+    }
+
+    /// Why the packet does not get there, or its answer not back, if no route leads there.
+    pub(super) fn no_route(&self) -> Option<&str> {
+        self.no_route.as_deref()
     }
 
     /// What a packet passes: first where it leaves, then where it arrives.
@@ -81,49 +127,56 @@ impl Way {
     }
 }
 
-/// Whether the source's node sends what is for this address into a tunnel: if the address is of a block of the other node's,
-/// and the smallest pool around the block asks for encapsulation between the two. Calico, "Overlay networking": `CrossSubnet`
-/// compares the sender's subnet with the other node's address.
-fn is_tunnelled(
-    contents: &Contents,
-    leaves: Option<&str>,
-    arrives: Option<&str>,
-    to: IpAddr,
-) -> bool {
-    let node = |name: Option<&str>| {
-        let (kind, namespace, name) = (Kind::Node, String::new(), name?.to_owned());
-        match &**valid(contents.objects.get(&ObjectKey { kind, namespace, name })?)? {
-            Object::Node(node) => Some(node),
-            _ => None,
+impl<'a> End<'a> {
+    /// What `node` does with packets to the other end. `None`: there is no such node, or it has no pods.
+    fn new(cluster: &Cluster, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
+        match topology(cluster, node) {
+            Ok(seen) => {
+                let (prefix, route) = seen.route(other);
+                Ok(Some(Self { node, other, prefix, route }))
+            }
+            Err(TopologyError::UnknownNode { .. } | TopologyError::NoBlock(_)) => Ok(None),
+            Err(error) => Err(format!("nobody knows the routes of node {node}: {error}")),
         }
-    };
-    let (Some(here), Some(remote)) = (node(leaves), node(arrives)) else { return false };
-    let Some(block) = remote.pod_cidrs.iter().find(|block| block.contains(&to)) else {
-        return false;
-    };
-    let pools = contents.of_kind(Kind::IpPool).filter_map(|(_, stored)| match &**valid(stored)? {
-        Object::IpPool(pool) if pool.cidr.contains(block) => Some(pool),
-        _ => None,
-    });
-    let Some(pool) = pools.max_by_key(|pool| pool.cidr.prefix_len()) else { return false };
-    let vxlan = pool.vxlan_mode.filter(|mode| *mode != EncapsulationMode::Never);
-    match vxlan.or(pool.ipip_mode) {
-        Some(EncapsulationMode::Always) => true,
-        Some(EncapsulationMode::CrossSubnet) => {
-            let address = remote.calico_address.map(|net| net.addr());
-            let address = address.or_else(|| {
-                remote.internal_ips.iter().copied().find(|it| it.is_ipv4() == to.is_ipv4())
-            });
-            let subnet = here.calico_address.map(|net| net.trunc());
-            !address.zip(subnet).is_some_and(|(address, subnet)| subnet.contains(&address))
-        }
-        Some(EncapsulationMode::Never) | None => false,
+    }
+
+    /// Why nothing goes there. What comes from there is not taken either, by the strict reverse path.
+    fn refusal(&self, way: &str) -> Option<String> {
+        let Self { node, other, prefix, .. } = self;
+        let why = match self.route {
+            Route::Nowhere(why) => why.to_string(),
+            Route::Local => "is its own pod CIDR, and none of its pods has the address".to_owned(),
+            Route::Node | Route::Direct(_) | Route::Tunnel(_) | Route::World => return None,
+        };
+        Some(format!("node {node} has no route {way} {other}: {prefix} {why}"))
     }
 }
 
-fn valid(stored: &Stored) -> Option<&Arc<Object>> {
-    match &stored.state {
-        State::Valid(object) => Some(object),
-        State::Invalid(_) => None,
-    }
+/// Why a packet between pods is refused where it arrives, if only one of its ways leads through a tunnel: it comes from where
+/// no packet back would go.
+fn mismatch(there: &End<'_>, back: &End<'_>) -> Option<String> {
+    let in_tunnel = |end: &End<'_>| matches!(end.route, Route::Tunnel(_));
+    let how = |end: &End<'_>| if in_tunnel(end) { "in a tunnel" } else { "without one" };
+    (in_tunnel(there) != in_tunnel(back)).then(|| {
+        format!(
+            "node {} sends to {} {}, and node {} back to {} {}: neither takes what comes another way than it would answer",
+            there.node,
+            there.other,
+            how(there),
+            back.node,
+            back.other,
+            how(back)
+        )
+    })
+}
+
+/// What routes are made of: the nodes and the pools.
+fn routed(contents: &Contents) -> Cluster {
+    let of_routes = contents.objects.iter();
+    let of_routes = of_routes.filter(|(key, _)| matches!(key.kind, Kind::Node | Kind::IpPool));
+    import::import(&Contents {
+        objects: of_routes.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
+        in_sync: contents.in_sync,
+        ..Contents::default()
+    })
 }

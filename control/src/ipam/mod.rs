@@ -1,21 +1,20 @@
 //! Host-local allocation: which address of the node's blocks a pod has.
 //!
-//! A node has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). Of a block the first address is never
-//! given out (IPv4: the network, RFC 1122 section 3.2.1.3; IPv6: the subnet routers' anycast, RFC 4291 section 2.6.1), the
-//! second is the node's own tunnel address, and the last of an IPv4 block is its broadcast address. Everything between
-//! goes to pods, in turn: an address that was given back is the last to be given out again, so that whoever still speaks
-//! to the old pod does not reach a new one.
+//! A node has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block has for pods goes to them in
+//! turn: an address that was given back is the last to be given out again, so that whoever still speaks to the old pod does
+//! not reach a new one.
 //!
 //! [`Ipam`] is the bookkeeping and does no I/O; [`store::Store`] keeps it in a file.
 
 pub mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::api::{ErrorKind, PodName};
+use crate::block::{Block, TUNNEL};
 
 /// Why there is no address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -53,23 +52,6 @@ impl Error {
     }
 }
 
-/// Number of the node's own address in a block.
-const TUNNEL: u128 = 1;
-
-/// The address of a block that a node's own traffic to remote pods comes from, which no pod ever gets: the second. Absent if
-/// the block has no room for pods.
-pub fn tunnel_address(block: IpNet) -> Option<IpAddr> {
-    Block::new(block).ok().map(|block| block.address(TUNNEL))
-}
-
-/// One block and how far the turn has come.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Block {
-    net: IpNet,
-    /// Number (from the block's start) of the address given out last; 1, the tunnel address, at first.
-    last: u128,
-}
-
 /// Who has which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ipam {
@@ -78,69 +60,12 @@ pub struct Ipam {
     used: BTreeSet<IpAddr>,
 }
 
-impl Block {
-    /// Number of the first address that a pod may have.
-    const FIRST: u128 = TUNNEL + 1;
-
-    fn new(net: IpNet) -> Result<Self, Error> {
-        let block = Self { net: net.trunc(), last: Self::FIRST - 1 };
-        if block.end() < Self::FIRST { Err(Error::TooSmall(net)) } else { Ok(block) }
-    }
-
-    /// Number of the last address that a pod may have.
-    fn end(&self) -> u128 {
-        match self.net {
-            // Without the broadcast address.
-            IpNet::V4(net) => ((1_u128 << (32 - net.prefix_len())) - 1).saturating_sub(1),
-            IpNet::V6(net) => {
-                1_u128.checked_shl(128 - u32::from(net.prefix_len())).unwrap_or(0).wrapping_sub(1)
-            }
-        }
-    }
-
-    fn address(&self, number: u128) -> IpAddr {
-        match self.net {
-            IpNet::V4(net) => {
-                IpAddr::V4(Ipv4Addr::from_bits(net.network().to_bits() + number as u32))
-            }
-            IpNet::V6(net) => IpAddr::V6(Ipv6Addr::from_bits(net.network().to_bits() + number)),
-        }
-    }
-
-    /// The number of an address that a pod may have.
-    fn number(&self, address: IpAddr) -> Option<u128> {
-        let number = match (self.net, address) {
-            (IpNet::V4(net), IpAddr::V4(v4)) if net.contains(&v4) => {
-                u128::from(v4.to_bits() - net.network().to_bits())
-            }
-            (IpNet::V6(net), IpAddr::V6(v6)) if net.contains(&v6) => {
-                v6.to_bits() - net.network().to_bits()
-            }
-            _ => return None,
-        };
-        (Self::FIRST..=self.end()).contains(&number).then_some(number)
-    }
-
-    /// The next free number in turn.
-    fn next(&self, used: &BTreeSet<IpAddr>) -> Option<u128> {
-        let mut number = self.last;
-        // Among one more numbers than are used, one is free, unless the block has no more.
-        for _ in 0..=used.len() {
-            number = if number >= self.end() { Self::FIRST } else { number + 1 };
-            if !used.contains(&self.address(number)) {
-                return Some(number);
-            }
-        }
-        None
-    }
-}
-
 impl Ipam {
     /// Nobody has an address of `blocks` yet.
     pub fn new(blocks: &[IpNet]) -> Result<Self, Error> {
         let mut taken: Vec<Block> = Vec::new();
         for net in blocks {
-            let block = Block::new(*net)?;
+            let block = Block::new(*net).ok_or(Error::TooSmall(*net))?;
             let same_family = |other: &&Block| other.net.addr().is_ipv4() == net.addr().is_ipv4();
             if let Some(other) = taken.iter().find(same_family) {
                 return Err(Error::TwoBlocks(other.net, block.net));

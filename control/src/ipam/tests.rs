@@ -1,4 +1,5 @@
 use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 

@@ -30,6 +30,9 @@ pub struct Story {
     pub allowed: bool,
     /// Whether it would pass if all policy were enforced: that of host endpoints is in part only.
     pub intended: bool,
+    /// Why the packet gets nowhere whatever policy says, if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_route: Option<String>,
     /// At the source.
     pub egress: Side,
     /// Where it leaves the source's node, if a host endpoint may be there.
@@ -157,6 +160,7 @@ impl Oracle {
             packet: packet.to_string(),
             allowed: ends && on_the_way().all(|interface| interface.allowed),
             intended: ends && on_the_way().all(|interface| interface.intended),
+            no_route: None,
             egress,
             leaving,
             arriving,
@@ -209,6 +213,14 @@ impl Oracle {
             tiers: writer.tiers,
             profiles: writer.profiles,
         }
+    }
+}
+
+impl Story {
+    /// The same where nothing passes, since no route leads there.
+    #[must_use]
+    pub fn without_route(self, why: String) -> Self {
+        Self { allowed: false, intended: false, no_route: Some(why), ..self }
     }
 }
 
@@ -305,6 +317,9 @@ impl fmt::Display for Story {
             (false, true) => "DENIED, because what allows it is NOT ENFORCED",
         };
         writeln!(f, "{} -> {}, {}: {verdict}", self.from, self.to, self.packet)?;
+        if let Some(why) = &self.no_route {
+            writeln!(f, "\nno route: {why}")?;
+        }
         writeln!(f, "\negress of {}: {}", self.from, self.egress.why)?;
         self.egress.write(f, "egress")?;
         self.leaving.iter().try_for_each(|interface| interface.write(f, "egress"))?;

@@ -1,4 +1,7 @@
 //! Where a probe passes the nodes' own interfaces, and what the oracle expects there.
+//!
+//! The rig judges what agents do, so this shares no code with them: which packets travel in tunnels it takes from the pools and
+//! its own segments. The topology says the same to agents and to `manx policy explain`, which a test of the rig's holds to it.
 
 use std::net::IpAddr;
 

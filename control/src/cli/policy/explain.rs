@@ -94,9 +94,13 @@ mod tests {
     use super::*;
 
     const NODES: &str = "
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.1.0.0/16, ipipMode: Never}}
+---
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.1.1.0/24, 'fd00:1::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
 ---
-{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.2.0/24}}
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.1.3.0/24}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: a, labels: {app: a}}, spec: {nodeName: n1, containers: [{name: c}]}}
 ---
@@ -157,8 +161,6 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
     }
 
     const HOSTS: &str = "
----
-{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.1.0.0/16, ipipMode: Never}}
 ---
 {apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h, labels: {role: node}}, spec: {node: n1, interfaceName: eth0}}
 ---
@@ -264,7 +266,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         insta::assert_snapshot!(says("nobody", "b", "tcp/80"), @"Pod default/nobody is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address");
         insta::assert_snapshot!(says("h", "b", "tcp/80"), @"Pod default/h is no endpoint: it is on the host's network, finished, in a namespace or of a service account that is not valid, or has no address");
         insta::assert_snapshot!(says("x", "b", "tcp/80"), @"Pod default/x is not valid, so it is no endpoint and nothing passes");
-        insta::assert_snapshot!(says("node/n2", "b", "tcp/80"), @"there is no node n2 with an InternalIP in the manifests");
+        insta::assert_snapshot!(says("node/n3", "b", "tcp/80"), @"there is no node n3 with an InternalIP in the manifests");
         insta::assert_snapshot!(says("b", "fd00:9::9", "tcp/80"), @"b and fd00:9::9 have no addresses of one family");
     }
 
