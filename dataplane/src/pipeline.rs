@@ -1,4 +1,5 @@
-//! One batch through the pipeline: unwrap, parse and name everything, ask for everybody's memory, decide and act.
+//! One batch through the pipeline: unwrap, parse and name everything, find where the flows are, decide and act. Each packet's bucket is
+//! asked for when it is named, its flow some packets before it is decided.
 
 use std::io;
 use std::net::IpAddr;
