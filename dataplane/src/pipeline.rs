@@ -351,16 +351,13 @@ impl Pipeline {
             } else {
                 BeforeTracking::Tracked
             };
+            all_untracked &= matches!(before, BeforeTracking::Goes(_));
             let passage = match before {
                 BeforeTracking::Goes(passage) => Some(passage),
                 BeforeTracking::Tracked => {
-                    all_untracked = false;
                     decide::known(context.tables, &mut self.memory, glance, now)
                 }
-                BeforeTracking::Other => {
-                    all_untracked = false;
-                    None
-                }
+                BeforeTracking::Other => None,
             };
             let Some(passage) = passage else {
                 handed_over += u64::from(self.consider(context, packet, glance));

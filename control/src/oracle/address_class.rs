@@ -4,12 +4,14 @@
 //! term: what a term looks at is here, what it makes of it is there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::Oracle;
 use super::ends::{End, Place};
+use super::members::Member;
 use super::prepare::Set;
 use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Rule, Seen, Terms};
 use super::services::ServiceMembers;
@@ -69,9 +71,7 @@ impl Oracle {
         for (number, set) in rules.iter().flat_map(|rule| rule.sets()).enumerate() {
             sets.entry(&set.within).or_default().push((number, set));
         }
-        let mut numbers: HashMap<_, u32> = HashMap::new();
-        let mut occupants = Vec::new();
-        for member in &self.members.list {
+        self.numbered(|member| {
             let within = member.namespace.as_ref().and_then(|_| sets.get(&member.namespace));
             let asked = sets.get(&None).into_iter().chain(within).flatten();
             let is_in: Vec<usize> =
@@ -80,25 +80,25 @@ impl Oracle {
                 names.iter().any(|names| names.contains(name.as_str()))
             };
             let ports: Vec<_> = member.ports().filter(named).collect();
-            let next = numbers.len() as u32;
-            let number = *numbers.entry((is_in, ports)).or_insert(next);
-            occupants.extend(member.occupies().map(|net| (net, number)));
-        }
-        // Nobody judges what comes from there.
-        let invalid = &self.members.invalid_addresses;
-        occupants.extend(invalid.iter().map(|address| (IpNet::from(*address), u32::MAX)));
-        occupants
+            (is_in, ports)
+        })
     }
 
     /// Likewise, for ends of any rules.
     pub fn all_occupants(&self) -> Vec<(IpNet, u32)> {
-        let mut numbers: HashMap<_, u32> = HashMap::new();
+        self.numbered(Member::content)
+    }
+
+    /// Who has which addresses, those of whom equal things are `said` under one number.
+    fn numbered<'a, T: Hash + Eq>(&'a self, said: impl Fn(&'a Member) -> T) -> Vec<(IpNet, u32)> {
+        let mut numbers: HashMap<T, u32> = HashMap::new();
         let mut occupants = Vec::new();
         for member in &self.members.list {
             let next = numbers.len() as u32;
-            let number = *numbers.entry(member.content()).or_insert(next);
+            let number = *numbers.entry(said(member)).or_insert(next);
             occupants.extend(member.occupies().map(|net| (net, number)));
         }
+        // Nobody judges what comes from there.
         let invalid = &self.members.invalid_addresses;
         occupants.extend(invalid.iter().map(|address| (IpNet::from(*address), u32::MAX)));
         occupants

@@ -5,7 +5,7 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Command;
-use manx_tests::fabric::{HOST, Node, RAW, UNDERLAY, workers};
+use manx_tests::fabric::{Fabric, HOST, Node, RAW, UNDERLAY, workers};
 use manx_tests::packet::{TCP, Tuple, UDP, change_v4, super_packet, tunnelled, with_ttl};
 use manx_tests::shop::{self, A, B, FAR};
 
@@ -134,13 +134,19 @@ fn every_buffer_comes_back_and_every_packet_is_forwarded_or_dropped_once() {
     }
 }
 
-#[test]
-fn what_a_device_refuses_is_counted_at_its_port_and_not_as_sent() {
+/// A's and B's ports, of which B's device has a queue that is full after so many packets.
+fn crowded(room: usize) -> (Fabric, PortId, PortId) {
     let (mut fabric, a, b) = shop::fabric();
     let node = &mut fabric.nodes[0];
-    // A device whose queue is full after two packets.
     node.tell(|| Command::Detach(b));
-    node.attach_with(b, Capabilities::ALL, 2);
+    node.attach_with(b, Capabilities::ALL, room);
+    (fabric, a, b)
+}
+
+#[test]
+fn what_a_device_refuses_is_counted_at_its_port_and_not_as_sent() {
+    let (mut fabric, a, b) = crowded(2);
+    let node = &mut fabric.nodes[0];
     // Growing ones: what is longer is not put together with what is before it.
     for len in 0..5 {
         node.inject(a, &Tuple::new(A, B, UDP, 53).data(&[7; 20][..10 + len]));
@@ -153,10 +159,8 @@ fn what_a_device_refuses_is_counted_at_its_port_and_not_as_sent() {
 
 #[test]
 fn what_left_as_one_is_refused_as_what_it_was_put_together_from() {
-    let (mut fabric, a, b) = shop::fabric();
+    let (mut fabric, a, b) = crowded(1);
     let node = &mut fabric.nodes[0];
-    node.tell(|| Command::Detach(b));
-    node.attach_with(b, Capabilities::ALL, 1);
     for len in [10, 10, 10, 10, 10, 20, 20, 20, 20, 20] {
         node.inject(a, &Tuple::new(A, B, UDP, 53).data(&[7; 20][..len]));
     }
