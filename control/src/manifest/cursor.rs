@@ -1,5 +1,6 @@
 //! A node together with the path that led to it: what every decoder walks with, and how it reports.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
@@ -194,6 +195,22 @@ impl<'a> Cursor<'a> {
                 each(&Cursor { node, up: Some(self), step: Step::Index(index) }, out)
             })
             .collect()
+    }
+
+    /// As [`items`](Self::items), of which each may be in the list once.
+    pub(super) fn distinct<T: Ord + Clone>(
+        &self,
+        out: &mut Findings,
+        mut each: impl FnMut(&Cursor<'_>, &mut Findings) -> Option<T>,
+    ) -> Vec<T> {
+        let mut seen = BTreeSet::new();
+        self.items(out, |item, out| {
+            let one = each(item, out)?;
+            if !seen.insert(one.clone()) {
+                item.conflict(out, "is in the list already");
+            }
+            Some(one)
+        })
     }
 
     /// What `each` makes of every key and value of a mapping.

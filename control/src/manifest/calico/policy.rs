@@ -92,33 +92,19 @@ fn tier(cursor: &Cursor<'_>, out: &mut Findings) -> Option<String> {
 }
 
 fn types(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<PolicyType> {
-    let mut seen = Vec::new();
-    cursor.items(out, |item, out| {
-        let direction = item.parsed(out, "Ingress or Egress", |text| match text {
+    cursor.distinct(out, |item, out| {
+        item.parsed(out, "Ingress or Egress", |text| match text {
             "Ingress" => Some(PolicyType::Ingress),
             "Egress" => Some(PolicyType::Egress),
             _ => None,
-        })?;
-        if seen.contains(&direction) {
-            item.conflict(out, "is in the list already");
-        }
-        seen.push(direction);
-        Some(direction)
+        })
     })
 }
 
 /// There is one hint, and Manx has no use for it.
 fn check_hints(cursor: &Cursor<'_>, out: &mut Findings) {
     let hint = "AssumeNeededOnEveryNode";
-    let mut seen = false;
-    cursor.items(out, |item, out| {
-        item.parsed(out, hint, |text| (text == hint).then_some(()))?;
-        if seen {
-            item.conflict(out, "is in the list already");
-        }
-        seen = true;
-        Some(())
-    });
+    cursor.distinct(out, |item, out| item.parsed(out, hint, |text| (text == hint).then_some(())));
 }
 
 /// `preDNAT` and `doNotTrack`, which place the policy before the rest of the path.

@@ -143,16 +143,10 @@ fn check_extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) {
 fn check_uses(spec: &Cursor<'_>, modes: [Option<EncapsulationMode>; 2], out: &mut Findings) {
     let exports = spec.field("disableBGPExport").map(|field| (field.boolean(out), field));
     let Some(field) = spec.field("allowedUses") else { return };
-    let mut uses: Vec<String> = Vec::new();
     let expected = "Workload, Tunnel or LoadBalancer";
-    field.items(out, |item, out| {
-        let known = |text: &str| ["Workload", "Tunnel", LOAD_BALANCER].contains(&text);
-        let one = item.parsed(out, expected, |text| known(text).then(|| text.to_owned()))?;
-        if uses.contains(&one) {
-            item.conflict(out, "is in the list already");
-        }
-        uses.push(one);
-        Some(())
+    let known = |text: &str| ["Workload", "Tunnel", LOAD_BALANCER].contains(&text);
+    let uses: Vec<String> = field.distinct(out, |item, out| {
+        item.parsed(out, expected, |text| known(text).then(|| text.to_owned()))
     });
     if !uses.iter().any(|one| one == LOAD_BALANCER) {
         return;

@@ -1,7 +1,5 @@
 //! Rules of policies and profiles.
 
-use std::collections::BTreeSet;
-
 use super::super::cursor::{Cursor, Findings};
 use super::super::metadata::pairs;
 use super::super::object::PolicyType;
@@ -175,13 +173,7 @@ fn http(cursor: &Cursor<'_>, action: Action, context: Context, out: &mut Finding
         http.warning(out, Cause::Unsupported { effect: "allows nothing" });
     }
     if let Some(methods) = http.field("methods") {
-        let mut seen = BTreeSet::new();
-        methods.items(out, |item, out| {
-            if !seen.insert(item.string(out, "an HTTP method")?.to_owned()) {
-                item.conflict(out, "is in the list already");
-            }
-            Some(())
-        });
+        methods.distinct(out, |item, out| item.string(out, "an HTTP method").map(str::to_owned));
     }
     if let Some(paths) = http.field("paths") {
         paths.items(out, http_path);

@@ -459,7 +459,7 @@ pub struct NetworkPolicy {
 }
 
 /// `spec.policyTypes[]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyType {
     /// `Ingress`.
     Ingress,
