@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cores::Cores;
 use crate::error::Error;
 use crate::progress::Progress;
-use crate::report::{Figure, Missing, Report};
+use crate::report::{Breakdown, Figure, Missing, Report};
 use crate::{change, pipeline, policy_scale, side_by_side};
 
 /// How it is measured.
@@ -165,6 +165,12 @@ impl Run {
     /// Takes a figure down, at once in the files too.
     pub fn found(&mut self, figure: Figure) -> Result<(), Error> {
         self.report.figures.push(figure);
+        self.write()
+    }
+
+    /// Takes down what a figure is made of.
+    pub fn consists(&mut self, breakdown: Breakdown) -> Result<(), Error> {
+        self.report.breakdowns.push(breakdown);
         self.write()
     }
 

@@ -62,6 +62,39 @@ fn a_row_is_measured_and_written_as_json_table_and_chart() {
 }
 
 #[test]
+fn a_packet_in_memory_is_told_apart_by_stage() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().display().to_string();
+    let only = ["--only", "flows-1k", "--rounds", "1", "--quick", "--output", &results];
+    let output = bench(&only);
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{stdout}\n{}", text(&output.stderr));
+    let report = fs::read_to_string(folder.path().join("results.json")).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let parts = report["breakdowns"][0]["parts"].as_array().unwrap();
+    let names: Vec<&str> = parts.iter().map(|part| part[0].as_str().unwrap()).collect();
+    assert_eq!(names, ["Mpps", "unwrap", "read", "guess", "forward", "send", "turns"]);
+    for (part, name) in parts.iter().zip(names) {
+        let (value, tunnelled) = (part[1].as_f64().unwrap(), name == "unwrap");
+        // A sink that is dearer alone leaves the last two below nothing.
+        assert!(value > 0.0 || tunnelled || ["send", "turns"].contains(&name), "{report:#}");
+        assert!(!tunnelled || value == 0.0, "nothing came by a tunnel: {report:#}");
+    }
+    assert!(stdout.contains("| row | Mpps | unwrap | read | guess | forward | send | turns |"));
+}
+
+#[test]
+fn without_what_counts_instructions_none_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_manx-bench"));
+    command.args(["--only", "instructions", "--output"]).arg(folder.path());
+    let output = command.env("PATH", folder.path()).stdin(Stdio::null()).output().unwrap();
+    let told = "`instructions`: valgrind not found: on Debian and Ubuntu, apt-get install valgrind";
+    assert!(text(&output.stdout).contains(told), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
 fn what_can_be_measured_is_listed_each_row_once() {
     let output = bench(&["--list"]);
     assert!(output.status.success());

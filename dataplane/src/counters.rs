@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::fate::DropReason;
 use crate::flow::RuleCounters;
 use crate::judge::NO_SLOT;
+use crate::stage::StageCounters;
 
 /// One counter with a single writer.
 #[derive(Debug, Default)]
@@ -80,6 +81,8 @@ pub struct WorkerCounters {
     pub reports_lost: Counter,
     /// Packets by the slot of what decided them.
     pub rules: SlotCounters,
+    /// Cycles by stage, while somebody asks for them.
+    pub stages: StageCounters,
 }
 
 const CHUNK: usize = 1024;

@@ -54,6 +54,7 @@ pub mod port;
 mod ports;
 mod rate_limit;
 pub mod report;
+pub mod stage;
 pub mod sys;
 pub mod tables;
 pub mod wire;

@@ -25,6 +25,7 @@ use crate::parse::{self, parse};
 use crate::ports::Ports;
 use crate::rate_limit::RateLimit;
 use crate::report::{Denied, Report};
+use crate::stage::{Stage, Stopwatch};
 use crate::tables::{Link, PortId, Role, Tables, Via};
 
 /// How much a worker may remember.
@@ -52,6 +53,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) colleagues: &'a Colleagues,
     pub(crate) lost: &'a mut Vec<(PortId, io::Error)>,
+    pub(crate) watch: &'a mut Stopwatch,
     pub(crate) now: Duration,
 }
 
@@ -199,7 +201,10 @@ impl Pipeline {
             Ok(Some(entrance)) => {
                 self.arrivals.resize(batch.len(), Arrival { entrance, port, times: 0 });
             }
-            Ok(None) => received += self.unwrap(context, batch, port, role),
+            Ok(None) => {
+                received += self.unwrap(context, batch, port, role);
+                context.watch.lap(Stage::Unwrap);
+            }
             Err(reason) => {
                 received += batch.len() as u64;
                 batch.drain(..).for_each(|packet| refuse(context, port, packet, reason));
@@ -245,9 +250,12 @@ impl Pipeline {
 
     /// Decides the packets of a batch, which have been taken in, and does what was decided.
     pub(crate) fn judge(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
+        context.watch.lap(Stage::Read);
         let is_asked_for = !(context.tables.host_policy.has_untracked() && self.all_untracked);
         let victims = is_asked_for.then(|| self.guess());
+        context.watch.lap(Stage::Guess);
         self.forward(context, batch, victims);
+        context.watch.lap(Stage::Forward);
         self.counters.evictions.set(self.memory.evictions);
     }
 

@@ -6,6 +6,7 @@
 //! What generator and sink cost is measured by runs without a decision between them, and taken off.
 
 mod beside;
+mod instructions;
 mod node;
 mod rows;
 mod station;
@@ -14,31 +15,37 @@ mod workers;
 
 use std::time::{Duration, Instant};
 
+use manx_dataplane::stage::Stage;
 use manx_dataplane::sys::clock::{UNIT, ticks};
 
 use crate::cores::pin;
 use crate::error::Error;
 use crate::goal::Goal;
-use crate::report::Figure;
+use crate::programs;
+use crate::report::{Breakdown, Figure};
 use crate::run::{Listed, Run, Settings};
 use crate::statistics::{Pair, Summary};
 
 use beside::Beside;
-use rows::ROWS;
+use rows::{Figures, ROWS};
 
 type Failure = Box<dyn std::error::Error>;
 
 /// What a row is counted in.
 const PER_PACKET: &str = if UNIT.len() == 2 { "ns per packet" } else { "cycles per packet" };
 const HEAD: &str = "The pipeline in memory";
+/// The row of instructions, and about how long counting takes.
+const COUNTED: &str = "instructions";
+const COUNTING: Duration = Duration::from_secs(45);
 
 /// Its rows.
 pub fn rows(settings: &Settings) -> Vec<Listed> {
     let rows = ROWS.iter().map(|row| (row.name, row.what, of_a_row(settings)));
+    let counted = (COUNTED, "instructions per packet, stage by stage", COUNTING);
     let besides = beside::ALL.iter().map(|it| (it.name, it.what, of_a_beside(settings)));
     let listed =
         |(name, words, takes): (_, &str, _)| Listed { name, words: words.to_owned(), takes };
-    rows.chain(besides).map(listed).collect()
+    rows.chain([counted]).chain(besides).map(listed).collect()
 }
 
 /// About how long a row takes: it is set up once, with all its flows; then a packet takes about half a microsecond.
@@ -58,6 +65,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
         run.report.remarks.push(format!("pipeline: cannot stay on core {core}"));
     }
     let mut empties = Vec::new();
+    let rate = rate();
     for row in ROWS {
         if !run.wants(row.name) {
             continue;
@@ -70,6 +78,11 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
                     of_a_row(&run.settings),
                 );
                 empties.push(figures.empty);
+                run.consists(Breakdown {
+                    row: row.name,
+                    head: format!("The pipeline's stages, {PER_PACKET}"),
+                    parts: by_stage(&figures, rate),
+                })?;
                 run.found(Figure {
                     row: row.name,
                     head: HEAD.to_owned(),
@@ -87,9 +100,12 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     if let Some(empty) = Summary::of(&empties) {
         run.report.remarks.push(format!(
             "pipeline: on core {core}, {UNIT} at {:.2} GHz; {} {UNIT} a packet of generator and sink are taken off",
-            rate() / 1e9,
+            rate / 1e9,
             empty.show(),
         ));
+    }
+    if run.wants(COUNTED) {
+        count(run)?;
     }
     for beside in beside::ALL {
         if !run.wants(beside.name) {
@@ -106,6 +122,31 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
             }
             Err(error) => run.lacks(beside.name, error.to_string(), true)?,
         }
+    }
+    Ok(())
+}
+
+/// Millions of packets a second, by the median, and what they cost by stage.
+fn by_stage(figures: &Figures, rate: f64) -> Vec<(&'static str, f64)> {
+    let stages = Stage::ALL.iter().zip(figures.stages.each).map(|(stage, it)| (stage.name(), it));
+    let mpps = ("Mpps", rate / figures.packet.median / 1e6);
+    [mpps].into_iter().chain(stages).chain([("turns", figures.stages.turns)]).collect()
+}
+
+/// Counts instructions.
+fn count(run: &mut Run) -> Result<(), Error> {
+    if let Some(why) = programs::missing(&["valgrind"], "valgrind") {
+        return run.lacks(COUNTED, why, false);
+    }
+    for row in instructions::ROWS {
+        run.progress.begin(&format!("{COUNTED}: {row}"));
+        let head = "The pipeline's stages, instructions per packet".to_owned();
+        match instructions::count(row) {
+            Ok(parts) => run.consists(Breakdown { row, head, parts })?,
+            Err(error) => run.lacks(COUNTED, format!("{row}: {error}"), true)?,
+        }
+        run.progress
+            .step(format!("{COUNTED}: {row}: done"), COUNTING / instructions::ROWS.len() as u32);
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! The rows of the table: what is set up, what passes, and how many cycles a packet may cost.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::statistics::Summary;
 use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::PacketIo;
+use manx_dataplane::stage::Stage;
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Share;
@@ -270,8 +272,14 @@ impl Setup {
         Ok(ticks().wrapping_sub(start))
     }
 
-    /// What generator and sink alone cost: the same packets, sent as they came.
-    pub(crate) fn empty(&mut self, pool: &mut Pool, count: u64) -> Result<u64, Failure> {
+    /// What generator and sink alone cost: the same packets, sent as they came. `sunk` is called with each batch's, when the
+    /// sink is to take them, and when it has.
+    pub(crate) fn empty(
+        &mut self,
+        pool: &mut Pool,
+        count: u64,
+        mut sunk: impl FnMut(bool),
+    ) -> Result<u64, Failure> {
         let mut station: Station = self.node.station(self.entrance).clone();
         let Some(stream) = station.unload() else { return Err("nothing to send".into()) };
         // The stream goes on where it was, as if nothing had been sent.
@@ -280,7 +288,9 @@ impl Setup {
         let start = ticks();
         loop {
             let received = station.receive(pool, &mut batch, BATCH)?;
+            sunk(false);
             let _ = station.transmit(pool, &mut batch)?;
+            sunk(true);
             if received.drained {
                 break;
             }
@@ -289,6 +299,39 @@ impl Setup {
         station.load(stream, 0, self.vector);
         Ok(spent)
     }
+
+    /// Cycles of `count` packets by stage, and what is left of the worker's turns; generator and sink are taken off.
+    pub(crate) fn stages(&mut self, pool: &mut Pool, count: u64) -> Result<Stages, Failure> {
+        let (mut sink, mut last) = (0, 0);
+        let empty = self.empty(pool, count, |is_over| {
+            let now = ticks();
+            sink += if is_over { now.wrapping_sub(last) } else { 0 };
+            last = now;
+        })?;
+        let counters = Arc::clone(&self.node.counters);
+        let read = || Stage::ALL.map(|stage| counters.stages.read(stage));
+        let before = read();
+        counters.stages.ask(true);
+        let whole = self.cycles(count);
+        counters.stages.ask(false);
+        let (whole, after) = (whole? as f64, read());
+        let mut spent = [0.0; Stage::ALL.len()];
+        for (spent, (after, before)) in spent.iter_mut().zip(after.into_iter().zip(before)) {
+            *spent = after.wrapping_sub(before) as f64;
+        }
+        let turns = whole - spent.iter().sum::<f64>() - empty.wrapping_sub(sink) as f64;
+        spent[Stage::Send as usize] -= sink as f64;
+        let of_one = |ticks: f64| ticks / count as f64;
+        Ok(Stages { each: spent.map(of_one), turns: of_one(turns) })
+    }
+}
+
+/// What a packet costs by stage.
+pub(crate) struct Stages {
+    /// In [`Stage::ALL`]'s order.
+    pub(crate) each: [f64; Stage::ALL.len()],
+    /// What is none of theirs: the worker's turns.
+    pub(crate) turns: f64,
 }
 
 /// What the worker asks of a port at once.
@@ -298,6 +341,7 @@ const BATCH: usize = 32;
 pub(crate) struct Figures {
     pub(crate) packet: Summary,
     pub(crate) empty: f64,
+    pub(crate) stages: Stages,
 }
 
 /// Runs a row in rounds; each is a run without a decision and one with it.
@@ -306,7 +350,7 @@ pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, F
     let mut pool = Pool::new(512);
     let (mut packets, mut empties) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let empty = setup.empty(&mut pool, count)? as f64 / count as f64;
+        let empty = setup.empty(&mut pool, count, |_| {})? as f64 / count as f64;
         let whole = setup.cycles(count)? as f64 / count as f64;
         empties.push(empty);
         packets.push(whole - empty);
@@ -314,5 +358,6 @@ pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, F
     let nothing = || "no rounds were asked for";
     let packet = Summary::of(&packets).ok_or_else(nothing)?;
     let empty = Summary::of(&empties).ok_or_else(nothing)?.median;
-    Ok(Figures { packet, empty })
+    let stages = setup.stages(&mut pool, count)?;
+    Ok(Figures { packet, empty, stages })
 }

@@ -46,6 +46,17 @@ impl Figure {
     }
 }
 
+/// What a row's figure is made of.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Breakdown {
+    /// What the row is called.
+    pub row: &'static str,
+    /// Under which head it is shown.
+    pub head: String,
+    /// Of each part what it is called, and how much it is. All of one head have the same parts.
+    pub parts: Vec<(&'static str, f64)>,
+}
+
 /// A row that was asked for and has no figure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
@@ -66,6 +77,8 @@ pub struct Report {
     pub conditions: Vec<String>,
     /// In the order of measuring.
     pub figures: Vec<Figure>,
+    /// What some of them are made of.
+    pub breakdowns: Vec<Breakdown>,
     /// What was not measured.
     pub missing: Vec<Missing>,
     /// What else was seen.
@@ -75,7 +88,14 @@ pub struct Report {
 impl Report {
     /// Nothing yet.
     pub const fn new(machine: Machine, conditions: Vec<String>) -> Self {
-        Self { machine, conditions, figures: Vec::new(), missing: Vec::new(), remarks: Vec::new() }
+        Self {
+            machine,
+            conditions,
+            figures: Vec::new(),
+            breakdowns: Vec::new(),
+            missing: Vec::new(),
+            remarks: Vec::new(),
+        }
     }
 
     /// As Markdown.

@@ -1,8 +1,9 @@
 //! The report as Markdown: a table for each head.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::{Figure, Report};
+use super::{Breakdown, Figure, Report};
 
 pub(super) fn markdown(report: &Report) -> String {
     let mut text = String::new();
@@ -22,6 +23,7 @@ pub(super) fn markdown(report: &Report) -> String {
             line(&mut text, figure, beside);
         }
     }
+    breakdowns(&mut text, &report.breakdowns);
     if !report.missing.is_empty() {
         text += "\n## NOT MEASURED\n\n";
     }
@@ -35,6 +37,25 @@ pub(super) fn markdown(report: &Report) -> String {
         let _ = writeln!(text, "- {remark}");
     }
     text
+}
+
+/// A table for each head, a column for each part.
+fn breakdowns(text: &mut String, breakdowns: &[Breakdown]) {
+    let heads: BTreeSet<&str> = breakdowns.iter().map(|it| &*it.head).collect();
+    for head in heads {
+        let of_head = || breakdowns.iter().filter(|it| it.head == head);
+        let names = of_head().next().into_iter().flat_map(|it| &it.parts).map(|(name, _)| *name);
+        let names: Vec<&str> = ["row"].into_iter().chain(names).collect();
+        let _ = writeln!(text, "\n## {head}\n\n| {} |", names.join(" | "));
+        let _ = writeln!(text, "{}|", "|---".repeat(names.len()));
+        for Breakdown { row, parts, .. } in of_head() {
+            let _ = write!(text, "| `{row}` |");
+            for (_, part) in parts {
+                let _ = write!(text, " {part:.1} |");
+            }
+            text.push('\n');
+        }
+    }
 }
 
 fn line(text: &mut String, figure: &Figure, beside: bool) {

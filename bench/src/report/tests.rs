@@ -36,6 +36,12 @@ fn report() -> Report {
         ratio: None,
         ..figure("alone", 8.0, Some(Goal::AtMost(100.0)))
     });
+    let parts = |one| vec![("one", one), ("other", 2.25)];
+    for (row, head, one) in
+        [("fast", "Parts", 1.0), ("slow", "Others", 3.0), ("open", "Parts", 12.5)]
+    {
+        report.breakdowns.push(Breakdown { row, head: head.to_owned(), parts: parts(one) });
+    }
     report.missing.push(Missing { row: "absent", why: "no program".to_owned(), failed: false });
     report.remarks.push("a remark".to_owned());
     report
@@ -61,6 +67,19 @@ fn the_table_says_what_was_measured_what_was_met_and_what_is_missing() {
     | row | median (lowest-highest) | Manx | goal | |
     |---|---|---|---|---|
     | `alone` | TCP, Gbit/s | 80.0 (72.0-96.0) | <= 100 | met |
+
+    ## Others
+
+    | row | one | other |
+    |---|---|---|
+    | `slow` | 3.0 | 2.2 |
+
+    ## Parts
+
+    | row | one | other |
+    |---|---|---|
+    | `fast` | 1.0 | 2.2 |
+    | `open` | 12.5 | 2.2 |
 
     ## NOT MEASURED
 

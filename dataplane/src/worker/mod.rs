@@ -27,6 +27,7 @@ use crate::port::PacketIo;
 use crate::ports::{Ports, Slot};
 use crate::rate_limit::RateLimit;
 use crate::report::Report;
+use crate::stage::{Stage, Stopwatch};
 use crate::sys;
 use crate::tables::{PortId, Tables};
 
@@ -111,6 +112,7 @@ pub struct Worker {
     commands: Receiver<Command>,
     reports: Sender<Report>,
     counters: Arc<WorkerCounters>,
+    watch: Stopwatch,
     turns: u32,
     /// When it last asked epoll while packets flowed.
     asked: Duration,
@@ -153,6 +155,7 @@ impl Worker {
             polling: settings.polling,
             commands,
             reports,
+            watch: Stopwatch::new(Arc::clone(&counters)),
             counters,
             turns: 0,
             asked: Duration::ZERO,
@@ -313,6 +316,7 @@ impl Worker {
     /// Takes the batch through the pipeline, all of it from one port, and behind it up to `limit` packets that other workers
     /// have handed over: a batch costs little more for a few more. Returns how many packets they were.
     fn pass(&mut self, from: Option<PortId>, limit: usize) -> usize {
+        self.watch.start();
         let mut context = Context {
             tables: &self.tables,
             ports: &mut self.ports,
@@ -320,6 +324,7 @@ impl Worker {
             pool: &mut self.pool,
             colleagues: &self.colleagues,
             lost: &mut self.lost,
+            watch: &mut self.watch,
             now: self.now,
         };
         let mut found = self.batch.len();
@@ -337,6 +342,7 @@ impl Worker {
         if found > 0 {
             self.pipeline.judge(&mut context, &mut self.batch);
             self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
+            self.watch.lap(Stage::Send);
         }
         found
     }

@@ -404,3 +404,27 @@ fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
     // Who had read it had counted it.
     assert_eq!(counters.each_ref().map(|port| port.received_packets.read()), [1, 0]);
 }
+
+#[test]
+fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
+    let (mut worker, commands, _reports) = worker();
+    let received = |pool: &mut Pool, into: &mut Vec<Packet>| {
+        into.extend(pool.take_filled(&[0x45; 40]));
+        Ok(Received::default())
+    };
+    let (reader, _writer) = io::pipe().unwrap();
+    let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    assert!(worker.obey());
+    let mut after = |is_asked| {
+        worker.counters.stages.ask(is_asked);
+        assert_eq!(worker.turn(Duration::from_secs(1)), 1);
+        Stage::ALL.map(|stage| worker.counters.stages.read(stage))
+    };
+    assert_eq!(after(false), [0; Stage::ALL.len()]);
+    let measured = after(true);
+    let stages = Stage::ALL.iter().zip(measured).filter(|(_, ticks)| *ticks > 0);
+    let stages: Vec<&str> = stages.map(|(stage, _)| stage.name()).collect();
+    assert_eq!(stages, ["read", "guess", "forward", "send"], "nothing came out of a tunnel");
+    assert_eq!(after(false), measured);
+}
