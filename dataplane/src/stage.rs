@@ -78,10 +78,16 @@ impl Stopwatch {
     /// What has passed since the last stage, or since the start, is this one's.
     #[inline]
     pub(crate) fn lap(&mut self, stage: Stage) {
-        if let Some(last) = &mut self.last {
-            let now = ticks();
-            self.counters.stages.cycles[stage as usize].add(now.wrapping_sub(*last));
-            *last = now;
+        if self.last.is_some() {
+            self.note(stage);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, stage: Stage) {
+        let now = ticks();
+        let spent = now.wrapping_sub(self.last.replace(now).unwrap_or(now));
+        self.counters.stages.cycles[stage as usize].add(spent);
     }
 }
