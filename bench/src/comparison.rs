@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::filter::Filter;
 use crate::goal::Goal;
 use crate::ground::{Ground, Paths};
+use crate::kernel::Ends;
 use crate::path::Path;
 use crate::statistics::Pair;
 use crate::switch::Switch;
@@ -51,9 +52,16 @@ const fn row(
     Comparison { name, ground, traffic, goal }
 }
 
-const IPIP: Ground = Ground::AcrossNodes { overlay: Overlay::Ipip, whole: false };
-const VXLAN: Ground = Ground::AcrossNodes { overlay: Overlay::Vxlan, whole: false };
-const VXLAN_WHOLE: Ground = Ground::AcrossNodes { overlay: Overlay::Vxlan, whole: true };
+const fn across(overlay: Overlay, whole: bool, ends: Ends) -> Ground {
+    Ground::AcrossNodes { overlay, whole, ends }
+}
+
+const IPIP: Ground = across(Overlay::Ipip, false, Ends::Nodes);
+const IPIP_PODS: Ground = across(Overlay::Ipip, false, Ends::Pods);
+const VXLAN: Ground = across(Overlay::Vxlan, false, Ends::Nodes);
+const VXLAN_PODS: Ground = across(Overlay::Vxlan, false, Ends::Pods);
+const VXLAN_WHOLE: Ground = across(Overlay::Vxlan, true, Ends::Nodes);
+const VXLAN_WHOLE_PODS: Ground = across(Overlay::Vxlan, true, Ends::Pods);
 const FREE: Ground = Ground::SameNode(None);
 const NFTABLES: Ground = Ground::SameNode(Some(Filter::Nftables));
 const IPTABLES: Ground = Ground::SameNode(Some(Filter::Iptables));
@@ -84,13 +92,17 @@ pub const ALL: &[Comparison] = &[
     row("iptables-packets", IPTABLES, PACKETS, Some(Goal::AtLeast(3.0))),
     row("tunnel", IPIP, STREAM, Some(Goal::AtLeast(1.0))),
     row("tunnel-latency", IPIP, MEDIAN, None),
+    row("tunnel-pods", IPIP_PODS, STREAM, Some(Goal::AtLeast(1.0))),
     row("vxlan", VXLAN, STREAM, Some(Goal::AtLeast(1.2))),
     row("vxlan-latency", VXLAN, MEDIAN, None),
+    row("vxlan-pods", VXLAN_PODS, STREAM, Some(Goal::AtLeast(1.2))),
     row("vxlan-whole", VXLAN_WHOLE, STREAM, Some(Goal::AtLeast(0.8))),
+    row("vxlan-whole-pods", VXLAN_WHOLE_PODS, STREAM, Some(Goal::AtLeast(0.8))),
     row("crowd-stream", Ground::Crowd, STREAM, Some(Goal::AtLeast(0.95))),
     row("crowd-packets", Ground::Crowd, PACKETS, Some(Goal::AtLeast(0.95))),
     row("crowd-latency", Ground::Crowd, MEDIAN, None),
     row("bare-stream", TUN, STREAM, Some(Goal::AtLeast(0.9))),
+    row("bare-streams", TUN, STREAMS, Some(Goal::AtLeast(0.9))),
     row("bare-packets", TUN, PACKETS, Some(Goal::AtLeast(0.9))),
     row("bare-veth-stream", VETH, STREAM, Some(Goal::AtLeast(0.9))),
     row("bare-veth-packets", VETH, PACKETS, Some(Goal::AtLeast(0.9))),

@@ -10,7 +10,7 @@ use crate::bare;
 use crate::cores::Cores;
 use crate::error::Error;
 use crate::filter::Filter;
-use crate::kernel;
+use crate::kernel::{self, Ends};
 use crate::path::{Between, Path};
 use crate::switch::Switch;
 
@@ -25,6 +25,8 @@ pub enum Ground {
         overlay: Overlay,
         /// Whether the kernel's side hands super-packets over whole.
         whole: bool,
+        /// Who the kernel's ends are; Manx's are pods.
+        ends: Ends,
     },
     /// Both ends on one node that has many pods more; beside it Manx with those two pods alone.
     Crowd,
@@ -57,13 +59,24 @@ impl Ground {
             Self::SameNode(None) => "Same node, beside kernel routing",
             Self::SameNode(Some(Filter::Nftables)) => "Same node, beside nftables",
             Self::SameNode(Some(Filter::Iptables)) => "Same node, beside iptables",
-            Self::AcrossNodes { overlay: Overlay::Ipip, .. } => {
-                "Across nodes by IPIP, beside kernel VXLAN"
-            }
-            Self::AcrossNodes { whole: false, .. } => "Across nodes by VXLAN, beside kernel VXLAN",
-            Self::AcrossNodes { whole: true, .. } => {
-                "Across nodes by VXLAN, beside kernel VXLAN with super-packets whole"
-            }
+            Self::AcrossNodes { overlay, whole, ends } => match (overlay, whole, ends) {
+                (Overlay::Ipip, _, Ends::Nodes) => "Across nodes by IPIP, beside kernel VXLAN",
+                (Overlay::Ipip, _, Ends::Pods) => {
+                    "Across nodes by IPIP, beside pods by kernel VXLAN"
+                }
+                (Overlay::Vxlan, false, Ends::Nodes) => {
+                    "Across nodes by VXLAN, beside kernel VXLAN"
+                }
+                (Overlay::Vxlan, false, Ends::Pods) => {
+                    "Across nodes by VXLAN, beside pods by kernel VXLAN"
+                }
+                (Overlay::Vxlan, true, Ends::Nodes) => {
+                    "Across nodes by VXLAN, beside kernel VXLAN with super-packets whole"
+                }
+                (Overlay::Vxlan, true, Ends::Pods) => {
+                    "Across nodes by VXLAN, beside pods by kernel VXLAN with super-packets whole"
+                }
+            },
             Self::Crowd => "250 pods, beside 2 pods",
             Self::Bare(Device::Tun) => "By TUN, beside a bare forwarder",
             Self::Bare(Device::Veth) => "By veth, beside a bare forwarder",
@@ -114,9 +127,9 @@ impl Paths {
                 }
                 path
             }
-            Ground::AcrossNodes { overlay, whole } => {
+            Ground::AcrossNodes { overlay, whole, ends } => {
                 shape.across = Some(overlay);
-                kernel::vxlan(whole)?
+                kernel::vxlan(whole, ends)?
             }
             Ground::Crowd => {
                 let alone = agents::path(shape)?;

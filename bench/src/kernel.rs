@@ -17,6 +17,9 @@ pub const MTU: u32 = 1500;
 /// What VXLAN over IPv4 adds to a packet: outer IPv4, UDP and VXLAN headers and the inner Ethernet header.
 const VXLAN_OVERHEAD: u32 = 20 + 8 + 8 + 14;
 const VXLAN: &str = "vxlan0";
+/// The last byte of the two nodes' addresses.
+const LEFT: u8 = 2;
+const RIGHT: u8 = 3;
 
 /// Kernel routing: left - veth - router - veth - right, no rules, no connection tracking.
 pub fn routing() -> Result<Path, Error> {
@@ -36,14 +39,22 @@ pub fn routing() -> Result<Path, Error> {
     })
 }
 
+/// Who speaks through the kernel's tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// The nodes themselves: two veths and two hops less than Manx's pods have.
+    Nodes,
+    /// Pods behind them, as any network plugin attaches them: by a veth to a node that routes.
+    Pods,
+}
+
 /// A VXLAN device at each end of one veth pair, tunnel segmentation off: what crosses the veth is what a wire would carry; or,
 /// with `whole`, as the devices are, so that super-packets cross it whole.
-/// The ends are the nodes themselves, which is one hop less than pods behind them would have.
-pub fn vxlan(whole: bool) -> Result<Path, Error> {
+pub fn vxlan(whole: bool, ends: Ends) -> Result<Path, Error> {
     let (left, right) = (namespace()?, namespace()?);
     veth(&left, "eth0", &right, "eth0", MTU)?;
     let node = |host| Ipv4Addr::new(172, 18, 0, host);
-    for (end, host, peer) in [(&left, 2, 3), (&right, 3, 2)] {
+    for (end, host, peer) in [(&left, LEFT, RIGHT), (&right, RIGHT, LEFT)] {
         address(end, "eth0", net(172, 18, 0, host, 24))?;
         if !whole {
             let off = ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
@@ -53,11 +64,31 @@ pub fn vxlan(whole: bool) -> Result<Path, Error> {
         add_vxlan(end, node(peer))?;
         address(end, VXLAN, net(10, 98, 0, host, 24))?;
     }
-    Ok(Path {
-        from: End { netns: left, address: Ipv4Addr::new(10, 98, 0, 2).into() },
-        to: End { netns: right, address: Ipv4Addr::new(10, 98, 0, 3).into() },
-        between: Between::KernelVxlan,
-    })
+    match ends {
+        Ends::Nodes => Ok(Path {
+            from: End { netns: left, address: Ipv4Addr::new(10, 98, 0, LEFT).into() },
+            to: End { netns: right, address: Ipv4Addr::new(10, 98, 0, RIGHT).into() },
+            between: Between::KernelVxlan(Vec::new()),
+        }),
+        Ends::Pods => Ok(Path {
+            from: pod(&left, LEFT, RIGHT)?,
+            to: pod(&right, RIGHT, LEFT)?,
+            between: Between::KernelVxlan(vec![left, right]),
+        }),
+    }
+}
+
+/// A pod behind a node that reaches the pod of its peer by [`VXLAN`].
+fn pod(node: &OwnedFd, host: u8, peer: u8) -> Result<End, Error> {
+    let pod = namespace()?;
+    veth(node, "pod", &pod, "eth0", MTU - VXLAN_OVERHEAD)?;
+    address(node, "pod", net(10, 99, host, 1, 24))?;
+    address(&pod, "eth0", net(10, 99, host, 2, 24))?;
+    let far = net(10, 99, peer, 0, 24);
+    route(&pod, "eth0", far, Ipv4Addr::new(10, 99, host, 1))?;
+    route(node, VXLAN, far, Ipv4Addr::new(10, 98, 0, peer))?;
+    netns::run_in(node, || sysctl::set("ipv4/ip_forward", "1"))??;
+    Ok(End { netns: pod, address: Ipv4Addr::new(10, 99, host, 2).into() })
 }
 
 /// A namespace with its loopback up.

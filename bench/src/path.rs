@@ -23,8 +23,8 @@ pub struct End {
 pub enum Between {
     /// A namespace that forwards, between two veth pairs.
     KernelRouting(OwnedFd),
-    /// A VXLAN device in each of the ends themselves, over a veth pair.
-    KernelVxlan,
+    /// A VXLAN device in each of the ends themselves, over a veth pair; or in these namespaces, with the ends behind them.
+    KernelVxlan(Vec<OwnedFd>),
     /// Node agents that hold the ends as their pods.
     Manx(Box<Cluster>),
     /// A process that hands on what comes, and the folder of the ends' names.
@@ -49,7 +49,7 @@ impl Path {
     /// own parts do nothing of themselves.
     pub fn let_run(&self, runs: bool) -> Result<(), Error> {
         match &self.between {
-            Between::KernelRouting(_) | Between::KernelVxlan => Ok(()),
+            Between::KernelRouting(_) | Between::KernelVxlan(_) => Ok(()),
             Between::Manx(cluster) => cluster.let_run(runs),
             Between::Bare(process, _) => process.let_run(runs),
             Between::Switch(processes, _) => {

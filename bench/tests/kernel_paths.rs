@@ -8,6 +8,7 @@ use std::time::Duration;
 use manx_bench::cores::Cores;
 use manx_bench::error::Error;
 use manx_bench::filter::Filter;
+use manx_bench::kernel::Ends;
 use manx_bench::path::Between;
 use manx_bench::{kernel, traffic, world};
 
@@ -39,7 +40,12 @@ fn every_traffic_arrives() -> Result<(), Error> {
         }
         Ok::<_, Error>(path)
     };
-    let mut paths = vec![("routing", kernel::routing()?), ("vxlan", kernel::vxlan(false)?)];
+    let mut paths = vec![
+        ("routing", kernel::routing()?),
+        ("vxlan", kernel::vxlan(false, Ends::Nodes)?),
+        ("vxlan between pods", kernel::vxlan(false, Ends::Pods)?),
+        ("vxlan between pods, whole", kernel::vxlan(true, Ends::Pods)?),
+    ];
     for (name, filter) in [("nftables", Filter::Nftables), ("iptables", Filter::Iptables)] {
         match filter.is_missing() {
             Some(why) => println!("{name}: not measured: {why}"),
