@@ -17,20 +17,22 @@ impl Default for Changes {
 }
 
 impl Changes {
-    #[inline]
-    fn counter(&self, address: u32) -> &AtomicU32 {
-        &self.0[(address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize]
+    fn place(address: u32) -> usize {
+        (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
-    /// It only grows (and wraps). Who reads this first and then what stands there sees, if a change is counted, the change.
+    /// Of two addresses together. It only grows (and wraps). Who reads this first and then what stands there sees, if a change is
+    /// counted, the change.
     #[inline]
-    pub(crate) fn of(&self, address: u32) -> u32 {
-        self.counter(address).load(Ordering::Acquire)
+    pub(crate) fn of(&self, addresses: [u32; 2]) -> u32 {
+        let counters = &*self.0;
+        let [one, other] = addresses.map(|at| counters[Self::place(at)].load(Ordering::Acquire));
+        one.wrapping_add(other)
     }
 
     /// Counts a change that is already stored.
     pub(crate) fn note(&self, address: u32) {
-        self.counter(address).fetch_add(1, Ordering::Release);
+        self.0[Self::place(address)].fetch_add(1, Ordering::Release);
     }
 }
 
@@ -43,8 +45,8 @@ mod tests {
         let changes = Changes::default();
         let first = 0x0a00_0000;
         changes.note(first);
-        assert_eq!(changes.of(first), 1);
-        let others = (1..65_536).filter(|at| changes.of(first + at) > 0).count();
+        assert_eq!(changes.of([first; 2]), 2);
+        let others = (1..65_536).filter(|at| changes.of([first + at; 2]) > 0).count();
         assert!(others < 65_536 / COUNTERS * 2, "{others} of 65,535 neighbours");
     }
 }

@@ -189,9 +189,8 @@ impl Image {
     /// of counts, each of which only grows (and wraps). Who reads this first and the identities then, and later finds this the
     /// same, has the present identities. IPv6 addresses' never change.
     #[inline]
-    pub fn changes_v4(&self, [one, other]: [u32; 2]) -> u32 {
-        let changes = &self.peers.changes;
-        changes.of(one).wrapping_add(changes.of(other))
+    pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
+        self.peers.changes.of(addresses)
     }
 
     /// Stores an address's identity; `false` where there is no room. One at a time may call this.

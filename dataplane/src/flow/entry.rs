@@ -2,9 +2,9 @@
 
 use std::ops::{Deref, DerefMut};
 
+use super::queue::Slots;
 use super::state::LEAST_TIMEOUT;
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
-use crate::sys::memory::prefetch;
 use crate::tables::Hop;
 
 /// The cached verdict. Zero denies: memory that nobody wrote admits nothing.
@@ -148,12 +148,6 @@ impl FirstLine {
         }
     }
 
-    /// Asks for it before it is needed.
-    #[inline]
-    pub(super) fn prefetch(&self) {
-        prefetch(self);
-    }
-
     /// Whether it is this connection's.
     #[inline]
     pub(super) fn is_of(&self, key: &FlowKey, second: &SecondLine) -> bool {
@@ -218,8 +212,9 @@ impl FirstLine {
     /// clock's coarseness.
     #[inline]
     pub fn is_expired(&self, now: u32) -> bool {
-        let silent = now.saturating_sub(self.last_seen);
-        silent > LEAST_TIMEOUT && silent > self.state.timeout()
+        // Time never goes back; if it did, the second question would answer.
+        now.wrapping_sub(self.last_seen) > LEAST_TIMEOUT
+            && now.saturating_sub(self.last_seen) > self.state.timeout()
     }
 }
 
@@ -232,12 +227,6 @@ impl SecondLine {
             attachments: [0; 2],
             upper_traffic: [Half::default(); 2],
         }
-    }
-
-    /// Asks for it before it is needed.
-    #[inline]
-    pub(super) fn prefetch(&self) {
-        prefetch(self);
     }
 
     #[cold]
@@ -284,7 +273,7 @@ impl FlowEntry {
     /// To be changed, as if a table kept it.
     #[inline]
     pub fn as_mut(&mut self) -> FlowMut<'_> {
-        FlowMut { first: &mut self.first, second: &mut self.second }
+        FlowMut::of_lines(&mut self.first, &mut self.second, None)
     }
 
     /// The connection.
@@ -328,12 +317,18 @@ pub struct FlowMut<'a> {
     first: &'a mut FirstLine,
     /// What is seldom needed.
     pub second: &'a mut SecondLine,
+    /// Of a table that keeps it, the queue and its slot there: it stands in the queue as its state says, at any time.
+    queued: Option<(&'a mut Slots, u32)>,
 }
 
 impl<'a> FlowMut<'a> {
     #[inline]
-    pub(super) fn of_lines(first: &'a mut FirstLine, second: &'a mut SecondLine) -> Self {
-        Self { first, second }
+    pub(super) fn of_lines(
+        first: &'a mut FirstLine,
+        second: &'a mut SecondLine,
+        queued: Option<(&'a mut Slots, u32)>,
+    ) -> Self {
+        Self { first, second, queued }
     }
 
     /// Makes it the flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
@@ -372,8 +367,32 @@ impl<'a> FlowMut<'a> {
         bytes: u32,
         now: u32,
     ) {
-        self.first.state = self.first.state.next(flags, direction);
+        if !self.first.stays(flags, direction) {
+            self.first.state = self.first.state.next(flags, direction);
+            self.requeue();
+        }
         self.count(direction, packets, bytes, now);
+    }
+
+    /// Has it written whole, and keeps its place in the queue, or finds it one.
+    #[inline]
+    pub(super) fn write(&mut self, write: impl FnOnce(&mut FlowMut<'_>)) {
+        let standing = self.first.standing;
+        write(&mut FlowMut::of_lines(self.first, self.second, None));
+        self.first.standing = standing;
+        self.requeue();
+    }
+
+    /// Brings its place in the queue up to date with its state: established flows do not queue.
+    #[inline(never)]
+    pub(super) fn requeue(&mut self) {
+        let Some((slots, slot)) = &mut self.queued else { return };
+        let standing = Standing::of(self.first.state);
+        match (std::mem::replace(&mut self.first.standing, standing), standing) {
+            (Standing::Queued, Standing::Established) => slots.unqueue(*slot),
+            (Standing::Established | Standing::Free, Standing::Queued) => slots.enqueue(*slot),
+            _ => {}
+        }
     }
 
     /// As [`FlowMut::pass`], of a packet that leaves the state as it is.

@@ -15,6 +15,7 @@ pub(crate) struct Link {
 }
 
 /// Links of all slots: each slot is free, queued, or neither. All work is constant per call.
+#[derive(Debug)]
 pub(super) struct Slots {
     links: ZeroedPages<Link>,
     /// Oldest and newest of the queue.

@@ -22,13 +22,11 @@ use super::key::FlowKey;
 use super::queue::Slots;
 use super::shards::{Shards, WorkerId};
 use crate::sys::lanes;
-use crate::sys::memory::{Pages, ZeroedPages, prefetch};
+use crate::sys::memory::{Pages, ZeroedPages};
 
 const WAYS: usize = 8;
 /// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
 const CROWDED: usize = 6;
-/// Queued entries that may turn out to be established by now when one is looked for; each is met at most once.
-const QUEUE_LOOKS: usize = 32;
 /// Buckets looked at for a long-silent established victim.
 const SAMPLE: usize = 4;
 
@@ -230,7 +228,7 @@ impl FlowTable {
     /// For a batch: asks for the bucket before it is needed.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        prefetch(&self.buckets[self.first(hash)]);
+        self.buckets.prefetch(self.first(hash));
     }
 
     /// For a batch, after [`FlowTable::prefetch`] of all of it: where the flow is if it is known. Good as long as nothing is
@@ -244,7 +242,7 @@ impl FlowTable {
             None => {
                 // Who opens it may have to look there.
                 if bucket.used() >= CROWDED {
-                    prefetch(&self.buckets[self.alternate(hash)]);
+                    self.buckets.prefetch(self.alternate(hash));
                 }
                 Guess::NONE
             }
@@ -262,14 +260,12 @@ impl FlowTable {
     /// that has to go for it.
     #[inline]
     pub fn prefetch_guessed(&self, key: &FlowKey, guess: Guess, victims: &mut Victims) {
-        let Some(entry) = self.first_lines.get(guess.0 as usize) else {
+        if guess == Guess::NONE {
             return self.prefetch_victim(victims);
-        };
-        entry.prefetch();
-        if key.is_v6()
-            && let Some(entry) = self.second_lines.get(guess.0 as usize)
-        {
-            entry.prefetch();
+        }
+        self.first_lines.prefetch(guess.0 as usize);
+        if key.is_v6() {
+            self.second_lines.prefetch(guess.0 as usize);
         }
     }
 
@@ -280,9 +276,9 @@ impl FlowTable {
         }
         victims.0 = self.slots.next(victims.0);
         if let Some(slot) = victims.0 {
-            self.first_lines[slot as usize].prefetch();
-            self.second_lines[slot as usize].prefetch();
-            prefetch(&self.buckets[Place::noted(self.slots.note(slot)).bucket]);
+            self.first_lines.prefetch(slot as usize);
+            self.second_lines.prefetch(slot as usize);
+            self.buckets.prefetch(Place::noted(self.slots.note(slot)).bucket);
         }
     }
 
@@ -291,21 +287,15 @@ impl FlowTable {
     pub fn at(&mut self, key: &FlowKey, Guess(guess): Guess, now: u32) -> Option<FlowMut<'_>> {
         let first = self.first_lines.get_mut(guess as usize)?;
         let second = self.second_lines.get_mut(guess as usize)?;
-        // The queue is brought up to date by the lookup.
-        let stands = first.standing == Standing::of(first.state());
-        (first.is_of(key, second) && stands && !first.is_expired(now))
-            .then(|| FlowMut::of_lines(first, second))
+        (first.is_of(key, second) && !first.is_expired(now))
+            .then(|| FlowMut::of_lines(first, second, Some((&mut self.slots, guess))))
     }
 
     /// The flow of this key; an expired one is not found (and stays until aged or replaced).
     pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<FlowMut<'_>> {
         let slot = self.find(hash, key)?;
-        let entry = &self.first_lines[slot as usize];
-        if entry.is_expired(now) {
+        if self.first_lines[slot as usize].is_expired(now) {
             return None;
-        }
-        if entry.standing != Standing::of(entry.state()) {
-            self.requeue(slot);
         }
         Some(self.entry(slot))
     }
@@ -313,7 +303,8 @@ impl FlowTable {
     #[inline]
     fn entry(&mut self, slot: u32) -> FlowMut<'_> {
         let (first, second) = (&mut self.first_lines, &mut self.second_lines);
-        FlowMut::of_lines(&mut first[slot as usize], &mut second[slot as usize])
+        let queued = Some((&mut self.slots, slot));
+        FlowMut::of_lines(&mut first[slot as usize], &mut second[slot as usize], queued)
     }
 
     /// Which other worker has the flows of this hash, if one does. To be asked when a flow is not found here.
@@ -345,10 +336,7 @@ impl FlowTable {
         };
         if let Some(slot) = slot {
             let mut entry = self.entry(slot);
-            let standing = entry.standing;
-            write(&mut entry);
-            entry.standing = standing;
-            self.requeue(slot);
+            entry.write(write);
         }
         evicted
     }
@@ -477,13 +465,7 @@ impl FlowTable {
 
     /// Makes room in a full table.
     fn evict(&mut self, now: u32) -> Option<Evicted> {
-        for _ in 0..QUEUE_LOOKS {
-            let Some(slot) = self.slots.oldest() else { break };
-            let entry = &self.first_lines[slot as usize];
-            if entry.state().is_established() && !entry.is_expired(now) {
-                self.requeue(slot);
-                continue;
-            }
+        if let Some(slot) = self.slots.oldest() {
             return Some(self.remove_live(slot, now));
         }
         let mut looked = 0;
@@ -552,18 +534,6 @@ impl FlowTable {
         if is_alternate {
             let first = self.first(hash);
             self.buckets[first].spilled -= 1;
-        }
-    }
-
-    /// Brings an entry's place in the queue up to date with its state: established flows do not queue.
-    #[inline(never)]
-    fn requeue(&mut self, slot: u32) {
-        let entry = &mut self.first_lines[slot as usize];
-        let standing = Standing::of(entry.state());
-        match (std::mem::replace(&mut entry.standing, standing), standing) {
-            (Standing::Queued, Standing::Established) => self.slots.unqueue(slot),
-            (Standing::Established | Standing::Free, Standing::Queued) => self.slots.enqueue(slot),
-            _ => {}
         }
     }
 }

@@ -105,6 +105,20 @@ fn a_flood_evicts_its_own_oldest_and_flows_established_since_are_spared() {
 }
 
 #[test]
+fn a_flow_that_ends_queues_at_once() {
+    let mut table = table(16);
+    for n in 0..16 {
+        insert(&mut table, established(n, 0), 0);
+    }
+    let key = key_of(9);
+    let mut entry = table.lookup(table.hash(&key), &key, 1).unwrap();
+    entry.pass(FlowDirection::Original, TcpFlags::RST, 1, 40, 1);
+    let new = open(1000, TCP, TcpFlags::SYN, 2);
+    assert_eq!(insert(&mut table, new, 2), Some(Evicted::Unestablished));
+    assert!(!holds(&mut table, &key, 2));
+}
+
+#[test]
 fn a_table_full_of_established_flows_still_takes_a_new_one() {
     let mut table = table(64);
     for n in 0..64 {

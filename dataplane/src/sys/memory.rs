@@ -1,4 +1,4 @@
-//! Memory that costs nothing until it is touched, and prefetching.
+//! Memory that costs nothing until it is touched, and can be asked for before.
 
 use std::io;
 use std::mem::needs_drop;
@@ -37,6 +37,7 @@ pub enum Pages {
 }
 
 /// A fixed array of zeroed values in pages of its own. A page takes memory when it is first touched, never before.
+#[derive(Debug)]
 pub struct ZeroedPages<T: Zeroed> {
     first: NonNull<T>,
     len: usize,
@@ -75,6 +76,22 @@ impl<T: Zeroed> ZeroedPages<T> {
         Ok(Self { first, len })
     }
 
+    /// Asks the processor to fetch the cache line of a value's first byte. A hint, no effect but on time; where there is no value, none
+    /// at all.
+    #[inline]
+    #[cfg(target_arch = "x86_64")]
+    pub fn prefetch(&self, at: usize) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let value = self.first.as_ptr().wrapping_add(at);
+        // SAFETY: prefetching reads nothing and faults on no address; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(value.cast()) };
+    }
+
+    /// Where the language offers no such hint: nothing.
+    #[inline]
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn prefetch(&self, _at: usize) {}
+
     fn bytes(len: usize) -> Option<usize> {
         len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok())
     }
@@ -108,20 +125,6 @@ impl<T: Zeroed> Drop for ZeroedPages<T> {
     }
 }
 
-/// Asks the processor to fetch the cache line of `value`'s first byte. A hint: no effect but on time.
-#[inline]
-#[cfg(target_arch = "x86_64")]
-pub fn prefetch<T>(value: &T) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: prefetching reads nothing and faults on no address; SSE is part of x86-64.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::from_ref(value).cast()) };
-}
-
-/// Where the language offers no prefetch: nothing.
-#[inline]
-#[cfg(not(target_arch = "x86_64"))]
-pub fn prefetch<T>(_value: &T) {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +135,8 @@ mod tests {
         assert_eq!(pages.len(), 100_000);
         assert!(pages.iter().all(|link| *link == Link::default()));
         pages[99_999] = Link { previous: 1, next: 2, note: 3 };
-        prefetch(&pages[99_999]);
+        pages.prefetch(99_999);
+        pages.prefetch(usize::MAX);
         assert_eq!(pages[99_999], Link { previous: 1, next: 2, note: 3 });
         assert!(ZeroedPages::<Link>::new(0, Pages::Small).unwrap().is_empty());
         assert!(ZeroedPages::<Link>::new(usize::MAX / 2, Pages::Small).is_err());
