@@ -28,12 +28,13 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a packet that is finished, fits, and travels as it is.
+    /// Queues a packet that is finished, fits, and travels as it is. A batch of such packets can wait for its end: they are not
+    /// counted by those that cannot.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "what most packets need, and little")]
     pub(crate) fn queue(&mut self, slot: &mut Slot, packet: Packet) {
         let bytes = packet.len() as u64;
-        self.push(slot, packet, 1, 1, bytes);
+        self.push(slot, packet, 0, 1, bytes);
     }
 
     /// Queues a packet that stands for so many packets and bytes on a wire, and for `room` of those that are sent at once.
@@ -184,12 +185,12 @@ impl Outbox {
         self.queued = 0;
         for port in self.waiting.drain(..) {
             let Some(slot) = ports.slot(port) else { continue };
+            let segments = slot.queue.len() as u64 + std::mem::take(&mut slot.further);
             // Each has been decided by itself. What a device takes at once costs it little more than one of them.
             let takes = slot.capabilities;
             if (takes.tcp_segmentation || takes.udp_segmentation) && may_coalesce(&slot.queue) {
                 coalesce(&mut slot.queue, takes, pool);
             }
-            let segments = std::mem::take(&mut slot.segments);
             let refused = match slot.io.transmit(pool, &mut slot.queue) {
                 Ok(done) => done.refused as u64,
                 Err(error) => {

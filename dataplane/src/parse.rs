@@ -41,8 +41,6 @@ pub struct Parsed {
     pub protocol: u8,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// IPv4: must not be fragmented. Always so in IPv6.
-    pub dont_fragment: bool,
     /// TCP's flags ([`tcp::flag`]), else 0.
     pub tcp_flags: u8,
     /// ICMP's type, else 0.
@@ -101,6 +99,11 @@ impl Parsed {
     }
 }
 
+/// Whether a packet must not be cut to fit a link: IPv4's that says so, and all others.
+pub fn stays_whole(bytes: &[u8]) -> bool {
+    ipv4::View::new_quoted(bytes).map_or(true, |ip| ip.dont_fragment())
+}
+
 /// Takes a hop off a packet that has been parsed, and adjusts its checksum. It had one left: at most [`Parsed::ttl`] of 1 is for
 /// the caller to answer.
 #[inline]
@@ -139,10 +142,10 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
 )]
 pub fn plain(bytes: &[u8]) -> Option<Parsed> {
     let (ip, payload) = ipv4::Plain::split(bytes)?;
-    let first = payload.first_chunk::<{ udp::HEADER_LEN }>()?;
-    let word = |at: usize| u16::from_be_bytes([first[at], first[at + 1]]);
+    let &[p0, p1, p2, p3, len @ .., _, _] = payload.first_chunk::<{ udp::HEADER_LEN }>()?;
+    let ports = u32::from_be_bytes([p0, p1, p2, p3]);
     let (least, len, tcp_flags) = match ip.protocol {
-        protocol::UDP => (udp::HEADER_LEN, usize::from(word(4)), 0),
+        protocol::UDP => (udp::HEADER_LEN, usize::from(u16::from_be_bytes(len)), 0),
         protocol::TCP => {
             let tcp = payload.first_chunk::<{ tcp::HEADER_LEN }>()?;
             (tcp::HEADER_LEN, usize::from(tcp[12] >> 4) * 4, tcp[13])
@@ -158,13 +161,12 @@ pub fn plain(bytes: &[u8]) -> Option<Parsed> {
         destination: Address::v4(ip.destination),
         protocol: ip.protocol,
         ttl: ip.ttl,
-        dont_fragment: ip.dont_fragment,
         tcp_flags,
         icmp_type: 0,
         icmp_code: 0,
         has_ports: true,
-        source_port: word(0),
-        destination_port: word(2),
+        source_port: (ports >> 16) as u16,
+        destination_port: ports as u16,
         transport_offset: ipv4::HEADER_LEN as u16,
         header_len: (ipv4::HEADER_LEN + upper_len) as u16,
         total_len: ip.total_len,
@@ -196,7 +198,6 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
         destination: Address::v4(ip.destination()),
         protocol: ip.protocol(),
         ttl: ip.ttl(),
-        dont_fragment: ip.dont_fragment(),
         tcp_flags: upper.tcp_flags,
         icmp_type: upper.icmp_type,
         icmp_code: upper.icmp_code,
@@ -233,7 +234,6 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
         destination,
         protocol: walked.protocol,
         ttl: ip.hop_limit(),
-        dont_fragment: true,
         tcp_flags: upper.tcp_flags,
         icmp_type: upper.icmp_type,
         icmp_code: upper.icmp_code,

@@ -81,7 +81,7 @@ impl Context<'_> {
         let posted = match tunnel {
             None if is_ready => {
                 outbox.queue(slot, packet);
-                Ok(())
+                return Ok(());
             }
             Some(tunnel) if is_ready => outbox
                 .queue_in(tunnel, slot, packet, 1, 0)
@@ -195,22 +195,26 @@ impl Pipeline {
         role: Role,
     ) {
         let bytes: usize = batch.iter().map(|packet| packet.len()).sum();
-        let mut received = 0;
-        self.arrivals.clear();
-        match admit::entrance(context.tables, role) {
+        let received = match admit::entrance(context.tables, role) {
             Ok(Some(entrance)) => {
-                self.arrivals.resize(batch.len(), Arrival { entrance, port, times: 0 });
+                let arrival = Arrival { entrance, port, times: 0 };
+                self.read(context, batch, std::iter::repeat(arrival))
             }
             Ok(None) => {
-                received += self.unwrap(context, batch, port, role);
+                let refused = self.unwrap(context, batch, port, role);
                 context.watch.lap(Stage::Unwrap);
+                let arrivals = std::mem::take(&mut self.arrivals);
+                let read = self.read(context, batch, arrivals.iter().copied());
+                self.arrivals = arrivals;
+                refused + read
             }
             Err(reason) => {
-                received += batch.len() as u64;
+                let refused = batch.len() as u64;
                 batch.drain(..).for_each(|packet| refuse(context, port, packet, reason));
+                self.glances.clear();
+                refused
             }
-        }
-        received += self.read(context, batch);
+        };
         if let Some(slot) = context.ports.slot(port) {
             slot.counters.received_bytes.add(bytes as u64);
             slot.counters.received_packets.add(received);
@@ -269,6 +273,7 @@ impl Pipeline {
         role: Role,
     ) -> u64 {
         let nowhere = Arrival { entrance: Entrance::NOWHERE, port, times: 0 };
+        self.arrivals.clear();
         self.arrivals.resize(batch.len(), nowhere);
         let mut refused = 0;
         for (packet, arrival) in batch.iter_mut().zip(&mut self.arrivals) {
@@ -286,25 +291,28 @@ impl Pipeline {
             refused.for_each(|packet| context.pool.put(packet));
             self.arrivals.retain(|arrival| *arrival != nowhere);
         }
+        // Of the others nobody has said where they entered.
+        debug_assert_eq!(batch.len(), self.arrivals.len(), "each packet has come somehow");
+        batch.drain(self.arrivals.len().min(batch.len())..).for_each(|it| context.pool.put(it));
         refused
     }
 
     /// Reads the batch, names everybody's flow, and asks for its bucket before anybody needs it. What cannot be read is taken
-    /// out. Returns how many packets a wire would have carried.
+    /// out. `arrivals`: how each has come. Returns how many packets a wire would have carried.
     #[inline(never)]
-    fn read(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) -> u64 {
-        // Of the others nobody has said where they entered.
-        debug_assert_eq!(batch.len(), self.arrivals.len(), "each packet has come somehow");
-        batch.drain(self.arrivals.len().min(batch.len())..).for_each(|it| context.pool.put(it));
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+        arrivals: impl Iterator<Item = Arrival>,
+    ) -> u64 {
         self.glances.resize(batch.len(), Glance::NOTHING);
         let flows = &self.memory.flows;
         let (mut segments, mut refused) = (0, 0);
-        let places = batch.iter_mut().zip(&mut self.glances).zip(&self.arrivals);
+        let places = batch.iter_mut().zip(&mut self.glances).zip(arrivals);
         for ((packet, glance), arrival) in places {
-            if let Err(reason) = look(packet, arrival, flows, glance) {
-                context.dropped(arrival.port, reason, 1);
-                glance.segments = 0;
-                refused += 1;
+            if let Err(reason) = look(packet, &arrival, flows, glance) {
+                unread(context, glance, arrival.port, reason, &mut refused);
             }
             flows.prefetch(glance.name.hash);
             segments += u64::from(glance.segments);
@@ -346,20 +354,23 @@ impl Pipeline {
         let mut all_untracked = asks_first;
         let mut tally = Tally::default();
         let mut handed_over = 0;
-        let (mut ahead, mut victims) = match victims {
-            Some(victims) => (glances.get(AHEAD..).unwrap_or_default().iter(), victims),
-            None => Default::default(),
+        // Of how many packets behind this one none is asked for.
+        let (ahead, mut victims) = match victims {
+            Some(victims) => (AHEAD, victims),
+            None => (usize::MAX, Victims::default()),
         };
-        for (mut packet, glance) in batch.drain(..).zip(&glances) {
-            if let Some(Glance { name, .. }) = ahead.next() {
+        let mut packets = batch.drain(..);
+        let mut left = glances.as_slice();
+        while let ([glance, behind @ ..], Some(mut packet)) = (left, packets.next()) {
+            left = behind;
+            if let Some(Glance { name, .. }) = behind.get(ahead - 1) {
                 self.memory.flows.prefetch_guessed(&name.key, name.guess, &mut victims);
             }
-            let before = if asks_first {
-                decide::untracked(context.tables, &mut self.memory, glance)
-            } else {
-                BeforeTracking::Tracked
-            };
-            all_untracked &= matches!(before, BeforeTracking::Goes(_));
+            let mut before = BeforeTracking::Tracked;
+            if asks_first {
+                before = decide::untracked(context.tables, &mut self.memory, glance);
+                all_untracked &= matches!(before, BeforeTracking::Goes(_));
+            }
             let passage = match before {
                 BeforeTracking::Goes(passage) => Some(passage),
                 BeforeTracking::Tracked => {
@@ -382,6 +393,7 @@ impl Pipeline {
                 context.dropped(glance.port, reason, segments);
             }
         }
+        drop(packets);
         self.all_untracked = all_untracked;
         tally.count(&self.counters.rules);
         if handed_over > 0 {
@@ -549,6 +561,21 @@ fn look_at_any(
     let on_a_wire = packet.on_a_wire(parsed.header_len.into());
     *glance = Glance::at(&parsed, on_a_wire, packet.is_finished(), arrival, flows);
     Ok(())
+}
+
+/// Counts a packet that cannot be read. By itself, so that who reads need not keep the count at hand.
+#[cold]
+#[inline(never)]
+fn unread(
+    context: &mut Context<'_>,
+    glance: &mut Glance,
+    port: PortId,
+    reason: DropReason,
+    refused: &mut u64,
+) {
+    context.dropped(port, reason, 1);
+    glance.segments = 0;
+    *refused += 1;
 }
 
 /// Lets a packet go that got no further than here.

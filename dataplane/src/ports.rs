@@ -27,8 +27,8 @@ pub(crate) struct Slot {
     pub(crate) capabilities: Capabilities,
     /// What is sent next.
     pub(crate) queue: Vec<Packet>,
-    /// What the queue stands for on a wire: packets and bytes.
-    pub(crate) segments: u64,
+    /// What the queue stands for on a wire: packets beyond one for each of its own, and bytes.
+    pub(crate) further: u64,
     pub(crate) bytes: u64,
 }
 
@@ -68,7 +68,7 @@ impl Slot {
     /// Queues a packet that stands for so many packets and bytes on a wire.
     #[inline]
     pub(crate) fn push(&mut self, packet: Packet, segments: u64, bytes: u64) {
-        self.segments += segments;
+        self.further += segments - 1;
         self.bytes += bytes;
         self.queue.push(packet);
     }
@@ -100,7 +100,7 @@ impl Ports {
             heard: Duration::ZERO,
             capabilities,
             queue: Vec::new(),
-            segments: 0,
+            further: 0,
             bytes: 0,
         })
     }

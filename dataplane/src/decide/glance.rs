@@ -62,8 +62,6 @@ pub struct Glance {
     pub ttl: u8,
     /// TCP's flags, else none.
     pub tcp_flags: TcpFlags,
-    /// Whether it must not be cut to fit a link.
-    pub dont_fragment: bool,
     /// Whether its flow alone decides it: it is whole, has ports, and no tunnel is in it.
     pub is_plain: bool,
     /// Whether a wire could carry it ([`is_finished`](crate::packet::Body::is_finished)).
@@ -88,7 +86,6 @@ impl Glance {
         header_len: 0,
         ttl: 0,
         tcp_flags: TcpFlags(0),
-        dont_fragment: false,
         is_plain: false,
         is_finished: false,
     };
@@ -116,7 +113,6 @@ impl Glance {
             header_len: parsed.header_len,
             ttl: parsed.ttl,
             tcp_flags: TcpFlags(parsed.tcp_flags),
-            dont_fragment: parsed.dont_fragment,
             is_plain: parsed.has_ports
                 && parsed.fragment == Fragment::Whole
                 && parsed.destination_port != vxlan::PORT,

@@ -15,7 +15,7 @@ use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
 use crate::judge::{Ends, Judgement, NO_SLOT};
 use crate::packet::Packet;
-use crate::parse::{Fragment, Parsed, parse};
+use crate::parse::{Fragment, Parsed, parse, stays_whole};
 use crate::tables::{Hop, Tables, Via};
 use crate::wire::{protocol, vxlan};
 
@@ -159,7 +159,15 @@ pub fn decide<'a>(
 ) -> Decision<'a> {
     let settled = settle(tables, memory, subject, now);
     let fate = match settled.verdict {
-        Ok(way) => depart(tables, subject.glance, way),
+        Ok(way) => match depart(tables, subject.glance, way) {
+            Fate::Forward { link, .. }
+                if subject.glance.unit > link.mtu && stays_whole(subject.packet.bytes()) =>
+            {
+                let error = ErrorKind::TooBig { mtu: link.mtu };
+                Fate::Answer { reason: DropReason::TooBig, error }
+            }
+            fate => fate,
+        },
         Err(Stop::Drop(reason)) => Fate::Drop(reason),
         Err(Stop::HandOver(to)) => Fate::HandOver(to),
     };
@@ -253,7 +261,7 @@ fn connects(tables: &Tables, ends: &Ends) -> bool {
     }
 }
 
-/// What is left of routing when the packet may go: its hop limit and its size.
+/// What is left of routing when the packet may go, but for its size: its hop limit.
 #[inline]
 fn depart<'a>(tables: &'a Tables, glance: &Glance, way: Way) -> Fate<'a> {
     let answer = |reason, error| Fate::Answer { reason, error };
@@ -267,9 +275,6 @@ fn depart<'a>(tables: &'a Tables, glance: &Glance, way: Way) -> Fate<'a> {
     let hop = way.to != Hop::NODE && way.from != Hop::NODE;
     if hop && glance.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
-    }
-    if glance.unit > link.mtu && glance.dont_fragment {
-        return answer(DropReason::TooBig, ErrorKind::TooBig { mtu: link.mtu });
     }
     Fate::Forward { link, hop }
 }

@@ -240,8 +240,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
 pub struct Plain {
     /// Length of header and payload, in bytes: at least the header's, and no more than there is.
     pub total_len: u16,
-    /// Whether it must not be fragmented.
-    pub dont_fragment: bool,
     /// Congestion notification.
     pub ecn: Ecn,
     /// Hops left.
@@ -275,7 +273,6 @@ impl Plain {
         }
         let plain = Self {
             total_len,
-            dont_fragment: (second >> 16) as u16 & DONT_FRAGMENT.swap_bytes() != 0,
             ecn: Ecn::from_bits((first >> 8) as u8),
             ttl: third as u8,
             protocol: (third >> 8) as u8,
@@ -356,7 +353,6 @@ mod tests {
             let said = plain.as_ref().map(|view| {
                 let plain = Plain {
                     total_len: view.total_len(),
-                    dont_fragment: view.dont_fragment(),
                     ecn: view.ecn(),
                     ttl: view.ttl(),
                     protocol: view.protocol(),
