@@ -17,6 +17,7 @@ use manx_dataplane::poller::Poller;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Idle, Polling};
 
+use crate::bare_tunnel::{self, Datagrams};
 use crate::cores;
 use crate::error::Error;
 use crate::kernel;
@@ -37,9 +38,15 @@ const READY: &[u8] = b"ready\n";
 #[derive(Debug, Parser)]
 #[command(name = BARE)]
 struct Arguments {
-    /// The network namespaces of the two ends
-    #[arg(num_args = 2)]
-    ends: Vec<PathBuf>,
+    /// The network namespace of an end and its address: of two ends, or of one and a node behind which the other is
+    #[arg(long = "end", value_name = "NETNS=ADDRESS", value_parser = end)]
+    ends: Vec<(PathBuf, IpAddr)>,
+    /// The network namespace of this node
+    #[arg(long, requires = "peer")]
+    node: Option<PathBuf>,
+    /// The other node's address
+    #[arg(long, requires = "node")]
+    peer: Option<Ipv4Addr>,
     /// By veth pairs, not by TUN
     #[arg(long)]
     veth: bool,
@@ -51,6 +58,12 @@ struct Arguments {
     pin: Option<usize>,
 }
 
+fn end(text: &str) -> Result<(PathBuf, IpAddr), String> {
+    let (netns, address) = text.rsplit_once('=').ok_or("expected NETNS=ADDRESS")?;
+    let address = address.parse().map_err(|_| format!("{address:?} is no address"))?;
+    Ok((netns.into(), address))
+}
+
 /// A path through a forwarder on this core (`None`: the scheduler's choice).
 pub fn path(device: Device, polling: Polling, core: Option<usize>) -> Result<Path, Error> {
     let folder = world::folder()?;
@@ -59,18 +72,26 @@ pub fn path(device: Device, polling: Polling, core: Option<usize>) -> Result<Pat
         Ok::<_, Error>(End { netns, address: address(host) })
     };
     let (from, to) = (end("left", 0)?, end("right", 1)?);
+    let ends = [("left", &from), ("right", &to)]
+        .map(|(name, end)| format!("--end={}={}", folder.path().join(name).display(), end.address));
+    let flags = [(device == Device::Veth, "--veth"), (polling == Polling::Busy, "--busy")];
+    let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned());
+    let pin = core.map(|core| format!("--pin={core}"));
+    let process = start(ends.into_iter().chain(flags).chain(pin))?;
+    Ok(Path { from, to, between: Between::Bare(vec![process], folder) })
+}
+
+/// Starts a forwarder, and waits until its devices are there.
+pub(crate) fn start(arguments: impl Iterator<Item = String>) -> Result<Process, Error> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg(BARE).args(["left", "right"].map(|name| folder.path().join(name)));
-    command.args((device == Device::Veth).then_some("--veth"));
-    command.args((polling == Polling::Busy).then_some("--busy"));
-    command.args(core.map(|core| format!("--pin={core}")));
+    command.arg(BARE).args(arguments);
     let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
     let mut said = [0; READY.len()];
     let read = process.output().map(|mut output| output.read_exact(&mut said));
     if !matches!(read, Some(Ok(()))) || said != READY {
         return Err(Error::Nothing("the bare forwarder ended before it was ready".to_owned()));
     }
-    Ok(Path { from, to, between: Between::Bare(process, folder) })
+    Ok(process)
 }
 
 /// The address of the first or second end.
@@ -85,13 +106,18 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let polling = if arguments.busy { Polling::Busy } else { Polling::Adaptive };
     let agent = AgentNamespace::create().map_err(|error| error.to_string())?;
     let mut ports = Queues::new();
-    for (netns, end) in arguments.ends.iter().zip(0..) {
+    let way = arguments.node.as_ref().zip(arguments.peer);
+    let (mtu, segments) = match way {
+        None => (kernel::MTU, None),
+        Some(_) => bare_tunnel::of_pods(),
+    };
+    for (netns, address) in &arguments.ends {
         let attachment = Attachment {
             netns,
             interface: "eth0",
-            addresses: &[address(end)],
-            mtu: kernel::MTU,
-            segments: None,
+            addresses: &[*address],
+            mtu,
+            segments,
             device: if arguments.veth { Device::Veth } else { Device::Tun },
             queues: 1,
             polling,
@@ -99,6 +125,10 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
         let (_, queues) =
             pod_device::attach(&agent, &attachment).map_err(|error| error.to_string())?;
         ports.extend(queues);
+    }
+    if let Some((node, peer)) = way {
+        let datagrams = Datagrams::open(node, peer).map_err(|error| error.to_string())?;
+        ports.push(Box::new(datagrams));
     }
     if let Some(core) = arguments.pin
         && !cores::pin(core)

@@ -106,6 +106,7 @@ pub const ALL: &[Comparison] = &[
     row("bare-packets", TUN, PACKETS, Some(Goal::AtLeast(0.9))),
     row("bare-veth-stream", VETH, STREAM, Some(Goal::AtLeast(0.9))),
     row("bare-veth-packets", VETH, PACKETS, Some(Goal::AtLeast(0.9))),
+    row("bare-vxlan", Ground::BareTunnel, STREAM, None),
     row("bare-busy-p50", BUSY, MEDIAN, Some(Goal::AtMost(1.2))),
     row("bare-busy-p99", BUSY, P99, Some(Goal::AtMost(1.5))),
     row("bare-adaptive-p50", ADAPTIVE, MEDIAN, Some(Goal::AtMost(1.4))),

@@ -7,6 +7,7 @@ use manx_dataplane::worker::Polling;
 
 use crate::agents::{self, Overlay, Shape};
 use crate::bare;
+use crate::bare_tunnel;
 use crate::cores::Cores;
 use crate::error::Error;
 use crate::filter::Filter;
@@ -32,7 +33,9 @@ pub enum Ground {
     Crowd,
     /// Both ends on one node; beside Manx a bare forwarder over the same devices, which sleeps when Manx would.
     Bare(Device),
-    /// The same by TUN, where the forwarder has a core to itself and both ends share the other. The bare one never sleeps;
+    /// The ends on two nodes; Manx by VXLAN, beside it a bare forwarder on each node, datagrams between them.
+    BareTunnel,
+    /// As [`Ground::Bare`] by TUN, where the forwarder has a core to itself and both ends share the other. The bare one never sleeps;
     /// Manx polls like this.
     Apart(Polling),
     /// Both ends on one node by veth; beside Manx somebody else's userspace switch. The one that is measured has a core to
@@ -49,7 +52,11 @@ impl Ground {
         match self {
             Self::SameNode(filter) => filter?.is_missing(),
             Self::Switch(switch) => switch.is_missing(),
-            Self::AcrossNodes { .. } | Self::Crowd | Self::Bare(_) | Self::Apart(_) => None,
+            Self::AcrossNodes { .. }
+            | Self::Crowd
+            | Self::Bare(_)
+            | Self::BareTunnel
+            | Self::Apart(_) => None,
         }
     }
 
@@ -80,6 +87,7 @@ impl Ground {
             Self::Crowd => "250 pods, beside 2 pods",
             Self::Bare(Device::Tun) => "By TUN, beside a bare forwarder",
             Self::Bare(Device::Veth) => "By veth, beside a bare forwarder",
+            Self::BareTunnel => "Across nodes by VXLAN, beside bare forwarders and UDP",
             Self::Apart(Polling::Busy) => "By TUN, busy, beside a busy bare forwarder",
             Self::Apart(Polling::Adaptive) => "By TUN, adaptive, beside a busy bare forwarder",
             Self::Switch(Switch::OpenVSwitch { super_packets: true }) => {
@@ -139,6 +147,10 @@ impl Paths {
             Ground::Bare(device) => {
                 shape.device = device;
                 bare::path(device, Polling::Adaptive, cores.of_worker(true))?
+            }
+            Ground::BareTunnel => {
+                shape.across = Some(Overlay::Vxlan);
+                bare_tunnel::path(cores)?
             }
             Ground::Apart(polling) => {
                 shape.polling = polling;

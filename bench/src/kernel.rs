@@ -15,7 +15,7 @@ use crate::sys;
 /// The underlay's MTU, and that of pods that need no tunnel, in bytes.
 pub const MTU: u32 = 1500;
 /// What VXLAN over IPv4 adds to a packet: outer IPv4, UDP and VXLAN headers and the inner Ethernet header.
-const VXLAN_OVERHEAD: u32 = 20 + 8 + 8 + 14;
+pub const VXLAN_OVERHEAD: u32 = 20 + 8 + 8 + 14;
 const VXLAN: &str = "vxlan0";
 /// The last byte of the two nodes' addresses.
 const LEFT: u8 = 2;

@@ -11,8 +11,8 @@
 //!
 //! - [`world`]: a user, mount and network namespace of our own, so that nothing here needs root or touches the machine;
 //! - [`path`]: two ends that can reach each other, and what lies between them;
-//! - [`kernel`], [`bare`], [`switch`] and [`agents`]: the ways to make one: kernel routing or a kernel VXLAN device, a forwarder
-//!   that decides nothing, other people's userspace switches, and real node agents;
+//! - [`kernel`], [`bare`], [`bare_tunnel`], [`switch`] and [`agents`]: the ways to make one: kernel routing or a kernel VXLAN
+//!   device, a forwarder that decides nothing, or one on each of two nodes, other people's userspace switches, and real node agents;
 //! - [`process`]: what carries packets in a process of its own, and is halted while the other side is measured;
 //! - [`filter`]: what the kernel would need to enforce as many rules;
 //! - [`traffic`]: what is sent over a path, and what arrived: TCP streams, a flood of small UDP packets, a UDP ping-pong;
@@ -26,6 +26,7 @@
 
 pub mod agents;
 pub mod bare;
+pub mod bare_tunnel;
 pub mod change;
 pub mod comparison;
 pub mod cores;

@@ -27,8 +27,8 @@ pub enum Between {
     KernelVxlan(Vec<OwnedFd>),
     /// Node agents that hold the ends as their pods.
     Manx(Box<Cluster>),
-    /// A process that hands on what comes, and the folder of the ends' names.
-    Bare(Process, TempDir),
+    /// Processes that hand on what comes, and the folder of the namespaces' names.
+    Bare(Vec<Process>, TempDir),
     /// Processes of a switch, and the folder of their files.
     Switch(Vec<Process>, TempDir),
 }
@@ -51,8 +51,7 @@ impl Path {
         match &self.between {
             Between::KernelRouting(_) | Between::KernelVxlan(_) => Ok(()),
             Between::Manx(cluster) => cluster.let_run(runs),
-            Between::Bare(process, _) => process.let_run(runs),
-            Between::Switch(processes, _) => {
+            Between::Bare(processes, _) | Between::Switch(processes, _) => {
                 processes.iter().try_for_each(|process| process.let_run(runs))
             }
         }
