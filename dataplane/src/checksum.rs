@@ -55,9 +55,25 @@ pub const fn fold64(sum: u64) -> u32 {
     sum + carry as u32
 }
 
+/// Whether a sum that is not 0 folds to 16 bits that are all ones: whether it is a multiple of 2^16 - 1.
+///
+/// That, times 1 + 2^16 + 2^32 + 2^48, is 2^64 - 1, and so -1. Times minus that number, then, a multiple becomes the quotient, which
+/// is that number at most; and anything else becomes more, for the quotients are taken.
+#[inline]
+pub const fn folds_to_ones(sum: u64) -> bool {
+    const QUOTIENTS: u64 = u64::MAX / 0xffff;
+    sum.wrapping_mul(QUOTIENTS.wrapping_neg()) <= QUOTIENTS
+}
+
 #[inline]
 const fn fold128(sum: u128) -> u64 {
-    let (sum, carry) = (sum as u64).overflowing_add((sum >> 64) as u64);
+    add(sum as u64, (sum >> 64) as u64)
+}
+
+/// Two sums' sum, in as many bits: 2^64 counts 1, too.
+#[inline]
+pub const fn add(one: u64, other: u64) -> u64 {
+    let (sum, carry) = one.overflowing_add(other);
     sum + carry as u64
 }
 
@@ -172,6 +188,14 @@ pub(crate) mod tests {
     }
 
     proptest! {
+        #[test]
+        fn sums_fold_to_their_remainder(one: u64, other: u64, quotient in 1..=u64::MAX / 0xffff) {
+            let remainder = ((u128::from(one) + u128::from(other)) % 0xffff) as u16;
+            prop_assert_eq!(fold(fold64(add(one, other))) % 0xffff, remainder);
+            prop_assert_eq!(folds_to_ones(one), one.is_multiple_of(0xffff));
+            prop_assert!(folds_to_ones(quotient * 0xffff));
+        }
+
         #[test]
         fn the_sum_is_the_definition_and_etherparses(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert_eq!(fold(sum(&bytes)), by_definition(&bytes));

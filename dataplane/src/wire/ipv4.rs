@@ -252,32 +252,32 @@ pub struct Plain {
     pub destination: [u8; 4],
 }
 
-/// What says that a packet is a part of one: in the header's second word, as a little-endian machine reads it.
-const PARTIAL: u32 = ((MORE_FRAGMENTS | OFFSET_MASK).swap_bytes() as u32) << 16;
+/// Version and length of the header, and what says that a packet is a part of one, in the header's first eight bytes as a
+/// little-endian machine reads them.
+const PLAIN_MASK: u64 = ((MORE_FRAGMENTS | OFFSET_MASK).swap_bytes() as u64) << 48 | 0xff;
 
 impl Plain {
     /// The header and what follows it, up to the total length; `None`: it is something else, or something is wrong with it.
     #[inline]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
-        let &words = header.as_chunks().0.first_chunk::<5>()?;
-        let [first, second, third, ..] = words.map(u32::from_le_bytes);
-        let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let ([first, second], destination) = header.as_chunks() else { return None };
+        let (&destination, _) = destination.split_first_chunk()?;
+        let [first, second] = [first, second].map(|it| u64::from_le_bytes(*it));
         let total_len = ((first >> 16) as u16).swap_bytes();
         let payload = payload.get(..usize::from(total_len).checked_sub(HEADER_LEN)?)?;
-        // Version and length of the header; that there is neither an offset nor more to come.
-        let unlike = ((first & 0xff) ^ 0x45) | (second & PARTIAL);
-        // A sum that is not 0, as that of a version is not, folds to all ones if it is a multiple of them.
-        if unlike != 0 || !sum.is_multiple_of(0xffff) {
+        let sum =
+            checksum::add(checksum::add(first, second), u32::from_le_bytes(destination).into());
+        if first & PLAIN_MASK != 0x45 || !checksum::folds_to_ones(sum) {
             return None;
         }
         let plain = Self {
             total_len,
             ecn: Ecn::from_bits((first >> 8) as u8),
-            ttl: third as u8,
-            protocol: (third >> 8) as u8,
-            source: words[3],
-            destination: words[4],
+            ttl: second as u8,
+            protocol: (second >> 8) as u8,
+            source: ((second >> 32) as u32).to_le_bytes(),
+            destination,
         };
         Some((plain, payload))
     }
