@@ -30,6 +30,34 @@ pub(crate) fn unwrap(
     packet: &mut Packet,
     role: Role,
 ) -> Result<Entrance, DropReason> {
+    match unwrap_plain(tables, packet) {
+        Some(entrance) => Ok(entrance),
+        None => unwrap_any(tables, packet, role),
+    }
+}
+
+/// The short way: of a tunnel that leads here, nothing on the way marked it, and nobody has to say anything about its checksum,
+/// which nearly every packet is. It is no other answer than [`unwrap_any`]'s; `None`, and nothing done: ask that.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the loop over a batch is to have it in its registers")]
+fn unwrap_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
+    if packet.offload != Offload::default() {
+        return None;
+    }
+    let (outer, inner) = encapsulation::plain(packet.bytes())?;
+    let is_here = tables.underlay_address == Some(outer.destination.into());
+    if !is_here || may_be_unfinished(inner) {
+        return None;
+    }
+    let peer = tables.peers.tunnel(outer.source.into(), Encapsulation::Ipip)?;
+    packet.truncate(outer.total_len.into());
+    packet.pull_front(Encapsulation::Ipip.header_len());
+    Some(Entrance::tunnel(peer))
+}
+
+/// As [`unwrap`], of any packet.
+#[inline(never)]
+fn unwrap_any(tables: &Tables, packet: &mut Packet, role: Role) -> Result<Entrance, DropReason> {
     if role == Role::Uplink && !is_tunnelled_here(tables, packet) {
         return Ok(Entrance::UPLINK);
     }
@@ -85,15 +113,16 @@ fn may_be_unfinished(bytes: &[u8]) -> bool {
         _ => return false,
     };
     let header_len = u16::from(header[ipv4::field::VERSION_IHL] & 0x0f) * 4;
-    let stored = bytes.get(usize::from(header_len) + offset..).and_then(<[u8]>::first_chunk);
+    let at = usize::from(header_len) + offset;
+    let stored = bytes.get(at..at + 2).and_then(<[u8]>::first_chunk);
     let Some(stored) = stored else { return false };
     let [first, .., source, destination] = header.as_chunks::<4>().0 else { return false };
     let total_len = u16::from_be_bytes([first[2], first[3]]);
+    // The payload's length is the difference, for which its complement is added.
     // As the machine reads the words, which a ones' complement sum survives (RFC 1071, section 2 (B)).
     let ends = [source, destination].map(|end| u64::from(u32::from_ne_bytes(*end)));
-    let rest =
-        [u16::from(upper), total_len.wrapping_sub(header_len)].map(|it| u64::from(it.to_be()));
-    let sum = ends[0] + ends[1] + rest[0] + rest[1];
+    let words = [upper.into(), total_len, !header_len].map(|word| u64::from(word.to_be()));
+    let sum = ends[0] + ends[1] + words[0] + words[1] + words[2];
     checksum::fold(checksum::fold64(sum)) == u16::from_ne_bytes(*stored)
 }
 
@@ -163,12 +192,82 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::encapsulation::{Outer, encapsulate};
     use crate::packet::Pool;
     use crate::parse::parse;
+    use crate::tables::{Link, PortId, Tunnel};
     use crate::wire::arbitrary;
     use crate::wire::put;
 
+    const LOCAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+    /// One tunnel, which is not the first.
+    fn tables() -> Tables {
+        let link = Link { tunnel: Some(1), ..Link::native(PortId(0), 1480) };
+        let outer = Outer::ipip(LOCAL, REMOTE, None);
+        Tables {
+            underlay_address: Some(LOCAL),
+            tunnels: vec![None, Some(Tunnel { remote: REMOTE, outer, link })],
+            peers: [((REMOTE, Encapsulation::Ipip), 1)].into_iter().collect(),
+            ..Tables::closed()
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_short_way_out_of_a_tunnel_is_no_other(
+            mut bytes in arbitrary::packet4(),
+            is_unfinished: bool,
+            padding in 0usize..4,
+            changes in prop::collection::vec((0usize..60, any::<u8>()), 0..3),
+            mend: bool,
+            checksum in prop::sample::select(&[
+                Checksum::Unverified,
+                Checksum::Unverified,
+                Checksum::Verified,
+                Checksum::Partial { start: 40, offset: 6 },
+            ][..]),
+            role in prop::sample::select(&[Role::Underlay, Role::Uplink][..]),
+        ) {
+            let tables = tables();
+            if is_unfinished {
+                let parsed = parse(&bytes).unwrap();
+                let start = usize::from(parsed.transport_offset);
+                let len = (bytes.len() - start) as u32;
+                let pseudo = checksum::pseudo(parsed.source, parsed.destination, parsed.protocol, len);
+                for offset in [udp::CHECKSUM_OFFSET, tcp::CHECKSUM_OFFSET] {
+                    if let Some(field) = bytes[start..].get_mut(offset..offset + 2) {
+                        field.copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+                    }
+                }
+            }
+            let is_known = bytes[0] == 0x45 && !may_be_unfinished(&bytes);
+            let mut packet = Pool::new(1).take_filled(&bytes).unwrap();
+            prop_assert!(encapsulate(&mut packet, &Outer::ipip(REMOTE, LOCAL, None), 1));
+            let mut bytes = packet.bytes().to_vec();
+            bytes.resize(bytes.len() + padding, 0);
+            for &(at, to) in &changes {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = to;
+                }
+            }
+            if mend && let Ok(mut outer) = ipv4::View::new_checked(&mut bytes[..]) {
+                outer.fill_checksum();
+            }
+            let mut pool = Pool::new(2);
+            let [mut short, mut long] = [(); 2].map(|()| pool.take_filled(&bytes).unwrap());
+            (short.offload.checksum, long.offload.checksum) = (checksum, checksum);
+            let offload = short.offload;
+            if let Some(entrance) = unwrap_plain(&tables, &mut short) {
+                prop_assert_eq!(unwrap_any(&tables, &mut long, role), Ok(entrance));
+                prop_assert_eq!((short.bytes(), short.offload), (long.bytes(), long.offload));
+            } else {
+                prop_assert!(!is_known || !changes.is_empty() || offload != Offload::default());
+                prop_assert_eq!((short.bytes(), short.offload), (&bytes[..], offload));
+            }
+        }
+
         #[test]
         fn what_is_restored_may_be_unfinished_and_hardly_anything_else(
             (_, _, mut bytes) in arbitrary::described(),

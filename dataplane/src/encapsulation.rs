@@ -12,6 +12,9 @@ use crate::wire::{Ecn, Malformed, ethernet, protocol, put, u16_at, udp, vxlan};
 /// Outer packets start with their own count of hops (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
+/// Version and length of a header without options.
+const PLAIN: u8 = 0x45;
+
 /// What stands between the outer and the inner IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Encapsulation {
@@ -198,6 +201,21 @@ pub struct Tunnelled {
     /// Of the IPv4 header alone.
     ip_header_len: u16,
     total_len: u16,
+}
+
+/// What nearly every tunnel packet is: IPIP around an IPv4 packet without options that comes out as it is. The outer header and the
+/// inner packet; `None`: it is something else, or something is wrong with it.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as parse::plain")]
+pub(crate) fn plain(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
+    let (outer, inner) = ipv4::Plain::split(bytes)?;
+    if outer.protocol != protocol::IPIP {
+        return None;
+    }
+    let header = inner.first_chunk::<{ ipv4::HEADER_LEN }>()?;
+    // Of two equal marks each is what they combine to.
+    let comes_out_as_it_is = Ecn::from_bits(header[field::DSCP_ECN]) == outer.ecn;
+    (header[field::VERSION_IHL] == PLAIN && comes_out_as_it_is).then_some((outer, inner))
 }
 
 /// Reads the outer header, from the IPv4 header on.

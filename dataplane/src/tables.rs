@@ -242,25 +242,27 @@ impl Peers {
             Encapsulation::Ipip => 0,
             Encapsulation::Vxlan { vni } => 1 + u64::from(vni),
         };
-        kind << 32 | u64::from(address.to_bits())
+        kind << 32 | u64::from(u32::from_ne_bytes(address.octets()))
     }
 
     /// The index of the tunnel of this kind whose other end is `address`.
     #[inline]
     pub fn tunnel(&self, address: Ipv4Addr, encapsulation: Encapsulation) -> Option<u32> {
         let key = Self::key(address, encapsulation);
-        let (_, (here, tunnel)) = self.place(key)?;
-        (here == key).then_some(tunnel)
+        self.place(key)?.1
     }
 
-    /// The place of a key, or the one where it would be, and what stands there. `None`: there are no places.
+    /// The place of a key, or the one where it would be, and the tunnel that stands there. `None`: there are no places.
     #[inline]
-    fn place(&self, key: u64) -> Option<(usize, (u64, u32))> {
+    fn place(&self, key: u64) -> Option<(usize, Option<u32>)> {
         let mut at = (key.wrapping_mul(self.factor) >> self.shift) as usize;
         loop {
-            let here = *self.places.get(at)?;
-            if here.0 == key || here.0 == Self::NOBODY {
-                return Some((at, here));
+            let (here, tunnel) = *self.places.get(at)?;
+            if here == key {
+                return Some((at, Some(tunnel)));
+            }
+            if here == Self::NOBODY {
+                return Some((at, None));
             }
             at = (at + 1) & (self.places.len() - 1);
         }
