@@ -2,18 +2,24 @@
 //! says. VXLAN carries frames; the frames here hold IPv4 packets, as Calico's do.
 
 use std::net::Ipv4Addr;
+use std::ops::Range;
 
 use crate::checksum;
 use crate::fate::DropReason;
 use crate::packet::{Checksum, Packet};
 use crate::wire::ipv4::{self, field};
-use crate::wire::{Ecn, Malformed, ethernet, protocol, put, u16_at, udp, vxlan};
+use crate::wire::{Ecn, Malformed, array_at, ethernet, protocol, put, udp, vxlan};
 
 /// Outer packets start with their own count of hops (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
 /// Version and length of a header without options.
 const PLAIN: u8 = 0x45;
+/// The half of an IPv4 header's words that differ between the packets of a tunnel, but for the checksum.
+const FIRST: Range<usize> = 0..8;
+/// What the outer header has of the inner one's [`FIRST`], as a little-endian machine reads it.
+const KEPT_ECN: u64 = 0x0300;
+const KEPT_DONT_FRAGMENT: u64 = (ipv4::DONT_FRAGMENT.swap_bytes() as u64) << 48;
 
 /// What stands between the outer and the inner IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +72,9 @@ pub struct Outer {
     len: usize,
     /// Where the IPv4 header starts.
     link_len: usize,
-    /// The IPv4 header's sum.
+    /// What is behind that, in bytes.
+    added: u16,
+    /// The sum of the IPv4 header's words as a little-endian machine reads them.
     sum: u32,
 }
 
@@ -117,7 +125,8 @@ impl Outer {
             bytes,
             len: whole.len(),
             link_len: link.len(),
-            sum: checksum::sum(&ip),
+            added: (whole.len() - link.len()) as u16,
+            sum: checksum::swap(checksum::sum(&ip)),
         }
     }
 
@@ -130,7 +139,7 @@ impl Outer {
     /// By how much the IP packet grows.
     #[inline]
     pub const fn added(&self) -> usize {
-        self.len - self.link_len
+        self.added as usize
     }
 
     /// Length of the Ethernet header in front, 0 without one.
@@ -146,21 +155,22 @@ impl Outer {
 /// 3.1), DSCP 0 and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along.
 /// False, and the packet as it was: it does not begin as an IPv4 packet does, is shorter than it says, too long with the header,
 /// or there is no headroom.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as Outbox::queue")]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     let Some(inner) = packet.bytes().first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
-    let inner_len = u16_at(inner, field::TOTAL_LEN);
-    let flags = u16_at(inner, field::FLAGS_OFFSET);
-    let ecn = Ecn::from_bits(inner[field::DSCP_ECN]);
+    let first = u64::from_le_bytes(array_at(inner, FIRST));
+    let inner_len = ((first >> 16) as u16).swap_bytes();
+    let is_padded = packet.len() != usize::from(inner_len);
     let holds = ipv4::HEADER_LEN..=packet.len();
-    if inner[field::VERSION_IHL] >> 4 != 4 || !holds.contains(&usize::from(inner_len)) {
+    if first & 0xf0 != 0x40 || is_padded && !holds.contains(&usize::from(inner_len)) {
         return false;
     }
-    let Some(total_len) = inner_len.checked_add(outer.added() as u16) else { return false };
+    let Some(total_len) = inner_len.checked_add(outer.added) else { return false };
     let Some(block) = packet.push_front_end(&outer.bytes, outer.len) else { return false };
-    let (header, dont_fragment) = match outer.encapsulation {
-        Encapsulation::Ipip => (block.last_chunk_mut(), flags & ipv4::DONT_FRAGMENT),
+    let (header, kept) = match outer.encapsulation {
+        Encapsulation::Ipip => (block.last_chunk_mut(), KEPT_ECN | KEPT_DONT_FRAGMENT),
         Encapsulation::Vxlan { .. } => {
             let headers =
                 block.last_chunk_mut::<{ Encapsulation::Vxlan { vni: 0 }.header_len() }>();
@@ -169,21 +179,22 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
                 put(headers, ipv4::HEADER_LEN + 4..ipv4::HEADER_LEN + 6, &len.to_be_bytes());
                 headers.first_chunk_mut()
             });
-            (header, 0)
+            (header, KEPT_ECN)
         }
     };
     // It is there: the block is longer.
     let Some(header) = header else { return false };
     let header: &mut [u8; ipv4::HEADER_LEN] = header;
-    header[field::DSCP_ECN] = ecn as u8;
-    put(header, field::TOTAL_LEN, &total_len.to_be_bytes());
-    put(header, field::ID, &id.to_be_bytes());
-    put(header, field::FLAGS_OFFSET, &dont_fragment.to_be_bytes());
+    let kept = first & kept;
+    let (len, id) = (total_len.swap_bytes(), id.swap_bytes());
+    let first = kept | u64::from(PLAIN) | u64::from(len) << 16 | u64::from(id) << 32;
+    put(header, FIRST, &first.to_le_bytes());
     // RFC 1624's equation where every old word is zero: the new words are added to the sum.
-    let words = [ecn as u16, total_len, id, dont_fragment];
-    let sum = words.into_iter().fold(outer.sum, |sum, word| sum + u32::from(word));
-    put(header, field::CHECKSUM, &checksum::finish(sum).to_be_bytes());
-    packet.truncate(outer.link_len as u32 + u32::from(total_len));
+    let sum = outer.sum + kept as u32 + (kept >> 48) as u32 + u32::from(len) + u32::from(id);
+    put(header, field::CHECKSUM, &checksum::finish(sum).to_le_bytes());
+    if is_padded {
+        packet.truncate(outer.link_len as u32 + u32::from(total_len));
+    }
     true
 }
 

@@ -106,18 +106,31 @@ impl Outbox {
             return Ok(());
         };
         let repeated = (segments - 1) * header_len as u64;
-        self.queue_in(tunnel, slot, packet, segments, repeated)
+        self.wrap(tunnel, slot, packet, segments as usize, segments, repeated)
             .map_err(|packet| let_go(pool, packet, DropReason::Malformed))
     }
 
-    /// Puts the outer header of a tunnel on and queues. The packet stands for so many segments; `repeated`: how many bytes longer
-    /// they are together. One that the header does not fit is given back.
+    /// As [`Outbox::queue`], into a tunnel. One that the header does not fit is given back.
     #[inline(never)]
     pub(crate) fn queue_in(
         &mut self,
         tunnel: &Tunnel,
         slot: &mut Slot,
+        packet: Packet,
+    ) -> Result<(), Packet> {
+        self.wrap(tunnel, slot, packet, 0, 1, 0)
+    }
+
+    /// Puts the outer header of a tunnel on and queues, as [`Outbox::push`] does; `repeated`: how many bytes longer the segments are
+    /// together. One that the header does not fit is given back.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as `finish`")]
+    fn wrap(
+        &mut self,
+        tunnel: &Tunnel,
+        slot: &mut Slot,
         mut packet: Packet,
+        room: usize,
         segments: u64,
         repeated: u64,
     ) -> Result<(), Packet> {
@@ -128,7 +141,7 @@ impl Outbox {
         }
         // Each segment repeats the tunnel's header, too.
         let added = segments * tunnel.outer.added() as u64 + repeated;
-        self.push(slot, packet, segments as usize, segments, bytes + added);
+        self.push(slot, packet, room, segments, bytes + added);
         Ok(())
     }
 

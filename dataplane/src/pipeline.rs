@@ -83,9 +83,11 @@ impl Context<'_> {
                 outbox.queue(slot, packet);
                 return Ok(());
             }
-            Some(tunnel) if is_ready => outbox
-                .queue_in(tunnel, slot, packet, 1, 0)
-                .map_err(|packet| let_go(pool, packet, DropReason::Malformed)),
+            Some(tunnel) if is_ready => {
+                return outbox
+                    .queue_in(tunnel, slot, packet)
+                    .map_err(|packet| let_go(pool, packet, DropReason::Malformed));
+            }
             _ => outbox.post(slot, pool, packet, header_len, link.mtu as usize, tunnel),
         };
         // A batch of super-packets falls into more segments than there are buffers: send before they run out.

@@ -90,7 +90,7 @@ impl Ecn {
 }
 
 #[inline]
-fn array_at<const N: usize>(bytes: &[u8], field: Range<usize>) -> [u8; N] {
+pub(crate) fn array_at<const N: usize>(bytes: &[u8], field: Range<usize>) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[field]);
     array
