@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::changes::Changes;
 use crate::class_map::{ClassMap, NO_CLASS};
 use crate::linear::Linear;
-use crate::lines::{Lines, table};
+use crate::lines::{Lines, Packet, table};
 use crate::model::{Decision, Direction, ObjectName, Reason, Transport, Verdict};
 use crate::predicates::{Predicates, Truth};
 use crate::prefix_map::PrefixMap;
@@ -69,6 +69,13 @@ impl Path {
     pub(crate) fn unknown(direction: Direction) -> Self {
         Self::new(Arc::new(Reason::Unknown(direction).into()), direction as u32)
     }
+}
+
+/// What chains of one image are asked of a packet between two ends, put together once for all of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Question {
+    class: u32,
+    packet: Packet,
 }
 
 /// How many of each thing an image holds.
@@ -240,11 +247,31 @@ impl Image {
         self.lines.behind(first, transport).unwrap_or_else(|| self.unknown(chain))
     }
 
+    /// What chains are asked of a packet, as [`classify`](Self::classify) is.
+    #[inline]
+    pub fn question(&self, local: Identity, peer: Identity, transport: Transport) -> Question {
+        Question { class: self.class_of_peer(local, peer), packet: transport.into() }
+    }
+
+    /// The path that [`classify`](Self::classify) names for what was put into a question of this image; `None`: it is to be asked.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "who asks several chains knows the table of all")]
+    pub fn answer(&self, chain: ChainId, question: Question) -> Option<&Path> {
+        let row = self.row_of(chain, question.class);
+        let first = self.lines.first(row, question.packet.table)?;
+        Some(self.path(self.lines.all_behind(first, question.packet)?))
+    }
+
+    /// The class of a peer, or a number that no class has: so, too, where nothing is known of the local end.
+    #[inline]
+    fn class_of_peer(&self, local: Identity, peer: Identity) -> u32 {
+        if local == Identity::UNKNOWN { NO_CLASS } else { self.class_number(peer) }
+    }
+
     /// The row by which a chain judges, [`LINEAR`], or [`NO_ROW`] where there is none.
     #[inline]
     pub(crate) fn row(&self, chain: ChainId, local: Identity, peer: Identity) -> u32 {
-        let known = local != Identity::UNKNOWN;
-        self.row_of(chain, if known { self.class_number(peer) } else { NO_CLASS })
+        self.row_of(chain, self.class_of_peer(local, peer))
     }
 
     /// The row of a chain and a class, [`LINEAR`], or [`NO_ROW`] where there is none.

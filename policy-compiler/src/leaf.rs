@@ -66,7 +66,8 @@ impl Leaf {
     }
 
     /// Where a key leads.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as Lines::behind")]
     pub(crate) fn lead(&self, key: u16) -> PathId {
         let lanes = self.lasts.iter().zip(&self.steps);
         let steps = lanes.map(|(last, step)| if *last < key { *step } else { 0 });

@@ -223,7 +223,8 @@ pub(crate) const fn table(protocol: u8) -> u8 {
 }
 
 impl From<Transport> for Packet {
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "who asks may know that there are ports")]
     fn from(transport: Transport) -> Self {
         let table = table(transport.protocol);
         let source = match transport.shown {
@@ -235,7 +236,8 @@ impl From<Transport> for Packet {
 }
 
 /// The key that a packet of a table shows, or [`NO_KEY`].
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as of what is put together")]
 fn key(table: u8, Transport { protocol, shown }: Transport) -> u32 {
     match shown {
         Shown::Ports { destination, .. } if table < 3 => destination.into(),
@@ -321,6 +323,17 @@ impl Lines {
         }
     }
 
+    /// As [`behind`](Self::behind), of what was put together for several places.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as `behind`")]
+    pub(crate) fn all_behind(&self, place: Place, packet: Packet) -> Option<PathId> {
+        match place.as_leaf_by_key() {
+            Some(leaf) => Some(self.leaves.get(leaf as usize)?.lead(packet.asked as u16)),
+            None if place.is_line() => self.led(place, packet),
+            None => place.as_path(),
+        }
+    }
+
     /// [`behind`](Self::behind) where it takes more than a leaf's keys.
     #[inline(never)]
     fn far_behind(&self, place: Place, transport: Transport) -> Option<PathId> {
@@ -328,6 +341,7 @@ impl Lines {
     }
 
     /// [`behind`](Self::behind) for what a packet shows.
+    #[inline(never)]
     pub(crate) fn led(&self, mut place: Place, packet: Packet) -> Option<PathId> {
         for _ in 0..STEPS {
             if !place.is_line() {

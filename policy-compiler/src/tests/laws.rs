@@ -11,7 +11,7 @@ use super::build::*;
 use super::generate::{model, some_local};
 use crate::batch::Asked;
 use crate::compile::Compiler;
-use crate::image::{ChainId, Identity, PathId};
+use crate::image::{ChainId, Identity, NO_ROW, PathId};
 use crate::making::Scale;
 use crate::model::*;
 use crate::prove::{Depth, prove, prove_by};
@@ -113,6 +113,28 @@ proptest! {
         let mut beside = vec![PathId::default(); room];
         image.classify_all(&asked, &mut beside);
         prop_assert_eq!(&beside[..one_by_one.len()], &one_by_one);
+    }
+
+    #[test]
+    fn a_question_is_answered_as_it_is_asked_one_by_one(
+        model in model(),
+        budget in prop_oneof![3 => Just(usize::MAX), 1 => Just(0)],
+        ends in vec((select(&KNOWN[..]), select(&KNOWN[..])), 1..20),
+        unknown in any::<u32>(),
+        transport in transport(),
+    ) {
+        let image = Compiler::with_budget(budget).compile(&model, &some_local(&model));
+        let known = ends.iter().map(|(local, peer)| [*local, *peer].map(|it| image.identity_v4(it)));
+        let strange = [[Identity(unknown), Identity(1)], [Identity(1), Identity(unknown)]];
+        for [local, peer] in known.chain(strange) {
+            let question = image.question(local, peer, transport);
+            for chain in (0..=image.counts().chains as u32).map(ChainId) {
+                let answer = image.answer(chain, question);
+                let asked = image.path(image.classify(chain, local, peer, transport));
+                prop_assert_eq!(answer.is_some(), image.row(chain, local, peer) < NO_ROW);
+                prop_assert!(answer.is_none_or(|answer| std::ptr::eq(answer, asked)));
+            }
+        }
     }
 
     #[test]
