@@ -11,7 +11,8 @@ use crossbeam::channel::Sender;
 use crate::admit;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
-    self, Arrival, BeforeTracking, Decision, Entrance, Glance, LastSource, Memory, Subject, decide,
+    self, Arrival, BeforeTracking, Decision, Entrance, Glance, LastCourse, LastSource, Memory,
+    Subject, decide,
 };
 use crate::denials::Recent;
 use crate::fate::{DropReason, Fate};
@@ -155,6 +156,7 @@ impl Pipeline {
             memory: Memory {
                 flows,
                 last_source: LastSource::default(),
+                last_course: LastCourse::default(),
                 fragments: FragmentTracker::new(sizes.fragments),
                 evictions: 0,
                 next: colleagues.next(),

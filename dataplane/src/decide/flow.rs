@@ -49,7 +49,7 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
     if !opens && tables.connections.tcp_strict {
         return Settled::refused(DropReason::TcpWithoutFlow);
     }
-    if !connects(tables, &ends) {
+    if !connects(tables, ends.from, ends.to) {
         return Settled::refused(DropReason::NoRoute);
     }
     let transport = transport(&name.key, name.orientation);
@@ -160,7 +160,7 @@ fn renewed(tables: &Tables, entry: &mut FlowMut<'_>, as_of: AsOf, judge: bool) -
     let leads_as_before = leads_as_before(tables, entry, &ends);
     if !judge
         && leads_as_before
-        && connects(tables, &ends)
+        && connects(tables, ends.from, ends.to)
         && judge::grounds(tables, &ends) == entry.second.rests_on
         && let Some(judgement) = remembered(entry)
     {
@@ -168,7 +168,7 @@ fn renewed(tables: &Tables, entry: &mut FlowMut<'_>, as_of: AsOf, judge: bool) -
         return judgement;
     }
     let is_kept = !judge && is_kept(tables, entry) && leads_as_before;
-    let judgement = if connects(tables, &ends) {
+    let judgement = if connects(tables, ends.from, ends.to) {
         let transport = transport(&entry.key(), entry.original());
         judge::judge(tables, &ends, transport, Untracked::NONE)
     } else {

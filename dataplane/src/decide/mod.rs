@@ -13,7 +13,7 @@ use crate::fate::{DropReason, Fate};
 use crate::flow::{FlowTable, RuleCounters, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
-use crate::judge::{Ends, Judgement, NO_SLOT};
+use crate::judge::{Judgement, NO_SLOT};
 use crate::packet::Packet;
 use crate::parse::{Fragment, Parsed, parse, stays_whole};
 use crate::tables::{Hop, Tables, Via};
@@ -25,7 +25,7 @@ pub use ends::LastSource;
 pub use glance::{Arrival, Glance, Name};
 pub use key::flow_key;
 pub use known::{Passage, known};
-pub use untracked::{BeforeTracking, untracked};
+pub use untracked::{BeforeTracking, LastCourse, untracked};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +141,8 @@ pub struct Memory {
     pub flows: FlowTable,
     /// The last source of packets that no known flow decided.
     pub last_source: LastSource,
+    /// The way that the last packet went of those that policy before connection tracking is asked about.
+    pub last_course: LastCourse,
     /// First fragments, and what was decided of them.
     pub fragments: FragmentTracker<Settled>,
     /// How many live flows had to make room for others.
@@ -247,8 +249,8 @@ fn settled(way: Way, judgement: &Judgement) -> Settled {
 /// Manx connects its endpoints with everything, this node with other nodes' pods, and, where it owns the uplink, with the world;
 /// it carries nobody's transit. A destination that is nowhere is let through to be answered.
 #[inline]
-fn connects(tables: &Tables, ends: &Ends) -> bool {
-    match (ends.from, ends.to) {
+fn connects(tables: &Tables, from: Via, to: Via) -> bool {
+    match (from, to) {
         (Via::Endpoint(_), _)
         | (_, Via::Endpoint(_) | Via::Unreachable | Via::NoRoute)
         | (Via::Node, Via::Tunnel(_))

@@ -4,7 +4,7 @@ use manx_policy_compiler::image::ChainId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::decide::{Arrival, Decision, Entrance, LastSource, Subject, decide};
+use crate::decide::{Arrival, Decision, Entrance, LastCourse, LastSource, Subject, decide};
 use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
@@ -151,7 +151,14 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     flows.insert(flows.hash(&key), &key, then, |place| place.set(entry));
     let next = (crate::flow::WorkerId(0), 0);
     let fragments = FragmentTracker::new(1);
-    Memory { flows, last_source: LastSource::default(), fragments, evictions: 0, next }
+    Memory {
+        flows,
+        last_source: LastSource::default(),
+        last_course: LastCourse::default(),
+        fragments,
+        evictions: 0,
+        next,
+    }
 }
 
 fn flow_of(memory: &Memory) -> String {

@@ -15,21 +15,25 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 use crate::decide::{Arrival, Decision, Subject, decide};
+use crate::encapsulation::Outer;
 use crate::fate::Fate;
 use crate::flow::{FlowTable, HashSeed, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
-use crate::tables::{Endpoint, HostPolicy, InterfaceChains, Link, OwnedChains, PortId, Role, Via};
+use crate::tables::{
+    Endpoint, HostPolicy, InterfaceChains, Link, OwnedChains, PortId, Role, Tunnel, Via,
+};
 use crate::wire::{ipv4, ipv6, put, vxlan};
 
-/// A pod, one of whom nobody speaks, the world, the node, and one to whom nothing is forwarded.
-const WHO: [(Ipv4Addr, u16, Via); 5] = [
+/// A pod, one of whom nobody speaks, the world, the node, one to whom nothing is forwarded, and another node's pod.
+const WHO: [(Ipv4Addr, u16, Via); 6] = [
     (Ipv4Addr::new(10, 0, 0, 1), 1, Via::Endpoint(0)),
     (Ipv4Addr::new(10, 0, 0, 2), 2, Via::Endpoint(1)),
     (Ipv4Addr::new(192, 0, 2, 9), 9, Via::Host),
     (Ipv4Addr::new(198, 51, 100, 1), 3, Via::Node),
     (Ipv4Addr::LOCALHOST, 4, Via::Host),
+    (Ipv4Addr::new(10, 0, 1, 1), 5, Via::Tunnel(0)),
 ];
 const NOW: u32 = 100;
 
@@ -74,7 +78,8 @@ fn model() -> Model {
     model
 }
 
-/// The world is behind the uplink, whose interface asks what the first pod does, before connection tracking.
+/// The world is behind the uplink, whose interface asks what the first pod does, before connection tracking. That of the tunnels
+/// asks so of what arrives, and of what leaves a chain that nobody has.
 fn tables() -> Tables {
     let pods = [0, 1].map(|at| ObjectName::new("a", format!("{at}")));
     let image = Compiler::new().compile(&model(), &pods.iter().cloned().collect());
@@ -91,14 +96,24 @@ fn tables() -> Tables {
     });
     let owned = OwnedChains { local: chains(1), pre_dnat: None, untracked: chains(0).map(Some) };
     let native = Some(InterfaceChains { forward: chains(1), owned: Some(owned) });
+    let untracked = [owned.untracked[0], Some(ChainId::MISSING)];
+    let owned = OwnedChains { untracked, ..owned };
+    let tunnelled = Some(InterfaceChains { forward: chains(1), owned: Some(owned) });
+    let here_and_there = [1, 2].map(|low| Ipv4Addr::new(172, 16, 0, low));
+    let tunnel = Tunnel {
+        remote: here_and_there[1],
+        outer: Outer::ipip(here_and_there[0], here_and_there[1], None),
+        link: Link { tunnel: Some(0), ..Link::native(PortId(7), 1480) },
+    };
     Tables {
         version: 7,
         endpoints: vec![endpoint(0), endpoint(1)],
+        tunnels: vec![Some(tunnel)],
         routes: Arc::new(PrefixMap::build(0, routes)),
         host: Some(Link::native(PortId(8), 1500)),
         uplink: Some(Link::native(PortId(9), 1400)),
         roles: vec![Role::Endpoint(0), Role::Endpoint(1)],
-        host_policy: HostPolicy { native, ..HostPolicy::default() },
+        host_policy: HostPolicy { native, tunnelled, ..HostPolicy::default() },
         image: Arc::new(image),
         ..Tables::closed()
     }
@@ -121,8 +136,8 @@ struct Case {
 
 prop_compose! {
     fn case()(
-        ends in [0usize..5, 0usize..5],
-        other in prop_oneof![9 => Just(None), 1 => (0usize..5).prop_map(Some)],
+        ends in [0usize..6, 0usize..6],
+        other in prop_oneof![9 => Just(None), 1 => (0usize..6).prop_map(Some)],
         is_v6: bool,
         is_tcp: bool,
         port in prop_oneof![8 => Just(80), 2 => Just(81), 1 => Just(vxlan::PORT)],
@@ -171,6 +186,7 @@ fn memory() -> Memory {
     Memory {
         flows: FlowTable::new(16, HashSeed::fixed(1)).unwrap(),
         last_source: LastSource::default(),
+        last_course: LastCourse::default(),
         fragments: FragmentTracker::new(1),
         evictions: 0,
         next: (WorkerId(0), 0),
@@ -181,6 +197,7 @@ fn entrance(who: usize) -> Entrance {
     match WHO[who].2 {
         Via::Endpoint(index) => Entrance::endpoint(index),
         Via::Node => Entrance::NODE,
+        Via::Tunnel(index) => Entrance::tunnel(index),
         _ => Entrance::UPLINK,
     }
 }
@@ -189,7 +206,11 @@ fn entrance(who: usize) -> Entrance {
 fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_asked() {
     let asking = tables();
     let mut silent = asking.clone();
-    for owned in silent.host_policy.native.iter_mut().flat_map(|it| &mut it.owned) {
+    for owned in [&mut silent.host_policy.native, &mut silent.host_policy.tunnelled]
+        .into_iter()
+        .flatten()
+        .flat_map(|it| &mut it.owned)
+    {
         owned.untracked = [None; 2];
     }
     let went = [const { Cell::new(0) }; 3];
