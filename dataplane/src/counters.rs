@@ -138,7 +138,9 @@ impl Tally {
     #[inline]
     pub fn add(&mut self, counters: &SlotCounters, rules: RuleCounters, packets: u64) {
         if rules != self.rules {
-            self.count(counters);
+            if self.packets > 0 {
+                self.count(counters);
+            }
             self.rules = rules;
         }
         self.packets += packets;

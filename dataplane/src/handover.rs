@@ -113,11 +113,17 @@ impl Colleagues {
     }
 
     /// The next packet of this worker's mailbox, and an empty buffer to its sender. `None`: there is no packet, or no buffer.
+    #[inline]
     pub(crate) fn take(&self, pool: &mut Pool) -> Option<HandedOver> {
         let own = self.mailbox(self.own)?;
         if own.packets.is_empty() {
             return None;
         }
+        self.take_from(own, pool)
+    }
+
+    #[inline(never)]
+    fn take_from(&self, own: &Mailbox, pool: &mut Pool) -> Option<HandedOver> {
         let empty = pool.take()?;
         let Some((from, packet)) = own.packets.pop() else {
             pool.put(empty);
@@ -131,11 +137,13 @@ impl Colleagues {
     }
 
     /// How many packets wait for this worker.
+    #[inline]
     pub(crate) fn waiting(&self) -> usize {
         self.mailbox(self.own).map_or(0, |own| own.packets.len())
     }
 
     /// Takes back buffers for those that went away.
+    #[inline]
     pub(crate) fn reclaim(&self, pool: &mut Pool) {
         let Some(own) = self.mailbox(self.own) else { return };
         // To look costs less than to find nothing.
@@ -165,6 +173,7 @@ impl Colleagues {
         }
     }
 
+    #[inline]
     fn mailbox(&self, worker: WorkerId) -> Option<&Mailbox> {
         self.mailboxes.get(usize::from(worker.0))
     }

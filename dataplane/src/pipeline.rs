@@ -257,12 +257,13 @@ impl Pipeline {
     }
 
     /// Decides the packets of a batch, which have been taken in, and does what was decided.
+    #[inline]
     pub(crate) fn judge(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
         context.watch.lap(Stage::Read);
-        let is_asked_for = !(context.tables.host_policy.has_untracked() && self.all_untracked);
-        let victims = is_asked_for.then(|| self.guess());
+        let asks_first = context.tables.host_policy.has_untracked();
+        let victims = (!(asks_first && self.all_untracked)).then(|| self.guess());
         context.watch.lap(Stage::Guess);
-        self.forward(context, batch, victims);
+        self.forward(context, batch, asks_first, victims);
         context.watch.lap(Stage::Forward);
         self.counters.evictions.set(self.memory.evictions);
     }
@@ -344,30 +345,27 @@ impl Pipeline {
         victims
     }
 
-    /// Decides every packet and does what was decided. `victims`: what [`Pipeline::guess`] has asked for, if it was called.
+    /// Decides every packet and does what was decided. `asks_first`: policy may decide before connection tracking; `victims`: what
+    /// [`Pipeline::guess`] has asked for, if it was called.
     #[inline(never)]
     fn forward(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
+        asks_first: bool,
         victims: Option<Victims>,
     ) {
         let now = context.seconds();
         let glances = std::mem::take(&mut self.glances);
-        let asks_first = context.tables.host_policy.has_untracked();
         let mut all_untracked = asks_first;
         let mut tally = Tally::default();
         let mut handed_over = 0;
-        // Of how many packets behind this one none is asked for.
-        let (ahead, mut victims) = match victims {
-            Some(victims) => (AHEAD, victims),
-            None => (usize::MAX, Victims::default()),
+        let (mut ahead, mut victims) = match victims {
+            Some(victims) => (glances.get(AHEAD..).unwrap_or_default().iter(), victims),
+            None => Default::default(),
         };
-        let mut packets = batch.drain(..);
-        let mut left = glances.as_slice();
-        while let ([glance, behind @ ..], Some(mut packet)) = (left, packets.next()) {
-            left = behind;
-            if let Some(Glance { name, .. }) = behind.get(ahead - 1) {
+        for (mut packet, glance) in batch.drain(..).zip(&glances) {
+            if let Some(Glance { name, .. }) = ahead.next() {
                 self.memory.flows.prefetch_guessed(&name.key, name.guess, &mut victims);
             }
             let mut before = BeforeTracking::Tracked;
@@ -397,7 +395,6 @@ impl Pipeline {
                 context.dropped(glance.port, reason, segments);
             }
         }
-        drop(packets);
         self.all_untracked = all_untracked;
         tally.count(&self.counters.rules);
         if handed_over > 0 {

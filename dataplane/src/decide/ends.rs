@@ -23,9 +23,9 @@ impl End {
     }
 }
 
-/// The two ends of a packet from `source`, looked up.
-pub(super) fn ends(tables: &Tables, source: Address, destination: Address) -> Ends {
-    ends_of(End::of(tables, source), End::of(tables, destination)).1
+/// The two ends of a packet from `source`, looked up, and the way between them.
+pub(super) fn ends(tables: &Tables, source: Address, destination: Address) -> (Way, Ends) {
+    ends_of(End::of(tables, source), End::of(tables, destination))
 }
 
 #[inline]
@@ -60,7 +60,7 @@ impl Default for LastSource {
 }
 
 impl LastSource {
-    /// As [`ends`], and the way between them.
+    /// As [`ends`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "who asks may know the addresses' family")]
     pub(super) fn ends(
@@ -95,7 +95,7 @@ mod tests {
             let tables = Tables { version, routes: Arc::new(routes), ..Tables::closed() };
             for source in [one, one, other, one, Address::UNSPECIFIED] {
                 let (way, found) = last.ends(&tables, source, to);
-                assert_eq!(found, ends(&tables, source, to));
+                assert_eq!((way, found), ends(&tables, source, to));
                 assert_eq!([way.from, way.to].map(Via::decode), [found.from, found.to]);
             }
         }

@@ -4,7 +4,7 @@ use super::ends::{as_of, ends};
 use super::key::{key, query, transport};
 use super::{Glance, Memory, Settled, Subject, Way, connects, settled};
 use crate::fate::DropReason;
-use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowMut, FlowTable, Verdict};
+use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowMut, FlowTable, Found, Verdict};
 use crate::icmp;
 use crate::judge::{self, Ends, Judgement, NO_SLOT, Untracked};
 use crate::parse::Parsed;
@@ -14,27 +14,34 @@ use crate::wire::protocol;
 #[inline]
 pub(super) fn flow(tables: &Tables, memory: &mut Memory, glance: &Glance, now: u32) -> Settled {
     let name = &glance.name;
-    let Some(mut entry) = memory.flows.lookup(name.hash, &name.key, now) else {
+    let found = memory.flows.find(name.hash, &name.key);
+    let Some(mut entry) = memory.flows.live(found, now) else {
         return match memory.flows.elsewhere(name.hash) {
-            None => open(tables, memory, glance, true, now),
+            None => open(tables, memory, glance, Some(found), now),
             Some(owner) => Settled::handed_over(owner),
         };
     };
     let direction = entry.direction(name.orientation);
-    let keep = match entry.admission(glance.tcp_flags, direction) {
+    let place = match entry.admission(glance.tcp_flags, direction) {
         Admission::Cached => return follow(tables, &mut entry, glance, direction, now),
         // Were it denied, it would end what is to be kept.
-        Admission::Judge if is_kept(tables, &entry) => false,
+        Admission::Judge if is_kept(tables, &entry) => None,
         Admission::Judge => return again(tables, &mut entry, glance, direction, true, now),
-        Admission::JudgeAlone => false,
-        Admission::Recycle => true,
+        Admission::JudgeAlone => None,
+        Admission::Recycle => Some(found),
     };
-    open(tables, memory, glance, keep, now)
+    open(tables, memory, glance, place, now)
 }
 
-/// A packet of a flow that is not known: judged; if it is allowed and `keep`, the flow is known from now on.
+/// A packet of a flow that is not known: judged; if it is allowed, the flow is known from now on, where there is a `place` for it.
 #[inline(never)]
-fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: u32) -> Settled {
+fn open(
+    tables: &Tables,
+    memory: &mut Memory,
+    glance: &Glance,
+    place: Option<Found>,
+    now: u32,
+) -> Settled {
     let name = &glance.name;
     let [source, destination] = name.addresses();
     if !(source.is_forwardable() && destination.is_forwardable()) {
@@ -55,13 +62,16 @@ fn open(tables: &Tables, memory: &mut Memory, glance: &Glance, keep: bool, now: 
     let transport = transport(&name.key, name.orientation);
     let judgement = judge::judge(tables, &ends, transport, Untracked::NONE);
     let settled = settled(way, &judgement);
-    if settled.verdict.is_ok() && keep && tables.link(ends.to).is_some() {
+    if let Some(found) = place
+        && settled.verdict.is_ok()
+        && tables.link(ends.to).is_some()
+    {
         if let Some(owner) = memory.flows.claim(name.hash) {
             return Settled::handed_over(owner);
         }
-        let evicted = memory.flows.insert(name.hash, &name.key, now, |entry| {
+        let evicted = memory.flows.insert(name.hash, found, now, |entry| {
             entry.open(&name.key, name.orientation, glance.tcp_flags, now);
-            stamp(entry, tables, &ends, &judgement);
+            stamp(entry, tables, (way, &ends), &judgement);
             entry.as_of = as_of;
             pass(entry, glance, FlowDirection::Original, now);
         });
@@ -156,8 +166,8 @@ fn remembered(entry: &FlowMut<'_>) -> Option<Judgement> {
 fn renewed(tables: &Tables, entry: &mut FlowMut<'_>, as_of: AsOf, judge: bool) -> Judgement {
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
-    let ends = ends(tables, source, destination);
-    let leads_as_before = leads_as_before(tables, entry, &ends);
+    let (way, ends) = ends(tables, source, destination);
+    let leads_as_before = leads_as_before(tables, entry, way, &ends);
     if !judge
         && leads_as_before
         && connects(tables, ends.from, ends.to)
@@ -180,7 +190,7 @@ fn renewed(tables: &Tables, entry: &mut FlowMut<'_>, as_of: AsOf, judge: bool) -
     } else {
         judgement
     };
-    stamp(entry, tables, &ends, &judgement);
+    stamp(entry, tables, (way, &ends), &judgement);
     entry.as_of = as_of;
     judgement
 }
@@ -193,9 +203,8 @@ fn is_kept(tables: &Tables, entry: &FlowMut<'_>) -> bool {
 }
 
 /// Whether a flow's ends are where they were: not, when another pod has an end's address.
-fn leads_as_before(tables: &Tables, entry: &FlowMut<'_>, ends: &Ends) -> bool {
-    let hops = entry.hops(FlowDirection::Original);
-    hops == [ends.from, ends.to].map(Via::encode)
+fn leads_as_before(tables: &Tables, entry: &FlowMut<'_>, way: Way, ends: &Ends) -> bool {
+    entry.hops(FlowDirection::Original) == [way.from, way.to]
         && entry.second.attachments == attachments(tables, ends)
 }
 
@@ -208,7 +217,12 @@ fn attachments(tables: &Tables, ends: &Ends) -> [u32; 2] {
 
 /// Writes into a flow what was decided and what it rests on.
 #[inline]
-fn stamp(entry: &mut FlowMut<'_>, tables: &Tables, ends: &Ends, judgement: &Judgement) {
+fn stamp(
+    entry: &mut FlowMut<'_>,
+    tables: &Tables,
+    (way, ends): (Way, &Ends),
+    judgement: &Judgement,
+) {
     (entry.verdict, entry.counters) = match judgement.denied {
         None => (Verdict::Allow, judgement.rules),
         Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, judgement.rules),
@@ -217,7 +231,7 @@ fn stamp(entry: &mut FlowMut<'_>, tables: &Tables, ends: &Ends, judgement: &Judg
         Some(_) => (Verdict::DenyEgress, Judgement::without_rules(None).rules),
     };
     entry.second.rests_on = judge::grounds(tables, ends);
-    entry.next_hops = [ends.to, ends.from].map(Via::encode);
+    entry.next_hops = [way.to, way.from];
     entry.second.attachments = attachments(tables, ends);
 }
 

@@ -396,7 +396,8 @@ impl<'a> FlowMut<'a> {
     }
 
     /// As [`FlowMut::pass`], of a packet that leaves the state as it is.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "nearly every packet, and a few instructions")]
     pub fn count(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
         self.first.last_seen = now;
         let traffic = &mut self.first.traffic[direction as usize];

@@ -22,4 +22,4 @@ pub(crate) use queue::Link;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub(crate) use table::Bucket;
-pub use table::{Evicted, FlowTable, Guess, HashSeed, Victims};
+pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};

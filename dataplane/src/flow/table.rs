@@ -136,6 +136,10 @@ impl Guess {
     pub const NONE: Self = Self(u32::MAX);
 }
 
+/// Where a flow is, if it is known. Good until the next one is inserted or taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found(Option<u32>);
+
 /// Who has to go next for new flows, as far as they have been asked for in a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Victims(Option<u32>);
@@ -291,13 +295,16 @@ impl FlowTable {
             .then(|| FlowMut::of_lines(first, second, Some((&mut self.slots, guess))))
     }
 
-    /// The flow of this key; an expired one is not found (and stays until aged or replaced).
+    /// The flow of this key, if it is live.
     pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<FlowMut<'_>> {
-        let slot = self.find(hash, key)?;
-        if self.first_lines[slot as usize].is_expired(now) {
-            return None;
-        }
-        Some(self.entry(slot))
+        self.live(self.find(hash, key), now)
+    }
+
+    /// A flow that was found; not an expired one, which stays until aged or replaced.
+    #[inline]
+    pub fn live(&mut self, Found(slot): Found, now: u32) -> Option<FlowMut<'_>> {
+        let slot = slot?;
+        (!self.first_lines[slot as usize].is_expired(now)).then(|| self.entry(slot))
     }
 
     #[inline]
@@ -320,23 +327,25 @@ impl FlowTable {
         Some(shards.claim(hash, *own)).filter(|owner| owner != own)
     }
 
-    /// Stores a flow, which `write` writes whole into its place; one of the same key is replaced. Always succeeds; tells what had
-    /// to go for it.
+    /// Stores a flow, which `write` writes whole into its place; `found` is where its key is, and what is there is replaced. Always
+    /// succeeds; tells what had to go for it.
     #[inline]
     pub fn insert(
         &mut self,
         hash: u64,
-        key: &FlowKey,
+        Found(slot): Found,
         now: u32,
         write: impl FnOnce(&mut FlowMut<'_>),
     ) -> Option<Evicted> {
-        let (slot, evicted) = match self.find(hash, key) {
-            Some(slot) => (Some(slot), None),
+        let (slot, evicted) = match slot {
+            Some(_) => (slot, None),
             None => self.make_room(hash, now),
         };
         if let Some(slot) = slot {
             let mut entry = self.entry(slot);
             entry.write(write);
+            let key = entry.key();
+            debug_assert_eq!(self.find(hash, &key), Found(Some(slot)), "it is where it belongs");
         }
         evicted
     }
@@ -426,16 +435,15 @@ impl FlowTable {
         (line.tag(way) != 0).then(|| line.slots[way])
     }
 
-    #[inline]
-    fn find(&self, hash: u64, key: &FlowKey) -> Option<u32> {
+    /// Looks for the flow of this key.
+    #[inline(never)]
+    pub fn find(&self, hash: u64, key: &FlowKey) -> Found {
         let first = self.first(hash);
-        if let Some(slot) = self.find_in(first, hash, key) {
-            return Some(slot);
+        let found = self.find_in(first, hash, key);
+        if found.is_some() || self.buckets[first].spilled == 0 {
+            return Found(found);
         }
-        if self.buckets[first].spilled == 0 {
-            return None;
-        }
-        self.find_in(self.alternate(hash), hash, key)
+        Found(self.find_in(self.alternate(hash), hash, key))
     }
 
     #[inline]
@@ -568,7 +576,8 @@ mod tests {
             let start = round * 1000;
             for (now, &(hash, key)) in (start..).zip(&crowd) {
                 let flow = FlowEntry::open(key, Orientation::LowToHigh, TcpFlags::SYN, now);
-                let evicted = table.insert(hash, &key, now, |place| place.set(flow));
+                let found = table.find(hash, &key);
+                let evicted = table.insert(hash, found, now, |place| place.set(flow));
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
                 assert_eq!(table.lookup(hash, &key, now).map(|flow| flow.key()), Some(key));

@@ -43,7 +43,8 @@ fn established(n: u32, now: u32) -> FlowEntry {
 
 fn insert(table: &mut FlowTable, entry: FlowEntry, now: u32) -> Option<Evicted> {
     let key = entry.key();
-    table.insert(table.hash(&key), &key, now, |place| place.set(entry))
+    let hash = table.hash(&key);
+    table.insert(hash, table.find(hash, &key), now, |place| place.set(entry))
 }
 
 fn holds(table: &mut FlowTable, key: &FlowKey, now: u32) -> bool {

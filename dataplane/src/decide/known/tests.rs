@@ -148,7 +148,8 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     entry.counters = RuleCounters { egress: 3, ingress: 4 };
     entry.as_of = as_of(tables, key.v4_addresses());
     entry.as_of.version ^= u32::from(!case.is_current);
-    flows.insert(flows.hash(&key), &key, then, |place| place.set(entry));
+    let hash = flows.hash(&key);
+    flows.insert(hash, flows.find(hash, &key), then, |place| place.set(entry));
     let next = (crate::flow::WorkerId(0), 0);
     let fragments = FragmentTracker::new(1);
     Memory {
