@@ -119,6 +119,16 @@ fn tables() -> Tables {
     }
 }
 
+/// The same where nobody is asked before connection tracking.
+fn silent(asking: &Tables) -> Tables {
+    let mut silent = asking.clone();
+    let HostPolicy { native, tunnelled, .. } = &mut silent.host_policy;
+    for owned in [native, tunnelled].into_iter().flatten().flat_map(|it| &mut it.owned) {
+        owned.untracked = [None; 2];
+    }
+    silent
+}
+
 /// A packet between two of them, and where it enters.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is so or not by itself")]
@@ -205,14 +215,7 @@ fn entrance(who: usize) -> Entrance {
 #[test]
 fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_asked() {
     let asking = tables();
-    let mut silent = asking.clone();
-    for owned in [&mut silent.host_policy.native, &mut silent.host_policy.tunnelled]
-        .into_iter()
-        .flatten()
-        .flat_map(|it| &mut it.owned)
-    {
-        owned.untracked = [None; 2];
-    }
+    let silent = silent(&asking);
     let went = [const { Cell::new(0) }; 3];
     let cases = prop::collection::vec(case(), 4);
     let mut runner = TestRunner::new(ProptestConfig::with_cases(2000));
@@ -251,4 +254,21 @@ fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_as
     });
     outcome.unwrap();
     assert!(went.iter().all(|count| count.get() > 500), "of each enough: {went:?}");
+}
+
+#[test]
+fn the_last_course_is_that_of_these_tables_and_this_way() {
+    let asking = tables();
+    let silent = Tables { version: 8, ..silent(&asking) };
+    let again = Tables { version: 9, ..asking.clone() };
+    let others = [Via::NoRoute, Via::Unreachable];
+    let hops: Vec<_> = WHO.iter().map(|who| who.2).chain(others).map(Via::encode).collect();
+    let mut last = LastCourse::default();
+    for (from, to) in hops.iter().flat_map(|from| hops.iter().map(move |to| (*from, *to))) {
+        let way = Way { from, to };
+        for tables in [&asking, &asking, &silent, &again] {
+            assert_eq!(*last.of(tables, way), Course::of(tables, way), "{way:?}");
+        }
+        assert_eq!(Course::of(&silent, way), Said::Tracked);
+    }
 }
