@@ -248,18 +248,24 @@ impl Pool {
     pub fn take(&mut self) -> Option<Packet> {
         let mut packet = match self.free.pop() {
             Some(packet) => packet,
-            None if self.made < self.limit => {
-                self.made += 1;
-                let buffer = vec![0; CAPACITY].into_boxed_slice();
-                Packet(Box::new(Body { buffer, start: 0, len: 0, offload: Offload::default() }))
-            }
-            None => return None,
+            None => self.make()?,
         };
         let colour = (packet.buffer.as_ptr() as usize / CAPACITY.next_power_of_two()) % COLOURS;
         packet.start = (HEADROOM + colour * LINE) as u32;
         packet.len = 0;
         packet.offload = Offload::default();
         Some(packet)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make(&mut self) -> Option<Packet> {
+        if self.made == self.limit {
+            return None;
+        }
+        self.made += 1;
+        let buffer = vec![0; CAPACITY].into_boxed_slice();
+        Some(Packet(Box::new(Body { buffer, start: 0, len: 0, offload: Offload::default() })))
     }
 
     /// An empty packet filled with `bytes` (cut at [`MAX_PACKET`]).

@@ -70,9 +70,19 @@ impl Bucket {
         self.tags[way] = tag;
     }
 
-    #[inline]
     fn used(&self) -> usize {
         WAYS - self.with(0).0.count_ones() as usize / 2
+    }
+
+    /// Whether [`CROWDED`] ways are used. Not every processor counts bits in one step.
+    #[inline]
+    fn is_crowded(&self) -> bool {
+        const ONE_OF_TWO: u32 = 0x5555;
+        let mut free = self.with(0).0 & ONE_OF_TWO;
+        for _ in CROWDED..WAYS {
+            free &= free.wrapping_sub(1);
+        }
+        free == 0
     }
 
     #[inline]
@@ -245,7 +255,7 @@ impl FlowTable {
             None if bucket.spilled > 0 => self.guess_alternate(hash),
             None => {
                 // Who opens it may have to look there.
-                if bucket.used() >= CROWDED {
+                if bucket.is_crowded() {
                     self.buckets.prefetch(self.alternate(hash));
                 }
                 Guess::NONE
@@ -459,12 +469,11 @@ impl FlowTable {
 
     fn choose_bucket(&self, hash: u64) -> Option<usize> {
         let first = self.first(hash);
-        let used = self.buckets[first].used();
-        if used < CROWDED {
+        if !self.buckets[first].is_crowded() {
             return Some(first);
         }
         let alternate = self.alternate(hash);
-        match (used, self.buckets[alternate].used()) {
+        match (self.buckets[first].used(), self.buckets[alternate].used()) {
             (WAYS, WAYS) => None,
             (first_used, used) if used < first_used => Some(alternate),
             _ => Some(first),
@@ -583,6 +592,7 @@ mod tests {
                 assert_eq!(table.lookup(hash, &key, now).map(|flow| flow.key()), Some(key));
             }
             assert_eq!(table.len(), 2 * WAYS);
+            assert!(table.buckets.iter().all(|it| it.is_crowded() == (it.used() >= CROWDED)));
             assert_eq!(table.buckets[0].used(), WAYS);
             assert!(table.buckets[0].spilled == WAYS as u32);
             for (hash, key) in &crowd[4..] {

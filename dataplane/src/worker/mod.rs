@@ -204,11 +204,15 @@ impl Worker {
     }
 
     /// Does what control has asked for. False: end.
+    #[inline]
     pub fn obey(&mut self) -> bool {
         // A look costs less than a question; only the question tells that control has gone.
-        if self.commands.is_empty() && !self.turns.is_multiple_of(ASK_EVERY) {
-            return true;
-        }
+        let is_asked = !self.commands.is_empty() || self.turns.is_multiple_of(ASK_EVERY);
+        !is_asked || self.ask_control()
+    }
+
+    #[inline(never)]
+    fn ask_control(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
                 Err(TryRecvError::Empty) => return true,
