@@ -1,8 +1,9 @@
 //! One batch through the pipeline: unwrap, parse and name everything, find where the flows are, decide and act. Each packet's bucket is
-//! asked for when it is named, its flow some packets before it is decided.
+//! asked for when it is named, its flow some packets before it is decided. What is out of the ordinary is for `consider`.
+
+mod consider;
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,23 +12,21 @@ use crossbeam::channel::Sender;
 use crate::admit;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
-    self, Arrival, BeforeTracking, Decision, Entrance, Glance, LastCourse, LastSource, Memory,
-    Subject, decide,
+    self, Arrival, BeforeTracking, Entrance, Glance, LastCourse, LastSource, Memory,
 };
 use crate::denials::Recent;
-use crate::fate::{DropReason, Fate};
-use crate::flow::{FlowEntry, FlowTable, HashSeed, RuleCounters, Shards, Victims, WorkerId};
+use crate::fate::DropReason;
+use crate::flow::{FlowEntry, FlowTable, HashSeed, Shards, Victims};
 use crate::fragment::FragmentTracker;
 use crate::handover::{Colleagues, HandedOver};
-use crate::icmp::{self, ErrorKind};
 use crate::outbox::{Outbox, let_go};
 use crate::packet::{Packet, Pool};
 use crate::parse::{self, parse};
 use crate::ports::Ports;
 use crate::rate_limit::RateLimit;
-use crate::report::{Denied, Report};
+use crate::report::Report;
 use crate::stage::{Stage, Stopwatch};
-use crate::tables::{Link, PortId, Role, Tables, Via};
+use crate::tables::{Link, PortId, Role, Tables};
 
 /// How much a worker may remember.
 #[derive(Debug, Clone, Copy)]
@@ -127,8 +126,6 @@ pub(crate) struct Pipeline {
     reports: Sender<Report>,
 }
 
-/// Denials that may wait for control; more are lost and counted.
-const REPORTS_WAITING: usize = 8192;
 /// ICMP errors that a worker originates (RFC 1812, 4.3.2.8), and how many of them at once.
 const ERRORS_PER_SECOND: u32 = 100;
 const ERRORS_BURST: u32 = 50;
@@ -403,130 +400,6 @@ impl Pipeline {
         }
         self.glances = glances;
     }
-
-    /// Decides a packet that is out of the ordinary, and does what was decided. Whether it was handed over.
-    #[inline(never)]
-    fn consider(&mut self, context: &mut Context<'_>, mut packet: Packet, glance: &Glance) -> bool {
-        let (port, segments) = (glance.port, u64::from(glance.segments));
-        let subject = Subject { packet: &packet, glance };
-        let now = context.seconds();
-        let Decision { fate, rules } = decide(context.tables, &mut self.memory, &subject, now);
-        self.counters.rules.decided(rules, segments);
-        let (packet, header_len, link) = match fate {
-            Fate::Forward { link, hop } => {
-                if hop {
-                    parse::decrement_ttl(packet.room_mut());
-                }
-                (packet, glance.header_len.into(), link)
-            }
-            Fate::Drop(reason) => {
-                context.dropped(port, reason, segments);
-                self.report(&subject, reason, rules, context.now);
-                context.pool.put(packet);
-                return false;
-            }
-            Fate::Answer { reason, error } => {
-                context.dropped(port, reason, segments);
-                let answer = self.answer(context, &subject, error);
-                context.pool.put(packet);
-                let Some((answer, back)) = answer else { return false };
-                (answer, 0, back)
-            }
-            Fate::HandOver(to) => return hand_over(context, packet, glance, to),
-        };
-        let is_ready = packet.is_finished() && packet.len() <= link.mtu as usize;
-        if let Err(reason) = context.post(packet, header_len, link, is_ready) {
-            // An answer that cannot be given is nobody's loss.
-            if matches!(fate, Fate::Forward { .. }) {
-                context.dropped(port, reason, segments);
-            }
-        }
-        false
-    }
-
-    /// Tells control of a denied flow, once in a while for the same one.
-    #[inline(never)]
-    fn report(
-        &mut self,
-        Subject { packet, glance }: &Subject<'_>,
-        reason: DropReason,
-        rules: RuleCounters,
-        now: Duration,
-    ) {
-        let slot = match reason {
-            DropReason::PolicyEgress => rules.egress,
-            DropReason::PolicyIngress => rules.ingress,
-            _ => return,
-        };
-        if !self.recent.is_new(glance.name.hash, now) {
-            return;
-        }
-        if self.reports.len() >= REPORTS_WAITING {
-            self.counters.reports_lost.add(1);
-            return;
-        }
-        let Ok(parsed) = parse(packet.bytes()) else { return };
-        let denied = Denied {
-            source: parsed.source.to_ip(),
-            destination: parsed.destination.to_ip(),
-            protocol: parsed.protocol,
-            source_port: parsed.source_port,
-            destination_port: parsed.destination_port,
-            reason,
-            slot,
-        };
-        // Control has gone: the process is ending.
-        let _ = self.reports.send(Report::Denied(denied));
-    }
-
-    /// What tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the rate limit leaves.
-    #[inline(never)]
-    fn answer<'a>(
-        &mut self,
-        context: &mut Context<'a>,
-        Subject { packet, glance }: &Subject<'_>,
-        error: ErrorKind,
-    ) -> Option<(Packet, &'a Link)> {
-        let parsed = parse(packet.bytes()).ok()?;
-        let router = if parsed.is_v4() {
-            context.tables.router_v4.map(IpAddr::V4)
-        } else {
-            context.tables.router_v6.map(IpAddr::V6)
-        };
-        let (router, back) = (router?, context.tables.link(glance.entrance.back())?);
-        if !self.errors.allow(context.now) {
-            return None;
-        }
-        let answer = icmp::answer(packet.bytes(), &parsed, error, router.into(), context.pool)?;
-        Some((answer, back))
-    }
-}
-
-/// Puts a packet into the mailbox of the worker whose it is, or drops it. Whether it went.
-#[inline(never)]
-fn hand_over(context: &mut Context<'_>, packet: Packet, glance: &Glance, to: WorkerId) -> bool {
-    let Glance { entrance, port, times, .. } = *glance;
-    let peer = match entrance.back() {
-        Via::Tunnel(index) => context.tables.tunnel(index),
-        _ => None,
-    };
-    let handed_over = HandedOver {
-        packet,
-        segments: glance.segments,
-        port,
-        peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
-        times: times.saturating_add(1),
-    };
-    // A worker that had handed over all its buffers could neither read nor take anything.
-    let refused = if context.pool.is_low() {
-        Some(handed_over.packet)
-    } else {
-        context.colleagues.hand_over(to, handed_over)
-    };
-    let Some(refused) = refused else { return true };
-    context.dropped(port, DropReason::HandOverFull, glance.segments.into());
-    context.pool.put(refused);
-    false
 }
 
 /// Reads a packet and names its flow.

@@ -183,6 +183,7 @@ fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
         "decide",
         "fate.rs",
         "pipeline.rs",
+        "pipeline",
         "rate_limit.rs",
         "denials.rs",
     ];
