@@ -333,7 +333,7 @@ pub const fn combine(outer: Ecn, inner: Ecn) -> Option<Ecn> {
 
 #[cfg(test)]
 mod tests {
-    use etherparse::Ipv4Slice;
+    use etherparse::{EtherType, Ethernet2Slice, Ipv4Slice, UdpSlice};
     use proptest::prelude::*;
 
     use super::*;
@@ -342,6 +342,7 @@ mod tests {
 
     const LOCAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
     const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+    const ENDS: LinkAddresses = LinkAddresses { source: [2; 6], destination: [4; 6] };
     const ECNS: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
 
     fn packet(bytes: &[u8]) -> Packet {
@@ -358,19 +359,45 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_outer_header_is_what_etherparse_would_write(bytes in arbitrary::packet4(), id: u16, padding in 0usize..8) {
+        fn the_outer_header_is_what_etherparse_would_write(
+            bytes in arbitrary::packet4(),
+            id: u16,
+            padding in 0usize..8,
+            vni in prop::option::of(0u32..1 << 24),
+        ) {
             let mut packet = packet(&[&bytes[..], &vec![0; padding]].concat());
             let before = ipv4::View::new_checked(&bytes).unwrap();
-            prop_assert!(encapsulate(&mut packet, &Outer::ipip(LOCAL, REMOTE, None), id));
+            let header = match vni {
+                None => Outer::ipip(LOCAL, REMOTE, None),
+                Some(vni) => Outer::vxlan(LOCAL, REMOTE, vni, ENDS),
+            };
+            prop_assert!(encapsulate(&mut packet, &header, id));
             let sliced = Ipv4Slice::from_slice(packet.bytes()).unwrap();
             let outer = sliced.header().to_header();
             prop_assert_eq!(outer.header_checksum, outer.calc_header_checksum());
             prop_assert_eq!((outer.source, outer.destination), (LOCAL.octets(), REMOTE.octets()));
-            prop_assert_eq!((outer.protocol.0, outer.time_to_live, outer.identification), (4, 64, id));
+            prop_assert_eq!((outer.time_to_live, outer.identification), (64, id));
             prop_assert_eq!((outer.dscp.value(), outer.ecn.value()), (0, before.ecn() as u8));
-            prop_assert_eq!(outer.dont_fragment, before.dont_fragment());
-            prop_assert_eq!(sliced.payload().payload, &bytes[..]);
-            prop_assert_eq!(packet.len(), bytes.len() + 20);
+            prop_assert_eq!((outer.more_fragments, outer.fragment_offset.value()), (false, 0));
+            let payload = sliced.payload().payload;
+            let Some(vni) = vni else {
+                prop_assert_eq!((outer.protocol.0, outer.dont_fragment), (4, before.dont_fragment()));
+                prop_assert_eq!(payload, &bytes[..]);
+                prop_assert_eq!(packet.len(), bytes.len() + 20);
+                return Ok(());
+            };
+            prop_assert_eq!((outer.protocol.0, outer.dont_fragment), (17, false));
+            let udp = UdpSlice::from_slice(payload).unwrap();
+            prop_assert_eq!((udp.source_port(), udp.destination_port()), (4789, 4789));
+            prop_assert_eq!((usize::from(udp.length()), udp.checksum()), (payload.len(), 0));
+            // RFC 7348, section 5: the flag of a valid identifier, which has the upper 24 bits of the last word.
+            let (vxlan, frame) = udp.payload().split_at(8);
+            prop_assert_eq!(vxlan, [[8, 0, 0, 0], (vni << 8).to_be_bytes()].concat());
+            let frame = Ethernet2Slice::from_slice_without_fcs(frame).unwrap();
+            prop_assert_eq!((frame.source(), frame.destination()), (ENDS.source, ENDS.destination));
+            prop_assert_eq!(frame.ether_type(), EtherType::IPV4);
+            prop_assert_eq!(frame.payload_slice(), &bytes[..]);
+            prop_assert_eq!(packet.len(), bytes.len() + 50);
         }
 
         #[test]
@@ -435,8 +462,7 @@ mod tests {
 
     #[test]
     fn an_ethernet_header_goes_in_front() {
-        let link = LinkAddresses { source: [2; 6], destination: [4; 6] };
-        let outer = Outer::ipip(LOCAL, REMOTE, Some(link));
+        let outer = Outer::ipip(LOCAL, REMOTE, Some(ENDS));
         assert_eq!(outer.link_len(), 14);
         let mut inner = [0; 20];
         (inner[0], inner[3]) = (0x45, 20);
