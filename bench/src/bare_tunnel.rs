@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::path::Path as FilePath;
 
 use manx::netns;
 use manx_dataplane::packet::{Packet, Pool};
@@ -71,7 +72,7 @@ pub(crate) struct Datagrams(UdpSocket);
 
 impl Datagrams {
     /// From this node's namespace to `peer`.
-    pub(crate) fn open(node: &std::path::Path, peer: Ipv4Addr) -> Result<Self, Error> {
+    pub(crate) fn open(node: &FilePath, peer: Ipv4Addr) -> Result<Self, Error> {
         let node = File::open(node).map_err(io_error("the node's namespace cannot be opened"))?;
         netns::run_in(&node, || Self::connected(peer))?.map_err(io_error("no UDP socket"))
     }

@@ -196,7 +196,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let report = &run.report;
     Ok(if report.missing.iter().any(|missing| missing.failed) {
         ExitCode::FAILURE
-    } else if report.figures.is_empty() && !report.missing.is_empty() {
+    } else if report.is_empty() && !report.missing.is_empty() {
         ExitCode::from(NOT_HERE)
     } else {
         ExitCode::SUCCESS

@@ -49,8 +49,8 @@ pub enum Switch {
 #[derive(Debug, Parser)]
 #[command(name = WITHIN)]
 struct Arguments {
-    /// The network namespace
-    netns: PathBuf,
+    /// The network namespace, if not this one
+    netns: Option<PathBuf>,
     /// The cores that it may use
     #[arg(long, value_delimiter = ',')]
     cores: Vec<usize>,
@@ -59,12 +59,14 @@ struct Arguments {
     program: Vec<String>,
 }
 
-/// Becomes a program in a network namespace, on some cores, that ends with its parent. Call before any thread exists.
+/// Becomes a program in a network namespace, or where it is, on some cores, that ends with its parent. Call before any thread exists.
 pub fn run_within(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let arguments = Arguments::parse_from(arguments);
     process::end_with_parent().map_err(|error| error.to_string())?;
-    let netns = netns::open(&arguments.netns).map_err(|error| error.to_string())?;
-    netns::enter(&netns).map_err(|error| error.to_string())?;
+    if let Some(netns) = &arguments.netns {
+        let netns = netns::open(netns).map_err(|error| error.to_string())?;
+        netns::enter(&netns).map_err(|error| error.to_string())?;
+    }
     if !cores::pin_to(&arguments.cores) {
         return Err(format!("cannot stay on the cores {:?}", arguments.cores));
     }

@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -145,10 +147,22 @@ fn offspring(of: u32) -> Vec<u32> {
 
 #[test]
 fn an_interrupt_leaves_no_process_and_no_file_behind() {
+    let path = std::env::var_os("PATH").unwrap();
+    interrupt(&["--only", ROWS[0].0, "--seconds", "20", "--output", "."], &path);
+    let programs = tempfile::tempdir().unwrap();
+    let valgrind = programs.path().join("valgrind");
+    fs::write(&valgrind, "#!/bin/sh\nexec sleep 20\n").unwrap();
+    fs::set_permissions(&valgrind, fs::Permissions::from_mode(0o755)).unwrap();
+    let folders = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(folders).unwrap();
+    interrupt(&["--only", "instructions", "--output", "."], &path);
+}
+
+fn interrupt(arguments: &[&str], path: &OsStr) {
     let folder = tempfile::tempdir().unwrap();
-    let arguments = ["--only", ROWS[0].0, "--seconds", "20", "--output", "."];
     let mut child = Command::new(env!("CARGO_BIN_EXE_manx-bench"))
         .args(arguments)
+        .env("PATH", path)
         .current_dir(folder.path())
         .env("TMPDIR", folder.path())
         .stdin(Stdio::null())
@@ -168,7 +182,7 @@ fn an_interrupt_leaves_no_process_and_no_file_behind() {
         thread::sleep(Duration::from_millis(50));
         started = offspring(child.id());
     }
-    assert!(!started.is_empty(), "no agent was started");
+    assert!(!started.is_empty(), "nothing was started");
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     child.wait().unwrap();
     let alive = |id: &u32| {

@@ -80,7 +80,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
                 empties.push(figures.empty);
                 run.consists(Breakdown {
                     row: row.name,
-                    head: format!("The pipeline's stages, {PER_PACKET}"),
+                    head: format!("The pipeline's stages: packets a second, and {PER_PACKET}"),
                     parts: by_stage(&figures, rate),
                 })?;
                 run.found(Figure {
@@ -139,14 +139,15 @@ fn count(run: &mut Run) -> Result<(), Error> {
         return run.lacks(COUNTED, why, false);
     }
     for row in instructions::ROWS {
-        run.progress.begin(&format!("{COUNTED}: {row}"));
+        let (name, _) = row;
+        run.progress.begin(&format!("{COUNTED}: {name}"));
         let head = "The pipeline's stages, instructions per packet".to_owned();
         match instructions::count(row) {
-            Ok(parts) => run.consists(Breakdown { row, head, parts })?,
-            Err(error) => run.lacks(COUNTED, format!("{row}: {error}"), true)?,
+            Ok(parts) => run.consists(Breakdown { row: name, head, parts })?,
+            Err(error) => run.lacks(COUNTED, format!("{name}: {error}"), true)?,
         }
         run.progress
-            .step(format!("{COUNTED}: {row}: done"), COUNTING / instructions::ROWS.len() as u32);
+            .step(format!("{COUNTED}: {name}: done"), COUNTING / instructions::ROWS.len() as u32);
     }
     Ok(())
 }

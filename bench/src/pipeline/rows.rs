@@ -300,7 +300,9 @@ impl Setup {
         Ok(spent)
     }
 
-    /// Cycles of `count` packets by stage, and what is left of the worker's turns; generator and sink are taken off.
+    /// Cycles of `count` packets by stage, and what is left of the worker's turns; generator and sink are taken off. The last stage
+    /// and the turns are without what it costs to read the counter, for the sink and the generator are measured by it too; each of
+    /// the others holds one reading a batch.
     pub(crate) fn stages(&mut self, pool: &mut Pool, count: u64) -> Result<Stages, Failure> {
         let (mut sink, mut last) = (0, 0);
         let empty = self.empty(pool, count, |is_over| {

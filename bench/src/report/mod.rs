@@ -98,6 +98,11 @@ impl Report {
         }
     }
 
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty() && self.breakdowns.is_empty()
+    }
+
     /// As Markdown.
     pub fn markdown(&self) -> String {
         table::markdown(self)
