@@ -93,9 +93,7 @@ pub fn untracked(
 ) -> Result<Untracked, Judgement> {
     let judgement = Judgement::without_rules(None);
     let mut asked = Asked { tables, identities: ends.identities, transport, judgement };
-    let chain = |via, direction: Direction| {
-        tables.host_policy.interface(via)?.owned?.untracked[direction as usize]
-    };
+    let chain = |via, direction| tables.host_policy.untracked(via, direction);
     let mut at = |chain: Option<ChainId>, direction, reason| match chain {
         Some(chain) => match asked.decides(chain, direction) {
             Some(Verdict::Deny) => Err(asked.judgement.refused(reason)),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use manx_policy_compiler::image::{ChainId, Identity, Image};
+use manx_policy_compiler::model::Direction;
 use manx_policy_compiler::prefix_map::PrefixMap;
 
 use crate::encapsulation::{Encapsulation, Outer};
@@ -206,6 +207,12 @@ impl HostPolicy {
             Via::Tunnel(_) => self.tunnelled.as_ref(),
             Via::Endpoint(_) | Via::Node | Via::NoRoute | Via::Unreachable => None,
         }
+    }
+
+    /// What judges packets that pass that interface in this direction before connection tracking, if anything does.
+    #[inline]
+    pub fn untracked(&self, via: Via, direction: Direction) -> Option<ChainId> {
+        self.interface(via)?.owned?.untracked[direction as usize]
     }
 
     /// Whether any packet is asked about before connection tracking.

@@ -44,9 +44,7 @@ struct Course {
 impl Course {
     fn of(tables: &Tables, way: Way) -> Said<Self> {
         let [from, to] = [way.from, way.to].map(Via::decode);
-        let asked = |via, direction: Direction| {
-            tables.host_policy.interface(via)?.owned?.untracked[direction as usize]
-        };
+        let asked = |via, direction| tables.host_policy.untracked(via, direction);
         let (direction, interface, other) =
             match (asked(from, Direction::Ingress), asked(to, Direction::Egress)) {
                 (None, None) => return Said::Tracked,

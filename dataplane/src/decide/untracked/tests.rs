@@ -311,10 +311,7 @@ impl Met {
         if !(glance.is_plain && glance.entrance.admits(way.from)) {
             return;
         }
-        let asked = |via, direction: Direction| {
-            let owned = tables.host_policy.interface(via).and_then(|chains| chains.owned);
-            owned.is_some_and(|owned| owned.untracked[direction as usize].is_some())
-        };
+        let asked = |via, direction| tables.host_policy.untracked(via, direction).is_some();
         let direction =
             match (asked(ends.from, Direction::Ingress), asked(ends.to, Direction::Egress)) {
                 (true, false) => Direction::Ingress,
