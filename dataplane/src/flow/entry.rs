@@ -335,14 +335,18 @@ impl<'a> FlowMut<'a> {
     /// caller has filled in what was decided. Nothing is counted yet: see [`FlowMut::pass`].
     #[inline]
     pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
-        *self.first = FirstLine::open(key, original, flags, now);
+        let standing = self.first.standing;
+        *self.first = FirstLine { standing, ..FirstLine::open(key, original, flags, now) };
         *self.second = SecondLine::open(key);
+        self.requeue();
     }
 
     /// Makes it a copy of another.
     pub fn set(&mut self, entry: FlowEntry) {
-        *self.first = entry.first;
+        let standing = self.first.standing;
+        *self.first = FirstLine { standing, ..entry.first };
         *self.second = entry.second;
+        self.requeue();
     }
 
     /// By itself.
@@ -374,18 +378,9 @@ impl<'a> FlowMut<'a> {
         self.count(direction, packets, bytes, now);
     }
 
-    /// Has it written whole, and keeps its place in the queue, or finds it one.
-    #[inline]
-    pub(super) fn write(&mut self, write: impl FnOnce(&mut FlowMut<'_>)) {
-        let standing = self.first.standing;
-        write(&mut FlowMut::of_lines(self.first, self.second, None));
-        self.first.standing = standing;
-        self.requeue();
-    }
-
     /// Brings its place in the queue up to date with its state: established flows do not queue.
     #[inline(never)]
-    pub(super) fn requeue(&mut self) {
+    fn requeue(&mut self) {
         let Some((slots, slot)) = &mut self.queued else { return };
         let standing = Standing::of(self.first.state);
         match (std::mem::replace(&mut self.first.standing, standing), standing) {

@@ -337,7 +337,7 @@ impl FlowTable {
         Some(shards.claim(hash, *own)).filter(|owner| owner != own)
     }
 
-    /// Stores a flow, which `write` writes whole into its place; `found` is where its key is, and what is there is replaced. Always
+    /// Stores a flow, which `write` opens or sets in its place; `found` is where its key is, and what is there is replaced. Always
     /// succeeds; tells what had to go for it.
     #[inline]
     pub fn insert(
@@ -353,7 +353,7 @@ impl FlowTable {
         };
         if let Some(slot) = slot {
             let mut entry = self.entry(slot);
-            entry.write(write);
+            write(&mut entry);
             let key = entry.key();
             debug_assert_eq!(self.find(hash, &key), Found(Some(slot)), "it is where it belongs");
         }
@@ -421,6 +421,14 @@ impl FlowTable {
         self.buckets.iter().flat_map(|bucket| {
             (0..WAYS).filter(|&way| bucket.tag(way) != 0).map(|way| self.copy(bucket.slots[way]))
         })
+    }
+
+    /// Of the flows that queue, from the oldest on: no more than there are slots.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> impl Iterator<Item = FlowEntry> {
+        let slots =
+            std::iter::successors(self.slots.next(None), |slot| self.slots.next(Some(*slot)));
+        slots.take(self.capacity()).map(|slot| self.copy(slot))
     }
 
     fn copy(&self, slot: u32) -> FlowEntry {

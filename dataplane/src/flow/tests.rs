@@ -1,6 +1,6 @@
 //! Laws of the flow table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -225,11 +225,12 @@ proptest! {
         }
     }
 
-    /// Against a plain map: what the table says it evicted is the only difference, and len, iter and lookup agree.
+    /// Against a plain map: what the table says it evicted is the only difference, and len, iter and lookup agree; and those
+    /// that are not established queue.
     #[test]
     fn the_table_is_a_map_with_timeouts_and_bounded_size(
         capacity in 1usize..40,
-        steps in prop::collection::vec((0u32..60, 0u8..6, 0u32..30), 1..300),
+        steps in prop::collection::vec((0u32..60, 0u8..8, 0u32..30), 1..300),
     ) {
         let mut table = table(capacity);
         let mut model: HashMap<u32, FlowEntry> = HashMap::new();
@@ -282,6 +283,13 @@ proptest! {
                         prop_assert_eq!(found.copied().traffic(direction), expected.traffic(direction));
                     }
                 }
+                5 | 6 => {
+                    let entry = if action == 5 { open(n, TCP, TcpFlags::SYN, now) } else { established(n, now) };
+                    if let Some(mut found) = table.lookup(hash, &key, now) {
+                        found.set(entry);
+                        model.insert(n, entry);
+                    }
+                }
                 _ => {
                     let expired = model.len();
                     model.retain(|_, e| !e.is_expired(now));
@@ -291,6 +299,11 @@ proptest! {
             prop_assert!(table.len() <= capacity);
             prop_assert_eq!(table.len(), model.len());
             prop_assert_eq!(table.iter().count(), model.len());
+            let queued: Vec<FlowKey> = table.queued().map(|e| e.key()).collect();
+            let expected: HashSet<FlowKey> =
+                model.values().filter(|e| !e.state().is_established()).map(FlowEntry::key).collect();
+            prop_assert_eq!(queued.len(), expected.len());
+            prop_assert_eq!(HashSet::from_iter(queued), expected);
         }
     }
 }
