@@ -183,7 +183,8 @@ fn interrupt(arguments: &[&str], path: &OsStr) {
         started = offspring(child.id());
     }
     assert!(!started.is_empty(), "nothing was started");
-    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    // Not SIGINT, which whoever started the tests may have had ignored.
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
     child.wait().unwrap();
     let alive = |id: &u32| {
         let status = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
