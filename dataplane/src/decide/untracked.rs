@@ -12,22 +12,14 @@ use crate::flow::{FlowKey, Orientation, RuleCounters};
 use crate::judge::{self, Judgement, NO_SLOT};
 use crate::tables::{Tables, Via};
 
-/// The short way of a packet that such policy may decide.
+/// What the short way says of a packet that such policy may decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BeforeTracking<'a> {
+pub enum BeforeTracking<T> {
     /// It lets the packet through, and so does all that is asked behind it.
-    Goes(Passage<'a>),
+    Goes(T),
     /// It decides nothing: the packet is its flow's.
     Tracked,
     /// Ask [`decide`](super::decide()).
-    Other,
-}
-
-/// What is said before a flow is looked for: as [`BeforeTracking`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said<T> {
-    Goes(T),
-    Tracked,
     Other,
 }
 
@@ -42,28 +34,28 @@ struct Course {
 }
 
 impl Course {
-    fn of(tables: &Tables, way: Way) -> Said<Self> {
+    fn of(tables: &Tables, way: Way) -> BeforeTracking<Self> {
         let [from, to] = [way.from, way.to].map(Via::decode);
         let asked = |via, direction| tables.host_policy.untracked(via, direction);
         let (direction, interface, other) =
             match (asked(from, Direction::Ingress), asked(to, Direction::Egress)) {
-                (None, None) => return Said::Tracked,
+                (None, None) => return BeforeTracking::Tracked,
                 (Some(arrives), None) => (Direction::Ingress, arrives, to),
                 (None, Some(leaves)) => (Direction::Egress, leaves, from),
-                (Some(_), Some(_)) => return Said::Other,
+                (Some(_), Some(_)) => return BeforeTracking::Other,
             };
         if !connects(tables, from, to) {
-            return Said::Other;
+            return BeforeTracking::Other;
         }
         let pod = match other {
             Via::Endpoint(index) => match tables.endpoint(index) {
                 Some(pod) if direction == Direction::Ingress => Some(pod.ingress),
                 Some(pod) => Some(pod.egress),
-                None => return Said::Other,
+                None => return BeforeTracking::Other,
             },
             _ => None,
         };
-        Said::Goes(Self { direction, interface, pod })
+        BeforeTracking::Goes(Self { direction, interface, pod })
     }
 
     /// Asks about a packet between two ends; what lets it through.
@@ -74,28 +66,30 @@ impl Course {
         image: &Image,
         [source, destination]: [Identity; 2],
         transport: Transport,
-    ) -> Said<RuleCounters> {
+    ) -> BeforeTracking<RuleCounters> {
         let (own, peer) = match self.direction {
             Direction::Egress => (source, destination),
             Direction::Ingress => (destination, source),
         };
         let question = image.question(own, peer, transport);
-        let Some(mut path) = image.answer(self.interface, question) else { return Said::Other };
+        let Some(mut path) = image.answer(self.interface, question) else {
+            return BeforeTracking::Other;
+        };
         if path.passes_on {
-            return Said::Tracked;
+            return BeforeTracking::Tracked;
         }
         if path.verdict == Verdict::Allow
             && let Some(pod) = self.pod
         {
             match image.answer(pod, question) {
                 Some(its) => path = its,
-                None => return Said::Other,
+                None => return BeforeTracking::Other,
             }
         }
         if path.verdict == Verdict::Deny {
-            return Said::Other;
+            return BeforeTracking::Other;
         }
-        Said::Goes(match self.direction {
+        BeforeTracking::Goes(match self.direction {
             Direction::Egress => RuleCounters { egress: path.slot, ingress: NO_SLOT },
             Direction::Ingress => RuleCounters { egress: NO_SLOT, ingress: path.slot },
         })
@@ -107,20 +101,24 @@ impl Course {
 pub struct LastCourse {
     version: u64,
     way: Way,
-    course: Said<Course>,
+    course: BeforeTracking<Course>,
 }
 
 impl Default for LastCourse {
     /// In whichever tables: nowhere is no interface.
     fn default() -> Self {
         let nowhere = Via::NoRoute.encode();
-        Self { version: 0, way: Way { from: nowhere, to: nowhere }, course: Said::Tracked }
+        Self {
+            version: 0,
+            way: Way { from: nowhere, to: nowhere },
+            course: BeforeTracking::Tracked,
+        }
     }
 }
 
 impl LastCourse {
     #[inline]
-    fn of(&mut self, tables: &Tables, way: Way) -> &Said<Course> {
+    fn of(&mut self, tables: &Tables, way: Way) -> &BeforeTracking<Course> {
         if self.way != way || self.version != tables.version {
             self.learn(tables, way);
         }
@@ -140,14 +138,14 @@ pub fn untracked<'a>(
     tables: &'a Tables,
     memory: &mut Memory,
     glance: &Glance,
-) -> BeforeTracking<'a> {
+) -> BeforeTracking<Passage<'a>> {
     if !glance.is_plain {
         return BeforeTracking::Other;
     }
     let (way, rules) = match ask(tables, memory, glance) {
-        Said::Goes(goes) => goes,
-        Said::Tracked => return BeforeTracking::Tracked,
-        Said::Other => return BeforeTracking::Other,
+        BeforeTracking::Goes(goes) => goes,
+        BeforeTracking::Tracked => return BeforeTracking::Tracked,
+        BeforeTracking::Other => return BeforeTracking::Other,
     };
     match passage(tables, glance, way, rules) {
         Some(passage) => BeforeTracking::Goes(passage),
@@ -156,7 +154,11 @@ pub fn untracked<'a>(
 }
 
 #[inline(never)]
-fn ask(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Said<(Way, RuleCounters)> {
+fn ask(
+    tables: &Tables,
+    memory: &mut Memory,
+    glance: &Glance,
+) -> BeforeTracking<(Way, RuleCounters)> {
     if glance.name.key.is_v6() {
         return ask_v6(tables, memory, glance);
     }
@@ -165,7 +167,11 @@ fn ask(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Said<(Way, Rule
 }
 
 #[inline(never)]
-fn ask_v6(tables: &Tables, memory: &mut Memory, glance: &Glance) -> Said<(Way, RuleCounters)> {
+fn ask_v6(
+    tables: &Tables,
+    memory: &mut Memory,
+    glance: &Glance,
+) -> BeforeTracking<(Way, RuleCounters)> {
     let Name { key, orientation, .. } = &glance.name;
     between(tables, memory, glance.entrance, key, *orientation)
 }
@@ -178,26 +184,26 @@ fn between(
     entrance: Entrance,
     key: &FlowKey,
     orientation: Orientation,
-) -> Said<(Way, RuleCounters)> {
+) -> BeforeTracking<(Way, RuleCounters)> {
     let (from, to) = (key.source(orientation), key.destination(orientation));
     if !(from.0.is_forwardable() && to.0.is_forwardable()) {
-        return Said::Other;
+        return BeforeTracking::Other;
     }
     let (way, ends) = memory.last_source.ends(tables, from.0, to.0);
     if !entrance.admits(way.from) {
-        return Said::Other;
+        return BeforeTracking::Other;
     }
     let course = match memory.last_course.of(tables, way) {
-        Said::Goes(course) => course,
-        Said::Tracked => return Said::Tracked,
-        Said::Other => return Said::Other,
+        BeforeTracking::Goes(course) => course,
+        BeforeTracking::Tracked => return BeforeTracking::Tracked,
+        BeforeTracking::Other => return BeforeTracking::Other,
     };
     let shown = Shown::Ports { source: from.1, destination: to.1 };
     let transport = Transport { protocol: key.protocol(), shown };
     match course.ask(&tables.image, ends.identities, transport) {
-        Said::Goes(rules) => Said::Goes((way, rules)),
-        Said::Tracked => Said::Tracked,
-        Said::Other => Said::Other,
+        BeforeTracking::Goes(rules) => BeforeTracking::Goes((way, rules)),
+        BeforeTracking::Tracked => BeforeTracking::Tracked,
+        BeforeTracking::Other => BeforeTracking::Other,
     }
 }
 

@@ -299,7 +299,7 @@ struct Met {
 }
 
 impl Met {
-    fn note(&self, tables: &Tables, glance: &Glance, said: &BeforeTracking<'_>) {
+    fn note(&self, tables: &Tables, glance: &Glance, said: &BeforeTracking<Passage<'_>>) {
         let once = |counter: &Cell<u32>| counter.update(|count| count + 1);
         once(match said {
             BeforeTracking::Goes(_) => &self.goes,
@@ -395,6 +395,6 @@ fn the_last_course_is_that_of_these_tables_and_this_way() {
         for tables in [&asking, &asking, &silent, &again] {
             assert_eq!(*last.of(tables, way), Course::of(tables, way), "{way:?}");
         }
-        assert_eq!(Course::of(&silent, way), Said::Tracked);
+        assert_eq!(Course::of(&silent, way), BeforeTracking::Tracked);
     }
 }
