@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::path::{Path as FilePath, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -118,7 +117,7 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
     let datastore = folder.path().join("manifests");
     fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
     write(&datastore, "cluster.yaml", &cluster_manifest(shape))?;
-    let nodes = [named(&folder, "node-1")?, named(&folder, "node-2")?];
+    let nodes = [kernel::named(folder.path(), "node-1")?, kernel::named(folder.path(), "node-2")?];
     // Pods get what is left beside a tunnel header. On one node they are to have the same MTU as the kernel's ends.
     let mtu = if shape.across.is_some() { kernel::MTU } else { kernel::MTU + IPIP_OVERHEAD };
     kernel::veth(&nodes[0], "eth0", &nodes[1], "eth0", mtu)?;
@@ -134,12 +133,6 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
     let mut cluster = Cluster { folder, agents, bystanders: Vec::new(), polling: shape.polling };
     let (from, to) = cluster.populate(shape.bystanders)?;
     Ok(Path { from, to, between: Between::Manx(Box::new(cluster)) })
-}
-
-fn named(folder: &TempDir, name: &str) -> Result<OwnedFd, Error> {
-    let netns = netns::create_named(&folder.path().join(name))?;
-    kernel::loopback(&netns)?;
-    Ok(netns)
 }
 
 /// Writes a manifest as the directory store asks for: whole, by a rename.
@@ -241,7 +234,7 @@ impl Cluster {
     }
 
     fn attach(&self, pod: &str, agent: usize) -> Result<End, Error> {
-        let netns = named(&self.folder, pod)?;
+        let netns = kernel::named(self.folder.path(), pod)?;
         let attached = Client::connect(&self.agents[agent].socket)?.attach(Attach {
             pod: PodName { namespace: NAMESPACE.to_owned(), name: pod.to_owned() },
             netns: self.folder.path().join(pod),

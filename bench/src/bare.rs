@@ -73,18 +73,23 @@ pub fn path(device: Device, polling: Polling, core: Option<usize>) -> Result<Pat
     };
     let (from, to) = (end("left", 0)?, end("right", 1)?);
     let ends = [("left", &from), ("right", &to)]
-        .map(|(name, end)| format!("--end={}={}", folder.path().join(name).display(), end.address));
+        .map(|(name, end)| (folder.path().join(name), end.address));
     let flags = [(device == Device::Veth, "--veth"), (polling == Polling::Busy, "--busy")];
     let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned());
-    let pin = core.map(|core| format!("--pin={core}"));
-    let process = start(ends.into_iter().chain(flags).chain(pin))?;
+    let process = start(&ends, core, flags)?;
     Ok(Path { from, to, between: Between::Bare(vec![process], folder) })
 }
 
-/// Starts a forwarder, and waits until its devices are there.
-pub(crate) fn start(arguments: impl Iterator<Item = String>) -> Result<Process, Error> {
+/// Starts a forwarder of these ends on this core, and waits until its devices are there.
+pub(crate) fn start(
+    ends: &[(PathBuf, IpAddr)],
+    core: Option<usize>,
+    others: impl IntoIterator<Item = String>,
+) -> Result<Process, Error> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg(BARE).args(arguments);
+    command.arg(BARE).args(others);
+    command.args(ends.iter().map(|(netns, end)| format!("--end={}={end}", netns.display())));
+    command.args(core.map(|core| format!("--pin={core}")));
     let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
     let mut said = [0; READY.len()];
     let read = process.output().map(|mut output| output.read_exact(&mut said));

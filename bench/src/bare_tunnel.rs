@@ -5,13 +5,13 @@
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::path::Path as FilePath;
 
 use manx::netns;
 use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::port::virtio::{self, HEADER_LEN};
-use manx_dataplane::port::vxlan::segments_at_once;
+use manx_dataplane::port::vxlan::{BUFFER, segments_at_once};
 use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
 use manx_dataplane::sys::socket::{enlarge_buffers, set_option};
 
@@ -26,9 +26,6 @@ use crate::world;
 const PORT: u16 = 4790;
 /// Bytes of an outer IPv4 and a UDP header.
 const HEADERS: u32 = 20 + 8;
-/// As much as Manx asks for.
-const BUFFER: i32 = 8 << 20;
-
 /// What pods of such a path have, as Manx's have behind VXLAN: their MTU, and of how many segments their super-packets may be.
 pub(crate) fn of_pods() -> (u32, Option<u32>) {
     let mtu = kernel::MTU - kernel::VXLAN_OVERHEAD;
@@ -38,11 +35,7 @@ pub(crate) fn of_pods() -> (u32, Option<u32>) {
 /// Between two pods on two nodes, each forwarder beside its end.
 pub fn path(cores: Cores) -> Result<Path, Error> {
     let folder = world::folder()?;
-    let named = |name: &str| -> Result<OwnedFd, Error> {
-        let netns = netns::create_named(&folder.path().join(name))?;
-        kernel::loopback(&netns)?;
-        Ok(netns)
-    };
+    let named = |name: &str| kernel::named(folder.path(), name);
     let nodes = [named("node-1")?, named("node-2")?];
     kernel::veth(&nodes[0], "eth0", &nodes[1], "eth0", kernel::MTU)?;
     let underlay = |node: u8| Ipv4Addr::new(172, 18, 0, node);
@@ -53,14 +46,12 @@ pub fn path(cores: Cores) -> Result<Path, Error> {
         let pod = format!("pod-{node}");
         let address = IpAddr::V4(Ipv4Addr::new(10, 97, 0, node));
         ends.push(End { netns: named(&pod)?, address });
-        let core = cores.of_worker(node == 2);
+        let own = [(folder.path().join(pod), address)];
         let tunnel = [
-            format!("--end={}={address}", folder.path().join(pod).display()),
             format!("--node={}", folder.path().join(format!("node-{node}")).display()),
             format!("--peer={}", underlay(peer)),
         ];
-        processes
-            .push(bare::start(tunnel.into_iter().chain(core.map(|it| format!("--pin={it}"))))?);
+        processes.push(bare::start(&own, cores.of_worker(node == 2), tunnel)?);
     }
     let [from, to] = <[End; 2]>::try_from(ends)
         .map_err(|_| Error::Nothing("two nodes have two ends".to_owned()))?;

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path as FilePath;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx::netlink::{self, Netlink, Peer, Route, Veth};
@@ -94,6 +95,13 @@ fn pod(node: &OwnedFd, host: u8, peer: u8) -> Result<End, Error> {
 /// A namespace with its loopback up.
 pub fn namespace() -> Result<OwnedFd, Error> {
     let netns = netns::create()?;
+    loopback(&netns)?;
+    Ok(netns)
+}
+
+/// The same, with a name in a folder by which other processes find it.
+pub fn named(folder: &FilePath, name: &str) -> Result<OwnedFd, Error> {
+    let netns = netns::create_named(&folder.join(name))?;
     loopback(&netns)?;
     Ok(netns)
 }

@@ -89,8 +89,7 @@ impl Switch {
     /// A path through it. It has the worker's core.
     pub fn path(self, cores: Cores) -> Result<Path, Error> {
         let folder = world::folder()?;
-        let middle = netns::create_named(&folder.path().join("switch"))?;
-        kernel::loopback(&middle)?;
+        let middle = kernel::named(folder.path(), "switch")?;
         let end = |port, host| {
             let netns = kernel::namespace()?;
             kernel::veth(&middle, port, &netns, "eth0", kernel::MTU)?;

@@ -24,7 +24,7 @@ use crate::wire::ipv4::{self, field};
 use crate::wire::{protocol, put, udp, vxlan};
 
 /// Bytes asked for each way: some sixty super-datagrams. An unprivileged caller gets what `net.core.rmem_max` allows.
-const BUFFER: i32 = 8 << 20;
+pub const BUFFER: i32 = 8 << 20;
 /// Outer IPv4 and UDP headers.
 const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
 /// All that stands in front of the inner packet.
