@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, TcpFlags};
+use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, Owner, TcpFlags};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
     Action, Direction, Endpoint, Entity, Hook, KUBERNETES, LabelSets, Model, NAMESPACE,
@@ -143,7 +143,7 @@ fn flows(criterion: &mut Criterion) {
             let (key, orientation) = key(index);
             let entry = FlowEntry::open(key, orientation, TcpFlags::SYN, 0);
             let hash = table.hash(&key);
-            table.insert(hash, table.find(hash, &key), 0, |place| place.set(entry));
+            table.insert(hash, table.find(hash, &key), Owner::NODE, 0, |place| place.set(entry));
         }
         let mut index = 0u32;
         group.bench_function(BenchmarkId::new("hit", count), |bencher| {

@@ -6,6 +6,7 @@ use crate::checksum;
 use crate::decide::Entrance;
 use crate::encapsulation::{self, Encapsulation};
 use crate::fate::DropReason;
+use crate::offload::most_segments;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 use crate::parse::Parsed;
 use crate::tables::{Role, Tables};
@@ -162,14 +163,19 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
     }
 }
 
-/// Takes a packet in that has been parsed: what is to become of its checksum is looked at, the link's padding taken off.
+/// Takes a packet in that has been parsed: what is to become of its checksum is looked at, the link's padding taken off, its
+/// segments counted. Returns how many packets it is [on a wire](crate::packet::Body::on_a_wire).
 #[inline]
-pub(crate) fn take_in(packet: &mut Packet, parsed: &Parsed) -> Result<(), DropReason> {
+pub(crate) fn take_in(packet: &mut Packet, parsed: &Parsed) -> Result<(u32, u32), DropReason> {
     if !may_be_finished(packet.offload.checksum, parsed) {
         return Err(DropReason::Malformed);
     }
     packet.truncate(parsed.total_len.into());
-    Ok(())
+    let (segments, unit) = packet.on_a_wire(parsed.header_len.into());
+    match packet.offload.segmentation {
+        Some(it) if segments > most_segments(it.kind, unit) => Err(DropReason::TooManySegments),
+        _ => Ok((segments, unit)),
+    }
 }
 
 /// Whether a checksum that is written later changes nothing by which the packet is judged: it is the upper layer's own, or

@@ -72,6 +72,9 @@ pub enum DropReason {
     IcmpErrorUnmatched,
     /// A destination that is never forwarded: multicast, broadcast, link-local, loopback, unspecified.
     NotForwardable,
+    /// A super-packet that falls into more segments than any MTU explains: of UDP more than 128, of TCP more than 512, or more
+    /// than 64 that are shorter than 68 bytes.
+    TooManySegments,
     /// Every buffer is in flight.
     NoBuffer,
     /// The outgoing port is gone or refused the packet.
@@ -82,7 +85,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of their discriminants.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Malformed,
         Self::NotOurs,
         Self::NoTables,
@@ -102,6 +105,7 @@ impl DropReason {
         Self::FragmentWithoutFirst,
         Self::IcmpErrorUnmatched,
         Self::NotForwardable,
+        Self::TooManySegments,
         Self::NoBuffer,
         Self::TransmitRefused,
         Self::HandOverFull,
@@ -129,6 +133,7 @@ impl DropReason {
             Self::FragmentWithoutFirst => "fragment-without-first",
             Self::IcmpErrorUnmatched => "icmp-error-unmatched",
             Self::NotForwardable => "not-forwardable",
+            Self::TooManySegments => "too-many-segments",
             Self::NoBuffer => "no-buffer",
             Self::TransmitRefused => "transmit-refused",
             Self::HandOverFull => "hand-over-full",

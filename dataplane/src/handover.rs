@@ -32,8 +32,8 @@ pub(crate) struct HandedOver {
 
 struct Mailbox {
     packets: ArrayQueue<(WorkerId, HandedOver)>,
-    /// Empty buffers, for those that went along with packets.
-    returned: ArrayQueue<Packet>,
+    /// Empty buffers, for those that went along with packets, and the ports that had brought these.
+    returned: ArrayQueue<(PortId, Packet)>,
     /// Its worker sleeps, or is about to.
     sleeps: AtomicBool,
     waker: OnceLock<Arc<Waker>>,
@@ -131,7 +131,7 @@ impl Colleagues {
         };
         if let Some(sender) = self.mailbox(from) {
             // There is room for all that were handed over.
-            let _ = sender.returned.push(empty);
+            let _ = sender.returned.push((packet.port, empty));
         }
         Some(packet)
     }
@@ -142,15 +142,16 @@ impl Colleagues {
         self.mailbox(self.own).map_or(0, |own| own.packets.len())
     }
 
-    /// Takes back buffers for those that went away.
+    /// Takes back buffers for those that went away; `back` is told by which port each had come.
     #[inline]
-    pub(crate) fn reclaim(&self, pool: &mut Pool) {
+    pub(crate) fn reclaim(&self, pool: &mut Pool, mut back: impl FnMut(PortId)) {
         let Some(own) = self.mailbox(self.own) else { return };
         // To look costs less than to find nothing.
         while !own.returned.is_empty()
-            && let Some(empty) = own.returned.pop()
+            && let Some((port, empty)) = own.returned.pop()
         {
             pool.put(empty);
+            back(port);
         }
     }
 
@@ -212,7 +213,9 @@ mod tests {
                 theirs.put(taken.packet);
             }
             assert!(other.take(&mut theirs).is_none());
-            one.reclaim(&mut ours);
+            let mut back = Vec::new();
+            one.reclaim(&mut ours, |port| back.push(port.0));
+            assert_eq!(back, [0, 1, 2, 3]);
             assert_eq!((ours.available(), theirs.available()), (4, 4), "round {round}");
         }
     }

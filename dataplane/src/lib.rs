@@ -19,8 +19,8 @@
 //!    check, flow or judgement, route, hop limit, size. No device, clock or buffer: a [`fate`] comes out.
 //! 9. `admit`, `handover`, [`pipeline`]: a batch through 5 to 8, the fates carried out and counted ([`counters`]), packets of
 //!    other workers' flows handed over.
-//! 10. [`worker`], [`poller`]: the turn loop over ready ports, and the commands and [`report`]s by which control speaks
-//!     with it. A worker shares nothing that it changes but its counters, and with other workers of its node whose flow
+//! 10. [`worker`], [`poller`], `fairness`: the turn loop over ready ports, each of which gets an equal share of the worker's
+//!     time, and the commands and [`report`]s by which control speaks with it. A worker shares nothing that it changes but its counters, and with other workers of its node whose flow
 //!     is whose and mailboxes.
 //!
 //! Every packet is forwarded, or dropped for one [`DropReason`](fate::DropReason); what is unknown, unparsed or missing
@@ -38,6 +38,7 @@ pub mod counters;
 pub mod decide;
 mod denials;
 pub mod encapsulation;
+mod fairness;
 pub mod fate;
 pub mod flow;
 pub mod fragment;

@@ -290,6 +290,11 @@ impl Pool {
         self.available() <= self.limit / 4
     }
 
+    /// How many buffers it makes at most.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// How many packets can still be taken.
     pub fn available(&self) -> usize {
         self.free.len() + (self.limit - self.made)

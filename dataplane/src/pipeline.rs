@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::RandomState;
 use crossbeam::channel::Sender;
 
 use crate::admit;
@@ -23,7 +24,6 @@ use crate::outbox::{Outbox, let_go};
 use crate::packet::{Packet, Pool};
 use crate::parse::{self, parse};
 use crate::ports::Ports;
-use crate::rate_limit::RateLimit;
 use crate::report::Report;
 use crate::stage::{Stage, Stopwatch};
 use crate::tables::{Link, PortId, Role, Tables};
@@ -113,7 +113,8 @@ impl Context<'_> {
 /// A worker's decisions and what they remember.
 pub(crate) struct Pipeline {
     memory: Memory,
-    errors: RateLimit,
+    /// Keys the hashes of senders.
+    senders: RandomState,
     recent: Recent,
     aged: Duration,
     /// Of each packet of the batch.
@@ -126,9 +127,6 @@ pub(crate) struct Pipeline {
     reports: Sender<Report>,
 }
 
-/// ICMP errors that a worker originates (RFC 1812, 4.3.2.8), and how many of them at once.
-const ERRORS_PER_SECOND: u32 = 100;
-const ERRORS_BURST: u32 = 50;
 /// Time in which every bucket of the flow table is looked at once, and the least time between two looks.
 const AGE_ROUND: Duration = Duration::from_secs(30);
 const AGE_STEP: Duration = Duration::from_millis(10);
@@ -158,7 +156,7 @@ impl Pipeline {
                 evictions: 0,
                 next: colleagues.next(),
             },
-            errors: RateLimit::new(ERRORS_PER_SECOND, ERRORS_BURST),
+            senders: RandomState::new(),
             recent: Recent::default(),
             aged: Duration::ZERO,
             arrivals: Vec::new(),
@@ -263,6 +261,11 @@ impl Pipeline {
         self.forward(context, batch, asks_first, victims);
         context.watch.lap(Stage::Forward);
         self.counters.evictions.set(self.memory.evictions);
+    }
+
+    /// The ports of the last batch's packets, from the `first` on.
+    pub(crate) fn ports_from(&self, first: usize) -> impl Iterator<Item = PortId> {
+        self.glances.get(first..).unwrap_or_default().iter().map(|glance| glance.port)
     }
 
     /// Takes packets out of their tunnels. Returns how many were refused.
@@ -431,8 +434,7 @@ fn look_at_any(
     glance: &mut Glance,
 ) -> Result<(), DropReason> {
     let parsed = parse(packet.bytes())?;
-    admit::take_in(packet, &parsed)?;
-    let on_a_wire = packet.on_a_wire(parsed.header_len.into());
+    let on_a_wire = admit::take_in(packet, &parsed)?;
     *glance = Glance::at(&parsed, on_a_wire, packet.is_finished(), arrival, flows);
     Ok(())
 }

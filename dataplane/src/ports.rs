@@ -5,13 +5,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::counters::PortCounters;
+use crate::fairness::Account;
 use crate::packet::{Packet, Pool};
 use crate::poller::Poller;
 use crate::port::{Capabilities, PacketIo, Received};
+use crate::rate_limit::SenderLimit;
 use crate::tables::PortId;
 
 /// A mapped port is watched, and not polled, after it has been quiet for so long.
 const QUIET: Duration = Duration::from_millis(1);
+
+/// ICMP errors a second, and at once, that a sender is told (RFC 1812, section 4.3.2.8).
+const ERRORS: (u32, u32) = (100, 50);
+/// Denied flows of a sender that are reported a second, and at once.
+const DENIALS: (u32, u32) = (200, 2048);
+
+/// What those who send by a port may make its worker say, each sender by itself.
+pub(crate) struct Budgets {
+    /// Packets that are too big: without these a sender's path MTU is a black hole, so nothing else takes from them.
+    pub(crate) too_big: SenderLimit,
+    /// Other ICMP errors.
+    pub(crate) errors: SenderLimit,
+    /// Denied flows that control is told of.
+    pub(crate) denials: SenderLimit,
+}
+
+impl Budgets {
+    fn new() -> Self {
+        let limit = |(per_second, burst)| SenderLimit::new(per_second, burst);
+        Self { too_big: limit(ERRORS), errors: limit(ERRORS), denials: limit(DENIALS) }
+    }
+}
 
 /// A port that is attached to a worker.
 pub(crate) struct Slot {
@@ -24,6 +48,11 @@ pub(crate) struct Slot {
     pub(crate) watched: bool,
     /// When it last brought something; counts from the worker's start.
     heard: Duration,
+    /// What its packets have cost the worker.
+    pub(crate) account: Account,
+    pub(crate) budgets: Box<Budgets>,
+    /// How many of its packets other workers have.
+    pub(crate) away: usize,
     pub(crate) capabilities: Capabilities,
     /// What is sent next.
     pub(crate) queue: Vec<Packet>,
@@ -98,6 +127,9 @@ impl Ports {
             hot: true,
             watched: false,
             heard: Duration::ZERO,
+            account: Account::default(),
+            budgets: Box::new(Budgets::new()),
+            away: 0,
             capabilities,
             queue: Vec::new(),
             further: 0,
@@ -105,12 +137,12 @@ impl Ports {
         })
     }
 
-    /// Calls `wake` for each mapped port that is not hot.
-    pub(crate) fn wake_mapped(&mut self, mut wake: impl FnMut(PortId)) {
+    /// Calls `wake` for each mapped port that is not hot, with its account.
+    pub(crate) fn wake_mapped(&mut self, mut wake: impl FnMut(PortId, &mut Account)) {
         for (slot, id) in self.0.iter_mut().zip(0..) {
             if let Some(slot) = slot.as_mut().filter(|slot| !slot.hot && slot.io.is_mapped()) {
                 slot.hot = true;
-                wake(PortId(id));
+                wake(PortId(id), &mut slot.account);
             }
         }
     }

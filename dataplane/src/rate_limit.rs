@@ -1,30 +1,70 @@
-//! A limit on what others can make a worker do or say: ICMP errors, complaints about epoll.
+//! Limits on what others can make a worker do or say: ICMP errors, reports of denials, complaints about epoll.
 
 use std::time::Duration;
 
 /// How often something may be done: a token bucket, described by the moment at which it will be full again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RateLimit {
+    rate: Rate,
+    full_at: Duration,
+}
+
+/// The time for one token, and for as many as a bucket holds.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
     interval: Duration,
     depth: Duration,
-    full_at: Duration,
+}
+
+impl Rate {
+    fn new(per_second: u32, burst: u32) -> Self {
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { interval, depth: interval * burst }
+    }
+
+    /// Takes a token out of the bucket that will be full again at `full_at`, if there is one.
+    fn take(self, full_at: &mut Duration, now: Duration) -> bool {
+        let after = (*full_at).max(now) + self.interval;
+        let allowed = after.saturating_sub(now) <= self.depth;
+        if allowed {
+            *full_at = after;
+        }
+        allowed
+    }
 }
 
 impl RateLimit {
     /// `burst` at once, and `per_second` in the long run (0 counts as 1).
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
-        let interval = Duration::from_secs(1) / per_second.max(1);
-        Self { interval, depth: interval * burst, full_at: Duration::ZERO }
+        Self { rate: Rate::new(per_second, burst), full_at: Duration::ZERO }
     }
 
     /// Whether it may be done now, which takes a token; `now` counts from any fixed moment.
     pub(crate) fn allow(&mut self, now: Duration) -> bool {
-        let full_at = self.full_at.max(now) + self.interval;
-        let allowed = full_at.saturating_sub(now) <= self.depth;
-        if allowed {
-            self.full_at = full_at;
-        }
-        allowed
+        self.rate.take(&mut self.full_at, now)
+    }
+}
+
+/// Buckets of a [`SenderLimit`].
+const BUCKETS: usize = 64;
+
+/// As [`RateLimit`], for each sender by itself, as far as their hashes fall into different buckets of 64. The hash is keyed, so
+/// nobody chooses whose bucket it empties.
+#[derive(Debug)]
+pub(crate) struct SenderLimit {
+    rate: Rate,
+    full_at: [Duration; BUCKETS],
+}
+
+impl SenderLimit {
+    /// For each bucket what [`RateLimit::new`] says.
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        Self { rate: Rate::new(per_second, burst), full_at: [Duration::ZERO; BUCKETS] }
+    }
+
+    /// Whether it may be done now for the sender with this hash, which takes a token.
+    pub(crate) fn allow(&mut self, sender: u64, now: Duration) -> bool {
+        self.rate.take(&mut self.full_at[sender as usize % BUCKETS], now)
     }
 }
 
@@ -49,6 +89,18 @@ mod tests {
                 prop_assert!(f64::from(sent) <= most + 1e-3, "{sent} > {most}");
             }
         }
+    }
+
+    #[test]
+    fn each_sender_has_a_bucket_of_its_own() {
+        let mut limit = SenderLimit::new(10, 3);
+        let mut at = |sender| limit.allow(sender, Duration::ZERO);
+        assert_eq!([at(7), at(7), at(7), at(7)], [true, true, true, false]);
+        assert_eq!(
+            [at(8), at(7 + BUCKETS as u64)],
+            [true, false],
+            "all that share a bucket share it"
+        );
     }
 
     #[test]

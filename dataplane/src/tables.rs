@@ -50,6 +50,17 @@ impl Hop {
         Via::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ Via::Tunnel(0).encode().0;
 }
 
+impl Hop {
+    /// The index of the endpoint of this node that it leads to.
+    #[inline]
+    pub const fn endpoint(self) -> Option<u32> {
+        match Via::decode(self) {
+            Via::Endpoint(index) => Some(index),
+            _ => None,
+        }
+    }
+}
+
 const _: () = assert!(Hop::NODE_OR_HOST.is_power_of_two() && TUNNELS_OF_A_NODE.is_power_of_two());
 
 /// The kind stands below the index: so the numbers are small, and routes hold them in two bytes.

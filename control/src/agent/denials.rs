@@ -1,6 +1,7 @@
 //! Denied flows: the last ones kept for whoever asks, one line each in the log, at a bounded rate.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use manx_dataplane::report::Denied;
@@ -9,21 +10,32 @@ use crate::api::Denial;
 
 /// Denials kept.
 const KEPT: usize = 65_536;
-/// Log lines in one period; the rest of the period is silent, and the next one says how many were left out.
+/// Log lines about one source in one period; then it is silent about it, and the next period says how many were left out. So
+/// nobody's lines drown in another's.
 const LINES: u32 = 20;
+/// Log lines about all sources in one period.
+const ALL_LINES: u32 = 1_000;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The last denials.
 pub(super) struct Denials {
     kept: VecDeque<Denial>,
     period: Instant,
-    lines: u32,
+    /// Lines of this period, by source: no more sources than lines.
+    lines: HashMap<IpAddr, u32>,
+    all_lines: u32,
     silent: u64,
 }
 
 impl Default for Denials {
     fn default() -> Self {
-        Self { kept: VecDeque::new(), period: Instant::now(), lines: 0, silent: 0 }
+        Self {
+            kept: VecDeque::new(),
+            period: Instant::now(),
+            lines: HashMap::new(),
+            all_lines: 0,
+            silent: 0,
+        }
     }
 }
 
@@ -43,14 +55,17 @@ impl Denials {
             reason: denied.reason.name().to_owned(),
             rule,
         };
-        self.log(&denial);
+        if self.is_logged(denial.source) {
+            log(&denial);
+        }
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
         self.kept.push_back(denial);
     }
 
-    fn log(&mut self, denial: &Denial) {
+    /// Whether a denial of a packet from `source` has a line in the log.
+    fn is_logged(&mut self, source: IpAddr) -> bool {
         if self.period.elapsed() >= PERIOD {
             if self.silent > 0 {
                 tracing::info!(
@@ -58,23 +73,18 @@ impl Denials {
                     "more flows were denied than are logged a second"
                 );
             }
-            (self.period, self.lines, self.silent) = (Instant::now(), 0, 0);
+            (self.period, self.all_lines, self.silent) = (Instant::now(), 0, 0);
+            self.lines.clear();
         }
-        if self.lines >= LINES {
+        let lines = self.lines.get(&source).copied().unwrap_or(0);
+        let is_logged = lines < LINES && self.all_lines < ALL_LINES;
+        if is_logged {
+            self.lines.insert(source, lines + 1);
+            self.all_lines += 1;
+        } else {
             self.silent += 1;
-            return;
         }
-        self.lines += 1;
-        tracing::info!(
-            source = %denial.source,
-            source_port = denial.source_port,
-            destination = %denial.destination,
-            destination_port = denial.destination_port,
-            protocol = denial.protocol,
-            reason = denial.reason,
-            rule = denial.rule,
-            "denied"
-        );
+        is_logged
     }
 
     /// The kept ones, oldest first.
@@ -83,10 +93,37 @@ impl Denials {
     }
 }
 
+fn log(denial: &Denial) {
+    tracing::info!(
+        source = %denial.source,
+        source_port = denial.source_port,
+        destination = %denial.destination,
+        destination_port = denial.destination_port,
+        protocol = denial.protocol,
+        reason = denial.reason,
+        rule = denial.rule,
+        "denied"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use manx_dataplane::fate::DropReason;
+
+    #[test]
+    fn one_sources_denials_leave_the_others_their_lines() {
+        // The period does not end before the test does.
+        let period = Instant::now() + Duration::from_secs(3600);
+        let mut denials = Denials { period, ..Denials::default() };
+        let [attacker, neighbour] = ["10.244.1.2", "10.244.1.3"].map(|it| it.parse().unwrap());
+        let lines = (0..1000).filter(|_| denials.is_logged(attacker)).count();
+        assert_eq!((lines, denials.silent), (LINES as usize, 1000 - u64::from(LINES)));
+        assert!(denials.is_logged(neighbour));
+        let many = (0..10_000u32).filter(|n| denials.is_logged(IpAddr::from(n.to_be_bytes())));
+        assert_eq!(many.count() as u32, ALL_LINES - LINES - 1);
+        assert_eq!(denials.lines.len() as u32, ALL_LINES - LINES + 1, "no more than lines");
+    }
 
     #[test]
     fn only_the_last_ones_are_kept() {

@@ -4,7 +4,9 @@ use super::ends::{as_of, ends};
 use super::key::{key, query, transport};
 use super::{Glance, Memory, Settled, Subject, Way, connects, settled};
 use crate::fate::DropReason;
-use crate::flow::{Admission, AsOf, Evicted, FlowDirection, FlowMut, FlowTable, Found, Verdict};
+use crate::flow::{
+    Admission, AsOf, Evicted, FlowDirection, FlowMut, FlowTable, Found, Owner, Verdict,
+};
 use crate::icmp;
 use crate::judge::{self, Ends, Judgement, NO_SLOT, Untracked};
 use crate::parse::Parsed;
@@ -34,6 +36,7 @@ pub(super) fn flow(tables: &Tables, memory: &mut Memory, glance: &Glance, now: u
 }
 
 /// A packet of a flow that is not known: judged; if it is allowed, the flow is known from now on, where there is a `place` for it.
+/// What an endpoint sends to itself makes no flow: it is always allowed, in either direction, and would cost the table two.
 #[inline(never)]
 fn open(
     tables: &Tables,
@@ -53,7 +56,7 @@ fn open(
         return Settled::refused(glance.entrance.refusal());
     }
     let opens = name.key.protocol() != protocol::TCP || glance.tcp_flags.opens();
-    if !opens && tables.connections.tcp_strict {
+    if !opens && tables.connections.tcp_strict && way.from != way.to {
         return Settled::refused(DropReason::TcpWithoutFlow);
     }
     if !connects(tables, ends.from, ends.to) {
@@ -64,12 +67,13 @@ fn open(
     let settled = settled(way, &judgement);
     if let Some(found) = place
         && settled.verdict.is_ok()
+        && way.from != way.to
         && tables.link(ends.to).is_some()
     {
         if let Some(owner) = memory.flows.claim(name.hash) {
             return Settled::handed_over(owner);
         }
-        let evicted = memory.flows.insert(name.hash, found, now, |entry| {
+        let evicted = memory.flows.insert(name.hash, found, owner(way), now, |entry| {
             entry.open(&name.key, name.orientation, glance.tcp_flags, now);
             stamp(entry, tables, (way, &ends), &judgement);
             entry.as_of = as_of;
@@ -81,6 +85,12 @@ fn open(
         }
     }
     settled
+}
+
+/// Who a flow counts for: the endpoint that opens it, so that nobody fills another's share, or else the one that it is opened to.
+#[inline]
+fn owner(way: Way) -> Owner {
+    way.from.endpoint().or(way.to.endpoint()).map_or(Owner::NODE, Owner::endpoint)
 }
 
 /// A packet of a known flow: what was decided stands while all that it rests on does.

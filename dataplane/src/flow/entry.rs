@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::queue::Slots;
+use super::slots::Slots;
 use super::state::LEAST_TIMEOUT;
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
 use crate::tables::Hop;
@@ -78,9 +78,9 @@ struct Half {
 pub(super) enum Standing {
     /// Not at all.
     Free = 0,
-    /// In the queue of those that are given up first.
+    /// In its owner's list of those that are given up first.
     Queued = 1,
-    /// For as long as it is not silent for too long.
+    /// In its owner's list of those that are given up last.
     Established = 2,
 }
 
@@ -317,7 +317,7 @@ pub struct FlowMut<'a> {
     first: &'a mut FirstLine,
     /// What is seldom needed.
     pub second: &'a mut SecondLine,
-    /// Of a table that keeps it, the queue and its slot there: it stands in the queue as its state says, at any time.
+    /// Of a table that keeps it, the slots and its own: it stands in its owner's lists as its state says, at any time.
     queued: Option<(&'a mut Slots, u32)>,
 }
 
@@ -378,15 +378,15 @@ impl<'a> FlowMut<'a> {
         self.count(direction, packets, bytes, now);
     }
 
-    /// Brings its place in the queue up to date with its state: established flows do not queue.
+    /// Brings its place in its owner's lists up to date with its state.
     #[inline(never)]
     fn requeue(&mut self) {
         let Some((slots, slot)) = &mut self.queued else { return };
         let standing = Standing::of(self.first.state);
-        match (std::mem::replace(&mut self.first.standing, standing), standing) {
-            (Standing::Queued, Standing::Established) => slots.unqueue(*slot),
-            (Standing::Established | Standing::Free, Standing::Queued) => slots.enqueue(*slot),
-            _ => {}
+        let before = std::mem::replace(&mut self.first.standing, standing);
+        if before != standing {
+            slots.unlink(*slot, before);
+            slots.append(*slot, standing);
         }
     }
 

@@ -2,13 +2,14 @@
 //!
 //! [`FlowKey`] names a connection, the same from both ends. [`FlowEntry`] is the cached decision and all that it rests on.
 //! [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged anew.
-//! [`FlowTable`] holds the entries: fixed capacity, bounded work per call, time as a parameter. [`Shards`]
-//! tell whose flow it is where several workers have a table each. Nothing here classifies, routes or sends.
+//! [`FlowTable`] holds the entries: fixed capacity, bounded work per call, time as a parameter; of a full table each [`Owner`]
+//! has its share. [`Shards`] tell which worker's flow it is where several workers have a table each. Nothing here classifies, routes or sends.
 
 mod entry;
 mod key;
-mod queue;
+mod owners;
 mod shards;
+mod slots;
 mod state;
 mod table;
 #[cfg(test)]
@@ -18,8 +19,9 @@ pub use entry::{
     AsOf, FirstLine, FlowEntry, FlowMut, RestsOn, RuleCounters, SecondLine, Traffic, Verdict,
 };
 pub use key::{FlowKey, Orientation};
-pub(crate) use queue::Link;
+pub use owners::Owner;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
+pub(crate) use slots::Link;
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub(crate) use table::Bucket;
 pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};

@@ -9,8 +9,9 @@
 //! entries, whatever the capacity. There are at least two ways for each entry, and an entry goes to its alternate bucket when
 //! its first one is nearly full, so that a pair of buckets is practically never full before the table is.
 //!
-//! When the table is full, the victim is the oldest of those that are not established (they stand in a queue), and only then
-//! an established one, silent for long. So a flood of SYNs replaces itself.
+//! When the table is full, an owner that has its share or more gives up a flow: the oldest of those that are not
+//! established, and only then an established one, silent for long. So a flood of SYNs replaces itself, and takes nothing from
+//! anybody else.
 
 use std::io;
 use std::sync::Arc;
@@ -19,16 +20,17 @@ use ahash::RandomState;
 
 use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine, Standing};
 use super::key::FlowKey;
-use super::queue::Slots;
+use super::owners::Owner;
 use super::shards::{Shards, WorkerId};
+use super::slots::Slots;
 use crate::sys::lanes;
 use crate::sys::memory::{Pages, ZeroedPages};
 
 const WAYS: usize = 8;
 /// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
 const CROWDED: usize = 6;
-/// Buckets looked at for a long-silent established victim.
-const SAMPLE: usize = 4;
+/// Established flows of the owner that are looked at for one that has been silent for long.
+const SAMPLE: usize = 8;
 
 /// One cache line: the ways of a hash. Tag 0 is a free way.
 #[derive(Clone, Copy)]
@@ -181,7 +183,7 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 140 bytes for each
+    /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 144 bytes for each
     /// flow it has held at once, and at most another 32 for each of its capacity, in steps of a huge page where there are
     /// such. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
@@ -288,7 +290,10 @@ impl FlowTable {
         if self.len < self.capacity() {
             return;
         }
-        victims.0 = self.slots.next(victims.0);
+        victims.0 = match victims.0 {
+            Some(slot) => self.slots.next(slot),
+            None => self.slots.oldest(self.slots.owners.last(), Standing::Queued),
+        };
         if let Some(slot) = victims.0 {
             self.first_lines.prefetch(slot as usize);
             self.second_lines.prefetch(slot as usize);
@@ -337,19 +342,25 @@ impl FlowTable {
         Some(shards.claim(hash, *own)).filter(|owner| owner != own)
     }
 
-    /// Stores a flow, which `write` opens or sets in its place; `found` is where its key is, and what is there is replaced. Always
-    /// succeeds; tells what had to go for it.
+    /// Stores a flow of an owner, which `write` opens or sets in its place; `found` is where its key is, and what is there is
+    /// replaced. Always succeeds; tells what had to go for it.
     #[inline]
     pub fn insert(
         &mut self,
         hash: u64,
         Found(slot): Found,
+        owner: Owner,
         now: u32,
         write: impl FnOnce(&mut FlowMut<'_>),
     ) -> Option<Evicted> {
         let (slot, evicted) = match slot {
-            Some(_) => (slot, None),
-            None => self.make_room(hash, now),
+            Some(taken) => {
+                if self.slots.owner(taken) != owner {
+                    self.slots.give(taken, self.first_lines[taken as usize].standing, owner);
+                }
+                (slot, None)
+            }
+            None => self.make_room(hash, owner, now),
         };
         if let Some(slot) = slot {
             let mut entry = self.entry(slot);
@@ -362,34 +373,43 @@ impl FlowTable {
 
     /// A free slot, to which a tag leads now, and what had to go for it.
     #[inline(never)]
-    fn make_room(&mut self, hash: u64, now: u32) -> (Option<u32>, Option<Evicted>) {
+    fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
         // Before anything goes for it: what is claimed stays so.
         if let Some((shards, _)) = &self.shards {
             shards.opened(hash);
         }
         let chosen = self.choose_bucket(hash);
-        let evicted = if chosen.is_none() {
-            self.evict_from(&[self.first(hash), self.alternate(hash)], now)
+        let victim = if chosen.is_none() {
+            self.least_worthy(&[self.first(hash), self.alternate(hash)], now)
         } else if self.len == self.capacity() {
-            self.evict(now)
+            self.victim(owner)
         } else {
             None
         };
-        // All of them exist: the eviction freed a slot, and a way if there was none.
+        let evicted = victim.map(|slot| self.vacate_live(slot, now));
+        // All of them exist: the victim left a slot, and a way if there was none.
         let chosen = chosen.or_else(|| self.choose_bucket(hash));
         let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
         let Some((bucket, way)) = free else { return (None, evicted) };
-        let Some(slot) = self.slots.take() else { return (None, evicted) };
         let first = self.first(hash);
+        let place = Place { bucket, way, is_alternate: bucket != first };
+        let slot = match victim {
+            Some(slot) => {
+                self.slots.renew(slot, owner, place.note());
+                slot
+            }
+            None => {
+                let Some(slot) = self.slots.take(owner, place.note()) else { return (None, None) };
+                self.len += 1;
+                slot
+            }
+        };
         if bucket != first {
             self.buckets[first].spilled += 1;
         }
         let line = &mut self.buckets[bucket];
         line.set_tag(way, tag(hash));
         line.slots[way] = slot;
-        let place = Place { bucket, way, is_alternate: bucket != first };
-        self.slots.put_note(slot, place.note());
-        self.len += 1;
         (Some(slot), evicted)
     }
 
@@ -423,11 +443,15 @@ impl FlowTable {
         })
     }
 
-    /// Of the flows that queue, from the oldest on: no more than there are slots.
+    /// Of an owner's flows of one standing, from the oldest on: no more than there are slots.
     #[cfg(test)]
-    pub(super) fn queued(&self) -> impl Iterator<Item = FlowEntry> {
-        let slots =
-            std::iter::successors(self.slots.next(None), |slot| self.slots.next(Some(*slot)));
+    pub(super) fn listed(
+        &self,
+        owner: Owner,
+        standing: Standing,
+    ) -> impl Iterator<Item = FlowEntry> {
+        let oldest = self.slots.oldest(owner, standing);
+        let slots = std::iter::successors(oldest, |slot| self.slots.next(*slot));
         slots.take(self.capacity()).map(|slot| self.copy(slot))
     }
 
@@ -488,42 +512,44 @@ impl FlowTable {
         }
     }
 
-    /// Makes room in a full table.
-    fn evict(&mut self, now: u32) -> Option<Evicted> {
-        if let Some(slot) = self.slots.oldest() {
-            return Some(self.remove_live(slot, now));
-        }
-        let mut looked = 0;
-        while looked < self.buckets.len() {
-            let sample: [usize; SAMPLE] =
-                std::array::from_fn(|i| (self.hand + i) & (self.buckets.len() - 1));
-            self.hand = (self.hand + SAMPLE) & (self.buckets.len() - 1);
-            looked += SAMPLE;
-            if let Some(evicted) = self.evict_from(&sample, now) {
-                return Some(evicted);
-            }
-        }
-        None
+    /// The flow that goes for one of `owner` in a full table: of the owner that has to give one up the oldest that is not
+    /// established. If all of them are, it is the longest silent of those that were looked at longest ago.
+    fn victim(&mut self, owner: Owner) -> Option<u32> {
+        let giver = self.slots.owners.giver(owner);
+        let queued = self.slots.oldest(giver, Standing::Queued);
+        queued.or_else(|| self.established_victim(giver))
     }
 
-    /// Removes the least worthy flow of some buckets, if they hold any.
-    fn evict_from(&mut self, buckets: &[usize], now: u32) -> Option<Evicted> {
-        let mut victim = None;
-        for &bucket in buckets {
-            for slot in (0..WAYS).filter_map(|way| self.slot(bucket, way)) {
-                let entry = &self.first_lines[slot as usize];
-                let worth =
-                    (!entry.is_expired(now), entry.state().is_established(), entry.last_seen());
-                if victim.is_none_or(|(least, _)| worth < least) {
-                    victim = Some((worth, slot));
-                }
-            }
+    #[inline(never)]
+    fn established_victim(&mut self, giver: Owner) -> Option<u32> {
+        let mut victim = self.slots.oldest(giver, Standing::Established)?;
+        for _ in 1..SAMPLE {
+            let last_seen = |slot: u32| self.first_lines[slot as usize].last_seen();
+            let Some(next) = self.slots.next(victim) else { break };
+            let spared = if last_seen(next) < last_seen(victim) {
+                std::mem::replace(&mut victim, next)
+            } else {
+                next
+            };
+            self.slots.unlink(spared, Standing::Established);
+            self.slots.append(spared, Standing::Established);
         }
-        let (_, victim) = victim?;
-        Some(self.remove_live(victim, now))
+        Some(victim)
     }
 
-    fn remove_live(&mut self, slot: u32, now: u32) -> Evicted {
+    /// The least worthy flow of some buckets, if they hold any: an expired one, else one whose owner has more than its share.
+    fn least_worthy(&self, buckets: &[usize], now: u32) -> Option<u32> {
+        let all = buckets.iter().flat_map(|bucket| (0..WAYS).map(move |way| (*bucket, way)));
+        let slots = all.filter_map(|(bucket, way)| self.slot(bucket, way));
+        slots.min_by_key(|slot| {
+            let entry = &self.first_lines[*slot as usize];
+            let is_over = self.slots.owners.is_over(self.slots.owner(*slot));
+            (!entry.is_expired(now), !is_over, entry.state().is_established(), entry.last_seen())
+        })
+    }
+
+    /// Takes a flow out whose slot another is to have, and tells what it was.
+    fn vacate_live(&mut self, slot: u32, now: u32) -> Evicted {
         let entry = &self.first_lines[slot as usize];
         let evicted = if entry.is_expired(now) {
             Evicted::Expired
@@ -532,20 +558,25 @@ impl FlowTable {
         } else {
             Evicted::Unestablished
         };
-        self.remove(slot);
+        self.vacate(slot);
         evicted
     }
 
-    fn remove(&mut self, slot: u32) {
+    /// Takes a flow out; its slot stays its owner's.
+    #[inline]
+    fn vacate(&mut self, slot: u32) {
         let Place { bucket, way, is_alternate } = Place::noted(self.slots.note(slot));
         if is_alternate || self.shards.is_some() {
             self.forget(self.hash(&self.copy(slot).key()), is_alternate);
         }
         self.buckets[bucket].set_tag(way, 0);
         let entry = &mut self.first_lines[slot as usize];
-        if std::mem::replace(&mut entry.standing, Standing::Free) == Standing::Queued {
-            self.slots.unqueue(slot);
-        }
+        let standing = std::mem::replace(&mut entry.standing, Standing::Free);
+        self.slots.unlink(slot, standing);
+    }
+
+    fn remove(&mut self, slot: u32) {
+        self.vacate(slot);
         self.slots.put(slot);
         self.len -= 1;
     }
@@ -594,7 +625,7 @@ mod tests {
             for (now, &(hash, key)) in (start..).zip(&crowd) {
                 let flow = FlowEntry::open(key, Orientation::LowToHigh, TcpFlags::SYN, now);
                 let found = table.find(hash, &key);
-                let evicted = table.insert(hash, found, now, |place| place.set(flow));
+                let evicted = table.insert(hash, found, Owner::NODE, now, |place| place.set(flow));
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
                 assert_eq!(table.lookup(hash, &key, now).map(|flow| flow.key()), Some(key));
@@ -610,7 +641,7 @@ mod tests {
             }
             assert_eq!(table.age(table.buckets(), start + 900), 2 * WAYS);
             assert!(table.buckets.iter().all(|bucket| bucket.spilled == 0 && bucket.used() == 0));
-            assert!(table.slots.oldest().is_none());
+            assert!(table.slots.oldest(Owner::NODE, Standing::Queued).is_none());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::entry::Standing;
 use super::*;
 use crate::wire::address::Address;
 use crate::wire::protocol::{TCP, UDP};
@@ -42,9 +43,13 @@ fn established(n: u32, now: u32) -> FlowEntry {
 }
 
 fn insert(table: &mut FlowTable, entry: FlowEntry, now: u32) -> Option<Evicted> {
+    insert_of(table, Owner::NODE, entry, now)
+}
+
+fn insert_of(table: &mut FlowTable, owner: Owner, entry: FlowEntry, now: u32) -> Option<Evicted> {
     let key = entry.key();
     let hash = table.hash(&key);
-    table.insert(hash, table.find(hash, &key), now, |place| place.set(entry))
+    table.insert(hash, table.find(hash, &key), owner, now, |place| place.set(entry))
 }
 
 fn holds(table: &mut FlowTable, key: &FlowKey, now: u32) -> bool {
@@ -129,6 +134,70 @@ fn a_table_full_of_established_flows_still_takes_a_new_one() {
     assert_eq!(insert(&mut table, new, 64), Some(Evicted::Established));
     assert!(holds(&mut table, &new.key(), 64));
     assert_eq!(table.len(), 64);
+}
+
+/// A pod that plays both ends of TCP with an accomplice makes established flows as fast as it can send.
+#[test]
+fn an_owner_that_fills_the_table_takes_nothing_from_one_within_its_share() {
+    let (attacker, accomplice, victim) =
+        (Owner::endpoint(0), Owner::endpoint(1), Owner::endpoint(2));
+    let mut table = table(3 * 100);
+    for n in 0..100 {
+        let flow =
+            if n % 2 == 0 { established(n, 0) } else { open(n, UDP, TcpFlags::default(), 0) };
+        assert_eq!(insert_of(&mut table, victim, flow, 0), None);
+    }
+    for n in 0..5000 {
+        let owner = if n % 3 == 0 { accomplice } else { attacker };
+        let _ = insert_of(&mut table, owner, established(10_000 + n, 10), 10);
+    }
+    for n in 0..100 {
+        let protocol = if n % 2 == 0 { TCP } else { UDP };
+        assert!(holds(&mut table, &key(n, protocol).0, 10), "flow {n} of the victim was evicted");
+    }
+    let held = |table: &FlowTable, owner| table.listed(owner, Standing::Established).count();
+    assert_eq!((held(&table, attacker), held(&table, accomplice)), (100, 100));
+    // A newcomer gets its share from those who have more than theirs are now.
+    for n in 0..75 {
+        let _ = insert_of(&mut table, Owner::endpoint(3), established(20_000 + n, 20), 20);
+    }
+    assert_eq!(held(&table, Owner::endpoint(3)), 75);
+    let others = [attacker, accomplice, victim].map(|owner| held(&table, owner));
+    assert!(others.into_iter().all(|held| held <= 100 && held >= 25), "{others:?}");
+}
+
+#[test]
+fn of_an_owner_with_established_flows_alone_one_goes_that_was_silent_for_long() {
+    let mut table = table(64);
+    for n in 0..64 {
+        insert(&mut table, established(n, 0), 0);
+    }
+    // All but a few have spoken since.
+    for n in (0..64).filter(|n| n % 8 != 5) {
+        let key = key_of(n);
+        let mut entry = table.lookup(table.hash(&key), &key, 100).unwrap();
+        entry.pass(FlowDirection::Original, TcpFlags::ACK, 1, 40, 100);
+    }
+    for n in 0..8 {
+        assert_eq!(insert(&mut table, established(100 + n, 100), 100), Some(Evicted::Established));
+    }
+    for n in 0..64 {
+        assert_eq!(holds(&mut table, &key_of(n), 100), n % 8 != 5, "flow {n}");
+    }
+}
+
+#[test]
+fn a_flow_that_is_opened_anew_by_another_counts_for_that_one() {
+    let mut table = table(8);
+    let (one, other) = (Owner::endpoint(0), Owner::endpoint(1));
+    for n in 0..4 {
+        insert_of(&mut table, one, established(n, 0), 0);
+        insert_of(&mut table, other, open(n, TCP, TcpFlags::SYN, 1), 1);
+    }
+    assert_eq!(table.len(), 4);
+    let count = |owner, standing| table.listed(owner, standing).count();
+    assert_eq!([Standing::Queued, Standing::Established].map(|it| count(one, it)), [0, 0]);
+    assert_eq!([Standing::Queued, Standing::Established].map(|it| count(other, it)), [4, 0]);
 }
 
 #[test]
@@ -299,11 +368,13 @@ proptest! {
             prop_assert!(table.len() <= capacity);
             prop_assert_eq!(table.len(), model.len());
             prop_assert_eq!(table.iter().count(), model.len());
-            let queued: Vec<FlowKey> = table.queued().map(|e| e.key()).collect();
-            let expected: HashSet<FlowKey> =
-                model.values().filter(|e| !e.state().is_established()).map(FlowEntry::key).collect();
-            prop_assert_eq!(queued.len(), expected.len());
-            prop_assert_eq!(HashSet::from_iter(queued), expected);
+            for (standing, is_established) in [(Standing::Queued, false), (Standing::Established, true)] {
+                let listed: Vec<FlowKey> = table.listed(Owner::NODE, standing).map(|e| e.key()).collect();
+                let is_expected = |e: &&FlowEntry| e.state().is_established() == is_established;
+                let expected: HashSet<FlowKey> = model.values().filter(is_expected).map(FlowEntry::key).collect();
+                prop_assert_eq!(listed.len(), expected.len());
+                prop_assert_eq!(HashSet::from_iter(listed), expected);
+            }
         }
     }
 }

@@ -2,7 +2,6 @@
 //! handed over.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use super::{Context, Pipeline};
 use crate::decide::{Decision, Glance, Subject, decide};
@@ -13,8 +12,10 @@ use crate::icmp::{self, ErrorKind};
 use crate::packet::Packet;
 use crate::parse::{self, parse};
 use crate::report::{Denied, Report};
-use crate::tables::{Link, Via};
+use crate::tables::{Link, Role, Via};
 
+/// The part of a worker's buffers, one in so many, that an endpoint's packets may take to other workers.
+const ENDPOINT_AWAY: usize = 4;
 /// Denials that may wait for control; more are lost and counted.
 const REPORTS_WAITING: usize = 8192;
 
@@ -41,7 +42,7 @@ impl Pipeline {
             }
             Fate::Drop(reason) => {
                 context.dropped(port, reason, segments);
-                self.report(&subject, reason, rules, context.now);
+                self.report(context, &subject, reason, rules);
                 context.pool.put(packet);
                 return false;
             }
@@ -64,24 +65,27 @@ impl Pipeline {
         false
     }
 
-    /// Tells control of a denied flow, once in a while for the same one.
+    /// Tells control of a denied flow, once in a while for the same one, as far as its sender's budget goes.
     #[inline(never)]
     fn report(
         &mut self,
+        context: &mut Context<'_>,
         Subject { packet, glance }: &Subject<'_>,
         reason: DropReason,
         rules: RuleCounters,
-        now: Duration,
     ) {
         let slot = match reason {
             DropReason::PolicyEgress => rules.egress,
             DropReason::PolicyIngress => rules.ingress,
             _ => return,
         };
-        if !self.recent.is_new(glance.name.hash, now) {
+        if !self.recent.is_new(glance.name.hash, context.now) {
             return;
         }
-        if self.reports.len() >= REPORTS_WAITING {
+        let sender = self.senders.hash_one(glance.name.addresses()[0]);
+        let budgets = context.ports.slot(glance.port).map(|slot| &mut slot.budgets);
+        let is_allowed = budgets.is_none_or(|it| it.denials.allow(sender, context.now));
+        if !is_allowed || self.reports.len() >= REPORTS_WAITING {
             self.counters.reports_lost.add(1);
             return;
         }
@@ -99,7 +103,7 @@ impl Pipeline {
         let _ = self.reports.send(Report::Denied(denied));
     }
 
-    /// What tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the rate limit leaves.
+    /// What tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the sender's budget leaves.
     #[inline(never)]
     fn answer<'a>(
         &mut self,
@@ -114,7 +118,13 @@ impl Pipeline {
             context.tables.router_v6.map(IpAddr::V6)
         };
         let (router, back) = (router?, context.tables.link(glance.entrance.back())?);
-        if !self.errors.allow(context.now) {
+        let sender = self.senders.hash_one(parsed.source);
+        let budgets = &mut context.ports.slot(glance.port)?.budgets;
+        let budget = match error {
+            ErrorKind::TooBig { .. } => &mut budgets.too_big,
+            ErrorKind::TimeExceeded | ErrorKind::HostUnreachable => &mut budgets.errors,
+        };
+        if !budget.allow(sender, context.now) {
             return None;
         }
         let answer = icmp::answer(packet.bytes(), &parsed, error, router.into(), context.pool)?;
@@ -137,13 +147,25 @@ fn hand_over(context: &mut Context<'_>, packet: Packet, glance: &Glance, to: Wor
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
         times: times.saturating_add(1),
     };
-    // A worker that had handed over all its buffers could neither read nor take anything.
-    let refused = if context.pool.is_low() {
+    // A worker that had handed over all its buffers could neither read nor take anything. An endpoint has a part of them, so that
+    // what others hand over finds its way; the uplink's sockets bring everybody's packets.
+    let most = match context.tables.role(port) {
+        Role::Endpoint(_) => context.pool.limit() / ENDPOINT_AWAY,
+        _ => usize::MAX,
+    };
+    let slot = context.ports.slot(port);
+    let is_over = slot.as_ref().is_none_or(|slot| slot.away >= most);
+    let refused = if is_over || context.pool.is_low() {
         Some(handed_over.packet)
     } else {
         context.colleagues.hand_over(to, handed_over)
     };
-    let Some(refused) = refused else { return true };
+    let Some(refused) = refused else {
+        if let Some(slot) = slot {
+            slot.away += 1;
+        }
+        return true;
+    };
     context.dropped(port, DropReason::HandOverFull, glance.segments.into());
     context.pool.put(refused);
     false

@@ -4,7 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use super::{Received, Transmitted};
+use super::{Intake, Received, Transmitted};
 use crate::packet::{Packet, Pool};
 use crate::sys::batch::{Batch, Head};
 use crate::sys::socket;
@@ -103,7 +103,8 @@ impl Datagrams {
 
     /// Reads up to `limit` datagrams and appends those that `judge` finds ours.
     ///
-    /// How many buffers are offered follows what came the last time, so that a quiet port does not pay for a full batch.
+    /// How many buffers are offered follows what came the last time, so that a quiet port does not pay for a full batch, and
+    /// one whose packets are large or many in one brings few of them.
     pub(super) fn receive(
         &mut self,
         pool: &mut Pool,
@@ -112,8 +113,9 @@ impl Datagrams {
         mut judge: impl FnMut(&Head, &mut Packet, BorrowedFd<'_>) -> Judged,
     ) -> io::Result<Received> {
         let mut received = Received::default();
+        let mut intake = Intake::default();
         let mut left = limit;
-        while left > 0 && !received.drained {
+        while left > 0 && !received.drained && !intake.is_enough() {
             let wanted = left.min(self.expected);
             while self.scratch.len() < wanted
                 && let Some(packet) = pool.take()
@@ -137,6 +139,9 @@ impl Datagrams {
                 } else {
                     Judged::Malformed
                 };
+                if judged == Judged::Ours {
+                    intake.add(&packet);
+                }
                 judged.settle(packet, &mut received, pool, into);
             }
             match outcome {
@@ -159,7 +164,13 @@ impl Datagrams {
                 Ok(_) => {}
             }
             left -= got;
-            self.expected = if got < offered { (2 * got).clamp(BATCH_MIN, BATCH) } else { BATCH };
+            self.expected = if intake.is_enough() {
+                BATCH_MIN
+            } else if got < offered {
+                (2 * got).clamp(BATCH_MIN, BATCH)
+            } else {
+                BATCH
+            };
             // A call comes back short also when it has met an error behind what it took: that is told by the next one,
             // and more may wait behind it. What came is worth deciding before anybody asks.
             if got < offered {

@@ -63,9 +63,35 @@ impl Capabilities {
     }
 }
 
-/// Bytes after which a port that hands up super-packets takes no more at once: they are to be in the core's own cache still (1 MB
-/// or 2) when they are summed up and sent.
-const ENOUGH: usize = 256 << 10;
+/// How much a port that hands up super-packets has received at once.
+#[derive(Debug, Default)]
+struct Intake {
+    bytes: usize,
+    segments: usize,
+}
+
+impl Intake {
+    /// Bytes after which it takes no more: they are to be in the core's own cache still (1 MB or 2) when they are summed up and
+    /// sent.
+    const BYTES: usize = 256 << 10;
+    /// Segments after which it takes no more: for a wire each of them is cut and sent by itself, and other ports wait meanwhile.
+    const SEGMENTS: usize = 256;
+
+    /// Adds a packet.
+    #[inline]
+    fn add(&mut self, packet: &Packet) {
+        self.bytes += packet.len();
+        if let Some(segmentation) = packet.offload.segmentation {
+            self.segments += packet.len() / usize::from(segmentation.size).max(1);
+        }
+    }
+
+    /// Whether it is enough for one batch.
+    #[inline]
+    fn is_enough(&self) -> bool {
+        self.bytes >= Self::BYTES || self.segments >= Self::SEGMENTS
+    }
+}
 
 /// What a tunnel's socket receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

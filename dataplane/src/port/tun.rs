@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::virtio::{self, HEADER_LEN};
-use super::{Capabilities, ENOUGH, PacketIo, Received, Transmitted};
+use super::{Capabilities, Intake, PacketIo, Received, Transmitted};
 use crate::packet::{Packet, Pool};
 use crate::sys;
 use crate::sys::uring::{WRITES, Writes};
@@ -172,9 +172,9 @@ impl PacketIo for Tun {
         limit: usize,
     ) -> io::Result<Received> {
         let mut received = Received::default();
-        let mut bytes = 0;
+        let mut intake = Intake::default();
         for _ in 0..limit {
-            if bytes >= ENOUGH {
+            if intake.is_enough() {
                 break;
             }
             let Some(mut packet) = pool.take() else { return Ok(received) };
@@ -191,9 +191,9 @@ impl PacketIo for Tun {
                     return Ok(received);
                 }
             };
-            bytes += len;
             packet.set_len(len.saturating_sub(HEADER_LEN));
             if virtio::mark(&mut packet, &header, 0).is_ok() {
+                intake.add(&packet);
                 into.push(packet);
             } else {
                 received.malformed += 1;

@@ -134,10 +134,10 @@ mod tests {
         let mut pages = ZeroedPages::<Link>::new(100_000, Pages::Huge).unwrap();
         assert_eq!(pages.len(), 100_000);
         assert!(pages.iter().all(|link| *link == Link::default()));
-        pages[99_999] = Link { previous: 1, next: 2, note: 3 };
+        pages[99_999] = Link { previous: 1, next: 2, note: 3, ..Link::default() };
         pages.prefetch(99_999);
         pages.prefetch(usize::MAX);
-        assert_eq!(pages[99_999], Link { previous: 1, next: 2, note: 3 });
+        assert_eq!(pages[99_999], Link { previous: 1, next: 2, note: 3, ..Link::default() });
         assert!(ZeroedPages::<Link>::new(0, Pages::Small).unwrap().is_empty());
         assert!(ZeroedPages::<Link>::new(usize::MAX / 2, Pages::Small).is_err());
     }

@@ -1,8 +1,9 @@
 //! A worker: one core, its queue of every port, its flows. It shares nothing that it changes but its counters, and with the other
 //! workers of its node whose flow is whose ([`Shards`]) and the mailboxes by which they hand packets over.
 //!
-//! A turn takes a batch from each hot port, decides every packet and sends what was queued; the tables are looked at once
-//! a batch, so a batch boundary is where new tables take effect. A worker that finds nothing for a while sleeps in epoll.
+//! A turn takes a batch from each hot port whose share of the worker's time allows it (`fairness`), decides every packet
+//! and sends what was queued; the tables are looked at once a batch, so a batch boundary is where new tables take effect.
+//! A worker that finds nothing for a while sleeps in epoll.
 
 mod clock;
 mod control;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender, TryRecvError};
 
 use crate::counters::{PortCounters, WorkerCounters};
+use crate::fairness::{Account, VirtualTime};
 use crate::fate::DropReason;
 use crate::flow::{MAX_WORKERS, Shards};
 use crate::handover::Colleagues;
@@ -46,6 +48,10 @@ const SLEEP: Duration = Duration::from_secs(1);
 const ASK_EVERY: u32 = 8;
 /// The least time between two questions to epoll while packets flow: each costs as much as several packets.
 const ASK_AFTER: Duration = Duration::from_micros(5);
+/// After so long it is asked in any turn: a port that has become ready is not to wait for [`ASK_EVERY`] long turns.
+const ASK_BEFORE: Duration = Duration::from_micros(40);
+/// A turn that has taken so many ticks serves no further port: whoever has become ready meanwhile is looked for first.
+const LONG_TURN: u64 = 250_000;
 
 /// Whether an idle worker sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -114,6 +120,11 @@ pub struct Worker {
     counters: Arc<WorkerCounters>,
     watch: Stopwatch,
     turns: u32,
+    time: VirtualTime,
+    /// The tick up to which ports have been charged for the worker's time.
+    charged: u64,
+    /// The port that was served last, while it has not been charged for it.
+    uncharged: Option<PortId>,
     /// When it last asked epoll while packets flowed.
     asked: Duration,
     /// When it last looked at the mapped ports.
@@ -158,6 +169,9 @@ impl Worker {
             watch: Stopwatch::new(Arc::clone(&counters)),
             counters,
             turns: 0,
+            time: VirtualTime::default(),
+            charged: sys::clock::ticks(),
+            uncharged: None,
             asked: Duration::ZERO,
             round: Duration::ZERO,
             now: Duration::ZERO,
@@ -171,7 +185,6 @@ impl Worker {
         let mut idle = Idle::new(Instant::now());
         let mut found = 0;
         loop {
-            let cycles = sys::clock::ticks();
             let now = clock.turn(found > 0);
             if !self.obey() {
                 return;
@@ -181,7 +194,6 @@ impl Worker {
             if found > 0 {
                 idle.found();
                 self.counters.busy_turns.add(1);
-                self.counters.busy_cycles.add(sys::clock::ticks().wrapping_sub(cycles));
                 continue;
             }
             let is_silent = self.polling == Polling::Adaptive && idle.sleeps(Instant::now());
@@ -233,32 +245,37 @@ impl Worker {
         }
     }
 
-    /// One turn: a batch from each hot port. Returns how many packets were found. `now` counts from the worker's start.
+    /// One turn: a batch from each hot port whose turn it is. Returns how many packets were found. `now` counts from the worker's
+    /// start.
     pub fn turn(&mut self, now: Duration) -> usize {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(ASK_EVERY) {
-            if now.saturating_sub(self.asked) >= ASK_AFTER {
-                self.asked = now;
-                self.ask(Duration::ZERO);
-            }
-            if now.saturating_sub(self.round) >= ROUND {
-                self.round = now;
-                self.ports.wake_mapped(|id| self.hot.push(id));
-            }
+        let began = self.charge();
+        let is_round = self.turns.is_multiple_of(ASK_EVERY);
+        let unasked = now.saturating_sub(self.asked);
+        if unasked >= ASK_BEFORE || is_round && unasked >= ASK_AFTER {
+            self.asked = now;
+            self.ask(Duration::ZERO);
         }
-        self.colleagues.reclaim(&mut self.pool);
-        let mut found = 0;
-        let mut at = 0;
-        while at < self.hot.len() {
-            let (packets, stays_hot) = self.serve(self.hot[at]);
-            found += packets;
-            if stays_hot {
-                at += 1;
-            } else {
-                self.hot.swap_remove(at);
-            }
+        if is_round && now.saturating_sub(self.round) >= ROUND {
+            self.round = now;
+            let (hot, time) = (&mut self.hot, &self.time);
+            self.ports.wake_mapped(|id, account| {
+                time.join(account);
+                hot.push(id);
+            });
         }
+        let ports = &mut self.ports;
+        self.colleagues.reclaim(&mut self.pool, |port| {
+            if let Some(slot) = ports.slot(port) {
+                // The number may have been another port's.
+                slot.away = slot.away.saturating_sub(1);
+            }
+        });
+        let mut found = match self.hot[..] {
+            [only] => self.serve_alone(only),
+            _ => self.serve_fairly(began),
+        };
         // Where ports have brought less, or nothing.
         found += self.take_over(TAKEN_OVER);
         while let Some((id, error)) = self.lost.pop() {
@@ -273,8 +290,91 @@ impl Worker {
         found
     }
 
+    /// Serves the only hot port: whatever it owes, nobody waits for.
+    #[inline]
+    fn serve_alone(&mut self, id: PortId) -> usize {
+        if let Some(slot) = self.ports.slot(id) {
+            self.time.advance(slot.account);
+        }
+        let (found, stays_hot) = self.serve(id);
+        self.uncharged = (found > 0).then_some(id);
+        if !stays_hot {
+            self.hot.clear();
+        }
+        found
+    }
+
+    /// Serves each hot port whose turn it is; if none of those has packets, time goes on to the ones that owe. `began`: the tick
+    /// at which the turn began. Returns how many packets were found.
+    #[inline(never)]
+    fn serve_fairly(&mut self, began: u64) -> usize {
+        loop {
+            let (found, lowest, owing) = self.serve_due(began);
+            if let Some(lowest) = lowest {
+                self.time.advance(lowest);
+            }
+            // Somebody who owed is due now, so this ends.
+            if found > 0 || !owing {
+                return found;
+            }
+        }
+    }
+
+    /// Serves each hot port whose turn it is. Returns how many packets were found, the lowest account of those that had some or
+    /// owe, and whether any port owes.
+    fn serve_due(&mut self, began: u64) -> (usize, Option<Account>, bool) {
+        let (mut found, mut lowest, mut owing) = (0, None, false);
+        let mut at = 0;
+        while at < self.hot.len() {
+            if self.uncharged.is_some() && self.charge().wrapping_sub(began) >= LONG_TURN {
+                break;
+            }
+            let id = self.hot[at];
+            let account = self.ports.slot(id).map_or_else(Account::default, |slot| slot.account);
+            let is_due = self.time.is_due(account);
+            let (packets, stays_hot) = if is_due { self.serve(id) } else { (0, true) };
+            self.uncharged = (packets > 0).then_some(id);
+            found += packets;
+            owing |= !is_due;
+            if packets > 0 || !is_due {
+                lowest = Some(lowest.map_or(account, |lowest: Account| lowest.min(account)));
+            }
+            if stays_hot {
+                at += 1;
+            } else {
+                self.hot.swap_remove(at);
+            }
+        }
+        (found, lowest, owing)
+    }
+
+    /// Charges the port that was served last for the time since the last charge. Returns the tick until when it was charged.
+    #[inline]
+    fn charge(&mut self) -> u64 {
+        let spent = self.spent();
+        if let Some(id) = self.uncharged.take() {
+            self.counters.busy_cycles.add(spent);
+            if let Some(slot) = self.ports.slot(id) {
+                slot.account.charge(spent);
+            }
+        }
+        self.charged
+    }
+
+    /// The ticks since this was last asked.
+    #[inline]
+    fn spent(&mut self) -> u64 {
+        let now = sys::clock::ticks();
+        now.wrapping_sub(std::mem::replace(&mut self.charged, now))
+    }
+
     /// Serves one port: receive, decide, send; what other workers have handed over goes along. Returns how many packets came and
     /// whether the port may have more.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a turn with one packet is to cost little more than the packet"
+    )]
     fn serve(&mut self, id: PortId) -> (usize, bool) {
         let Some(slot) = self.ports.slot(id) else { return (0, false) };
         let received = match slot.io.receive(&mut self.pool, &mut self.batch, BATCH) {
@@ -300,6 +400,7 @@ impl Worker {
             }
         }
         if self.batch.is_empty() {
+            self.time.join(&mut slot.account);
             return (0, stays_hot);
         }
         (self.pass(Some(id), BATCH), stays_hot)
@@ -332,6 +433,7 @@ impl Worker {
             now: self.now,
         };
         let mut found = self.batch.len();
+        let own = found;
         if let Some(port) = from {
             let role = context.tables.role(port);
             self.pipeline.enter(&mut context, &mut self.batch, port, role);
@@ -348,18 +450,38 @@ impl Worker {
             self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
             self.watch.lap(Stage::Send);
         }
+        if found > own {
+            self.charge_each(own, found, from);
+        }
         found
+    }
+
+    /// Charges the ports of a batch, part of which other workers have handed over: the first `own` packets came by `port`.
+    #[inline(never)]
+    fn charge_each(&mut self, own: usize, found: usize, port: Option<PortId>) {
+        let spent = self.spent();
+        self.counters.busy_cycles.add(spent);
+        let each = spent / found as u64;
+        let handed_over = self.pipeline.ports_from(own).map(|port| (port, each));
+        let own = port.map(|port| (port, each * own as u64));
+        for (port, cost) in handed_over.chain(own) {
+            if let Some(slot) = self.ports.slot(port) {
+                self.time.join(&mut slot.account);
+                slot.account.charge(cost);
+            }
+        }
     }
 
     /// Asks epoll, or waits for it as long as `timeout`, which ports have become readable: they are served in the next turns.
     pub fn ask(&mut self, timeout: Duration) {
-        let (ports, hot) = (&mut self.ports, &mut self.hot);
+        let (ports, hot, time) = (&mut self.ports, &mut self.hot, &self.time);
         let before = hot.len();
         let mut asked = self.poller.wait(timeout, |id| {
             if let Some(slot) = ports.slot(id)
                 && !slot.hot
             {
                 slot.hot = true;
+                time.join(&mut slot.account);
                 hot.push(id);
             }
         });
@@ -389,6 +511,7 @@ impl Worker {
             self.report(Report::PortLost(id, error));
             return;
         }
+        self.time.join(&mut slot.account);
         self.hot.push(id);
     }
 

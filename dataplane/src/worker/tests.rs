@@ -166,7 +166,7 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
         };
         assert!(colleague.hand_over(WorkerId(0), packet).is_none());
         assert_eq!(worker.turn(now), 1);
-        colleague.reclaim(&mut pool);
+        colleague.reclaim(&mut pool, |_| ());
     };
     (0..100).for_each(|_| turn(&mut worker));
     let before = asked.load(Relaxed);
@@ -175,6 +175,58 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     assert!(asked.load(Relaxed) > before, "nobody asked");
     let portless = worker.counters.portless.read();
     assert_eq!(portless, u64::from(100 + ASK_EVERY + 1), "of a port that is not there");
+}
+
+/// A port that always has one packet more, each of which costs so many ticks; and how many it has brought.
+fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
+    let brought = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&brought);
+    let received = move |pool: &mut Pool, into: &mut Vec<Packet>| {
+        let start = sys::clock::ticks();
+        while sys::clock::ticks().wrapping_sub(start) < ticks {
+            std::hint::spin_loop();
+        }
+        counted.fetch_add(1, Relaxed);
+        into.extend(pool.take_filled(&[0x45; 40]));
+        Ok(Received::default())
+    };
+    let (reader, _) = io::pipe().unwrap();
+    (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), brought)
+}
+
+/// What one packet costs is told by the time-stamp counter, so the bounds are wide: where each port had one batch a turn, both
+/// would bring as many packets.
+#[test]
+fn ports_get_a_workers_time_alike_and_not_as_many_packets() {
+    let (mut worker, commands, _reports) = worker();
+    let [(dear, dear_brought), (cheap, cheap_brought)] = [500_000, 5_000].map(costly);
+    for (id, port) in [(0, dear), (1, cheap)] {
+        commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
+    }
+    assert!(worker.obey());
+    let mut now = Duration::from_secs(1);
+    while dear_brought.load(Relaxed) < 50 {
+        now += Duration::from_micros(1);
+        assert!(worker.turn(now) > 0, "a turn in which ports have packets serves one");
+    }
+    let (dear, cheap) = (dear_brought.load(Relaxed), cheap_brought.load(Relaxed));
+    assert!(cheap > 10 * dear, "{cheap} cheap packets beside {dear} dear ones");
+}
+
+#[test]
+fn a_turn_ends_when_it_has_taken_long() {
+    let (mut worker, commands, _reports) = worker();
+    let ports: Vec<_> = (0..10).map(|_| costly(LONG_TURN)).collect();
+    let brought: Vec<_> = ports.iter().map(|(_, brought)| Arc::clone(brought)).collect();
+    for (id, (port, _)) in (0..).zip(ports) {
+        commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
+    }
+    assert!(worker.obey());
+    for turn in 1..=20 {
+        assert_eq!(worker.turn(Duration::from_secs(turn)), 1);
+    }
+    let brought: Vec<u32> = brought.iter().map(|it| it.load(Relaxed)).collect();
+    assert!(brought.iter().all(|it| (1..=3).contains(it)), "each has had its turns: {brought:?}");
 }
 
 /// Each sleep is of a second, and between two there are 50 us: such a worker would not be through in a minute.
@@ -278,6 +330,11 @@ fn while_packets_flow_epoll_is_asked_by_turns_but_not_all_the_time() {
         }
         asked.load(Relaxed) - before
     };
+    assert_eq!(
+        told(ASK_BEFORE),
+        10 * ASK_EVERY,
+        "turns so long that nobody is to wait for several"
+    );
     assert_eq!(told(ASK_AFTER), 10, "large turns");
     assert_eq!(told(ASK_AFTER / ASK_EVERY), 10, "turns as small as it is worth");
     assert_eq!(told(ASK_AFTER * 2 / 3 / ASK_EVERY), 5, "smaller ones");

@@ -13,6 +13,7 @@ mod hops;
 mod hosts;
 mod hosts_oracle;
 mod in_place;
+mod neighbours;
 mod offload;
 mod oracle;
 mod states;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decide::{Arrival, Decision, Entrance, LastCourse, LastSource, Subject, decide};
-use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, TcpFlags};
+use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, Owner, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
@@ -149,7 +149,7 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     entry.as_of = as_of(tables, key.v4_addresses());
     entry.as_of.version ^= u32::from(!case.is_current);
     let hash = flows.hash(&key);
-    flows.insert(hash, flows.find(hash, &key), then, |place| place.set(entry));
+    flows.insert(hash, flows.find(hash, &key), Owner::NODE, then, |place| place.set(entry));
     let next = (crate::flow::WorkerId(0), 0);
     let fragments = FragmentTracker::new(1);
     Memory {

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use inbox::Inbox;
 
-use super::{Capabilities, ENOUGH, PacketIo, Received, Reception, Transmitted, filter};
+use super::{Capabilities, Intake, PacketIo, Received, Reception, Transmitted, filter};
 use crate::checksum;
 use crate::encapsulation::Encapsulation;
 use crate::offload::segment::Cut;
@@ -181,8 +181,8 @@ impl PacketIo for VxlanSocket {
         // A call for each packet asked for, even if what comes are none.
         let mut calls = limit;
         let limit = into.len() + limit;
-        let mut bytes = 0;
-        while bytes < ENOUGH
+        let mut intake = Intake::default();
+        while !intake.is_enough()
             && self.inbox.unload(self.local, pool, into, limit)
             && into.len() < limit
             && calls > 0
@@ -190,7 +190,7 @@ impl PacketIo for VxlanSocket {
             calls -= 1;
             let before = into.len();
             match self.inbox.receive(self.fd.as_fd(), self.local, pool, into) {
-                Ok(()) => bytes += into[before..].iter().map(|packet| packet.len()).sum::<usize>(),
+                Ok(()) => into[before..].iter().for_each(|packet| intake.add(packet)),
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => received.malformed += 1,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

@@ -1,0 +1,200 @@
+//! Whose flows a table holds, how many each may hold, and who has to give one up when it is full.
+//!
+//! A flow counts for the endpoint of this node that opened it, else for the endpoint that it was opened to, else for the node.
+//! The owners' *share* is the table's capacity divided by the number of owners that have flows. An owner may have more as long as
+//! there is room. In a full table an owner that has its share gives up a flow of its own; for one that has less somebody gives one
+//! up who has more. So nobody loses a flow to another while it has no more than its share.
+
+/// Who a flow counts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Owner(pub(super) u16);
+
+impl Owner {
+    /// The node: of flows that no endpoint of it has an end of.
+    pub const NODE: Self = Self(0);
+
+    /// An endpoint of this node, by its index in the tables. Those from 65,535 on count as one.
+    #[inline]
+    pub const fn endpoint(index: u32) -> Self {
+        Self(if index < u16::MAX as u32 { index as u16 + 1 } else { u16::MAX })
+    }
+
+    #[inline]
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Oldest and newest of a list of slots: slots plus one; 0 is none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct List {
+    pub(super) oldest: u32,
+    pub(super) newest: u32,
+}
+
+/// What an owner has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Holding {
+    flows: u32,
+    /// Of the slots of flows that are not established, and of those that are.
+    pub(super) lists: [List; 2],
+}
+
+/// What each owner has.
+#[derive(Debug)]
+pub(super) struct Owners {
+    holdings: Vec<Holding>,
+    /// Flows that fit in the table.
+    capacity: u32,
+    /// How many owners have flows.
+    holders: u32,
+    /// The capacity divided by the holders, if there are any: one at least.
+    share: u32,
+    /// The owner that gave up the last flow.
+    last: Owner,
+}
+
+impl Owners {
+    pub(super) fn new(capacity: usize) -> Self {
+        let capacity = capacity as u32;
+        Self {
+            holdings: vec![Holding::default()],
+            capacity,
+            holders: 0,
+            share: capacity,
+            last: Owner::NODE,
+        }
+    }
+
+    /// What an owner has, that has or had something.
+    #[inline]
+    pub(super) fn holding(&mut self, owner: Owner) -> &mut Holding {
+        &mut self.holdings[owner.index()]
+    }
+
+    /// The lists of an owner.
+    #[inline]
+    pub(super) fn lists(&self, owner: Owner) -> Option<&[List; 2]> {
+        Some(&self.holdings.get(owner.index())?.lists)
+    }
+
+    /// Counts one more flow.
+    #[inline]
+    pub(super) fn add(&mut self, owner: Owner) {
+        match self.holdings.get_mut(owner.index()) {
+            Some(holding) if holding.flows > 0 => holding.flows += 1,
+            _ => self.add_holder(owner),
+        }
+    }
+
+    #[inline(never)]
+    fn add_holder(&mut self, owner: Owner) {
+        if self.holdings.len() <= owner.index() {
+            self.holdings.resize(owner.index() + 1, Holding::default());
+        }
+        self.holdings[owner.index()].flows = 1;
+        self.holders += 1;
+        self.share = self.share_among(self.holders);
+    }
+
+    /// Counts one flow less of an owner that has one.
+    #[inline]
+    pub(super) fn remove(&mut self, owner: Owner) {
+        let holding = self.holding(owner);
+        holding.flows -= 1;
+        if holding.flows == 0 {
+            self.holders -= 1;
+            self.share = self.share_among(self.holders);
+        }
+    }
+
+    fn share_among(&self, holders: u32) -> u32 {
+        (self.capacity / holders.max(1)).max(1)
+    }
+
+    #[inline]
+    fn flows(&self, owner: Owner) -> u32 {
+        self.holdings.get(owner.index()).map_or(0, |holding| holding.flows)
+    }
+
+    /// Whether an owner has more than its share.
+    pub(super) fn is_over(&self, owner: Owner) -> bool {
+        self.flows(owner) > self.share
+    }
+
+    /// Who gives up a flow for a new one of `owner`, in a full table.
+    #[inline]
+    pub(super) fn giver(&mut self, owner: Owner) -> Owner {
+        let flows = self.flows(owner);
+        self.last = if flows >= self.share { owner } else { self.giver_to(owner, flows) };
+        self.last
+    }
+
+    /// An owner that has more than its share, if possible the last one. There is one while the table is full and `owner` has less
+    /// than its share.
+    #[inline(never)]
+    fn giver_to(&self, owner: Owner, flows: u32) -> Owner {
+        let share = self.share_among(self.holders + u32::from(flows == 0));
+        if self.flows(self.last) > share {
+            return self.last;
+        }
+        let all = self.holdings.iter().map(|holding| holding.flows).zip(0..);
+        all.max().map_or(owner, |(_, number)| Owner(number))
+    }
+
+    /// Who gave up the last flow.
+    #[inline]
+    pub(super) fn last(&self) -> Owner {
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn nobody_within_its_share_gives_up_a_flow_for_another(
+            capacity in 12usize..200, opens in prop::collection::vec(0u16..12, 1..1000),
+        ) {
+            let mut owners = Owners::new(capacity);
+            let mut held = 0;
+            for owner in opens.into_iter().map(Owner) {
+                if held == capacity {
+                    let holders = owners.holdings.iter().filter(|it| it.flows > 0).count();
+                    let joins = usize::from(owners.flows(owner) == 0);
+                    let share = (capacity / (holders + joins)) as u32;
+                    let giver = owners.giver(owner);
+                    prop_assert!(owners.flows(giver) > 0, "who has none cannot give one");
+                    prop_assert!(giver == owner || owners.flows(giver) > share);
+                    prop_assert!(giver == owner || owners.flows(owner) < share);
+                    owners.remove(giver);
+                    held -= 1;
+                }
+                owners.add(owner);
+                held += 1;
+                let sum: u32 = owners.holdings.iter().map(|it| it.flows).sum();
+                prop_assert_eq!(sum as usize, held);
+                prop_assert_eq!(owners.holders as usize, owners.holdings.iter().filter(|it| it.flows > 0).count());
+            }
+        }
+    }
+
+    #[test]
+    fn with_more_owners_than_room_somebody_who_has_a_flow_gives_it_up() {
+        let mut owners = Owners::new(1);
+        owners.add(Owner(7));
+        assert_eq!(owners.giver(Owner(3)), Owner(7));
+        assert_eq!(owners.giver(Owner(7)), Owner(7));
+    }
+
+    #[test]
+    fn endpoints_beyond_the_numbers_share_one() {
+        assert_ne!(Owner::endpoint(0), Owner::NODE);
+        assert_ne!(Owner::endpoint(65_533), Owner::endpoint(65_534));
+        assert_eq!(Owner::endpoint(65_535), Owner::endpoint(u32::MAX));
+    }
+}

@@ -1,0 +1,157 @@
+//! The slots of a table: which are free, and in which order the entries of each owner are given up.
+//!
+//! Each owner has two lists of slots, the oldest first: of flows that are not established, which are given up first, and of those
+//! that are.
+
+use std::io;
+
+use super::entry::Standing;
+use super::owners::{Owner, Owners};
+use crate::sys::memory::{Pages, ZeroedPages};
+
+/// A slot's neighbours in its list: slots plus one; 0 is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Link {
+    pub(crate) previous: u32,
+    pub(crate) next: u32,
+    /// What the table has noted of the slot while it is taken.
+    pub(crate) note: u32,
+    /// Whose it is while it is taken.
+    pub(crate) owner: u16,
+}
+
+/// Links of all slots: each slot is free, or in one list of its owner. All work is constant per call.
+#[derive(Debug)]
+pub(super) struct Slots {
+    links: ZeroedPages<Link>,
+    pub(super) owners: Owners,
+    /// First of the chain of returned slots.
+    returned: u32,
+    /// Slots from here on were never used.
+    unused: u32,
+}
+
+impl Slots {
+    pub(super) fn new(capacity: usize) -> io::Result<Self> {
+        Ok(Self {
+            links: ZeroedPages::new(capacity, Pages::Huge)?,
+            owners: Owners::new(capacity),
+            returned: 0,
+            unused: 0,
+        })
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.links.len()
+    }
+
+    /// A free slot, the latest returned first: its lines are warm. `None` when all are taken.
+    pub(super) fn take(&mut self, owner: Owner, note: u32) -> Option<u32> {
+        let slot = if let Some(slot) = self.returned.checked_sub(1) {
+            self.returned = self.links[slot as usize].next;
+            slot
+        } else {
+            let slot = self.unused;
+            if slot as usize >= self.links.len() {
+                return None;
+            }
+            self.unused += 1;
+            slot
+        };
+        let link = &mut self.links[slot as usize];
+        (link.note, link.owner) = (note, owner.0);
+        self.owners.add(owner);
+        Some(slot)
+    }
+
+    /// As [`Slots::take`], of a slot that is taken and in no list.
+    #[inline]
+    pub(super) fn renew(&mut self, slot: u32, owner: Owner, note: u32) {
+        let link = &mut self.links[slot as usize];
+        link.note = note;
+        if link.owner != owner.0 {
+            let before = Owner(std::mem::replace(&mut link.owner, owner.0));
+            self.owners.remove(before);
+            self.owners.add(owner);
+        }
+    }
+
+    /// Gives a taken slot to another owner.
+    #[inline(never)]
+    pub(super) fn give(&mut self, slot: u32, standing: Standing, owner: Owner) {
+        self.unlink(slot, standing);
+        self.renew(slot, owner, self.note(slot));
+        self.append(slot, standing);
+    }
+
+    /// What was noted of a slot when it was taken.
+    #[inline]
+    pub(super) fn note(&self, slot: u32) -> u32 {
+        self.links[slot as usize].note
+    }
+
+    /// Whose a taken slot is.
+    #[inline]
+    pub(super) fn owner(&self, slot: u32) -> Owner {
+        Owner(self.links[slot as usize].owner)
+    }
+
+    /// Gives back a taken slot that is in no list.
+    pub(super) fn put(&mut self, slot: u32) {
+        self.owners.remove(self.owner(slot));
+        self.links[slot as usize].next = self.returned;
+        self.returned = slot + 1;
+    }
+
+    /// The first slot of an owner's list.
+    #[inline]
+    pub(super) fn oldest(&self, owner: Owner, standing: Standing) -> Option<u32> {
+        self.owners.lists(owner)?[list(standing)?].oldest.checked_sub(1)
+    }
+
+    /// The slot behind another in its list.
+    #[inline]
+    pub(super) fn next(&self, slot: u32) -> Option<u32> {
+        self.links[slot as usize].next.checked_sub(1)
+    }
+
+    /// Puts a taken slot that is in no list behind the newest of one of its owner's.
+    #[inline]
+    pub(super) fn append(&mut self, slot: u32, standing: Standing) {
+        let Some(at) = list(standing) else { return };
+        let link = &mut self.links[slot as usize];
+        let list = &mut self.owners.holding(Owner(link.owner)).lists[at];
+        (link.previous, link.next) = (list.newest, 0);
+        let newest = std::mem::replace(&mut list.newest, slot + 1);
+        match newest.checked_sub(1) {
+            Some(newest) => self.links[newest as usize].next = slot + 1,
+            None => list.oldest = slot + 1,
+        }
+    }
+
+    /// Takes a slot out of the list that it is in.
+    #[inline]
+    pub(super) fn unlink(&mut self, slot: u32, standing: Standing) {
+        let Some(at) = list(standing) else { return };
+        let Link { previous, next, owner, .. } = self.links[slot as usize];
+        let list = &mut self.owners.holding(Owner(owner)).lists[at];
+        match previous.checked_sub(1) {
+            Some(before) => self.links[before as usize].next = next,
+            None => list.oldest = next,
+        }
+        match next.checked_sub(1) {
+            Some(after) => self.links[after as usize].previous = previous,
+            None => list.newest = previous,
+        }
+    }
+}
+
+/// Which of an owner's lists flows of a standing are in.
+#[inline]
+const fn list(standing: Standing) -> Option<usize> {
+    match standing {
+        Standing::Free => None,
+        Standing::Queued => Some(0),
+        Standing::Established => Some(1),
+    }
+}
