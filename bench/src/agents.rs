@@ -1,8 +1,8 @@
 //! Paths through Manx: the real node agent in a process of its own for each node, pods attached through its socket.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path as FilePath, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -18,18 +18,21 @@ use tempfile::TempDir;
 
 use crate::cores::Cores;
 use crate::error::{Error, errno, io};
-use crate::filter::other_rule;
 use crate::kernel;
+use crate::manifests::{self, NAMESPACE, Pod};
 use crate::path::{Between, End, Path};
 use crate::process::{self, Process, tail};
-use crate::traffic::PORT;
 use crate::world;
 
 /// The word by which a program of this crate starts itself as an agent.
 pub const AGENT: &str = "agent";
 /// How long an agent may take to come up, and to enforce what it was given.
 const PATIENCE: Duration = Duration::from_secs(20);
-const NAMESPACE: &str = "bench";
+/// The attacker, and the pod beside it that it may send to.
+pub const ATTACKER: &str = "attacker";
+const TARGET: &str = "target";
+/// A pod of the second node that the attacker may send to. Nobody has the address.
+const FAR: (&str, Ipv4Addr) = ("far", Ipv4Addr::new(10, 244, 2, 200));
 /// An IPv4 header.
 const IPIP_OVERHEAD: u32 = 20;
 
@@ -75,15 +78,21 @@ pub struct Shape {
     pub device: Device,
     /// What workers without packets do.
     pub polling: Polling,
+    /// How many workers each agent has.
+    pub workers: usize,
     /// Where the workers run.
     pub cores: Cores,
+    /// Whether there is an attacker on the first node, with a pod beside it and one on the second node that it may send to. If
+    /// the ends are on one node, nobody is on the second one: what arrives there is dropped.
+    pub attack: bool,
 }
 
 impl Shape {
-    /// The two ends alone on one node, by TUN.
+    /// The two ends alone on one node, by TUN, one worker.
     pub const fn one_node(rules: usize, cores: Cores) -> Self {
         let (device, polling) = (Device::Tun, Polling::Adaptive);
-        Self { across: None, bystanders: 0, rules, device, polling, cores }
+        let (workers, attack) = (1, false);
+        Self { across: None, bystanders: 0, rules, device, polling, workers, cores, attack }
     }
 }
 
@@ -92,16 +101,22 @@ impl Shape {
 pub struct Cluster {
     folder: TempDir,
     agents: Vec<Agent>,
-    bystanders: Vec<End>,
+    /// Pods besides the two ends, by name.
+    others: BTreeMap<String, End>,
     polling: Polling,
 }
 
-/// A pod of the manifests.
-struct Pod {
-    name: String,
-    /// The index of its node's agent.
-    node: usize,
-    address: IpAddr,
+/// Whence and where an attacker sends.
+#[derive(Debug, Clone)]
+pub struct Attack {
+    /// The network namespace of its pod.
+    pub netns: PathBuf,
+    /// Its address.
+    pub from: Ipv4Addr,
+    /// A pod on the same node.
+    pub near: Ipv4Addr,
+    /// A pod on the other node.
+    pub far: Ipv4Addr,
 }
 
 #[derive(Debug)]
@@ -116,7 +131,7 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
     let folder = world::folder()?;
     let datastore = folder.path().join("manifests");
     fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
-    write(&datastore, "cluster.yaml", &cluster_manifest(shape))?;
+    write(&datastore, "cluster.yaml", &manifests::cluster(&shape))?;
     let nodes = [kernel::named(folder.path(), "node-1")?, kernel::named(folder.path(), "node-2")?];
     // Pods get what is left beside a tunnel header. On one node they are to have the same MTU as the kernel's ends.
     let mtu = if shape.across.is_some() { kernel::MTU } else { kernel::MTU + IPIP_OVERHEAD };
@@ -130,8 +145,9 @@ pub fn path(shape: Shape) -> Result<Path, Error> {
         .iter()
         .map(|name| Agent::start(&folder, name, shape, Some(name) == names.last()))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut cluster = Cluster { folder, agents, bystanders: Vec::new(), polling: shape.polling };
-    let (from, to) = cluster.populate(shape.bystanders)?;
+    let (others, polling) = (BTreeMap::new(), shape.polling);
+    let mut cluster = Cluster { folder, agents, others, polling };
+    let (from, to) = cluster.populate(&shape)?;
     Ok(Path { from, to, between: Between::Manx(Box::new(cluster)) })
 }
 
@@ -167,8 +183,11 @@ impl Agent {
             Polling::Adaptive => ["--poll", "adaptive"],
             Polling::Busy => ["--poll", "busy"],
         });
-        if let Some(core) = shape.cores.of_worker(holds_receiver) {
-            command.args(["--pin", &core.to_string()]);
+        command.args(["--workers", &shape.workers.to_string()]);
+        let cores = shape.cores.of_workers(holds_receiver, shape.workers);
+        if !cores.is_empty() {
+            let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
+            command.args(["--pin", &cores.join(",")]);
         }
         // What the user has set for agents of his own is not for these.
         for (name, _) in std::env::vars_os() {
@@ -208,20 +227,25 @@ impl Agent {
 }
 
 impl Cluster {
-    /// Attaches the two ends and the bystanders, and waits until the agents enforce what is written of all.
-    fn populate(&mut self, bystanders: usize) -> Result<(End, End), Error> {
+    /// Attaches the pods of the agents' nodes, and waits until the agents enforce what is written of all.
+    fn populate(&mut self, shape: &Shape) -> Result<(End, End), Error> {
         let last = self.agents.len() - 1;
         let from = self.attach("left", 0)?;
         let to = self.attach("right", last)?;
         let pod = |name: &str, node, address| Pod { name: name.to_owned(), node, address };
         let mut pods = vec![pod("left", 0, from.address), pod("right", last, to.address)];
-        for index in 0..bystanders {
-            let name = format!("bystander-{index}");
-            let end = self.attach(&name, 0)?;
-            pods.push(Pod { name, node: 0, address: end.address });
-            self.bystanders.push(end);
+        let bystanders = (0..shape.bystanders).map(|index| format!("bystander-{index}"));
+        let mut others: Vec<String> = bystanders.collect();
+        if shape.attack {
+            others.extend([ATTACKER, TARGET].map(str::to_owned));
+            pods.push(pod(FAR.0, 1, FAR.1.into()));
         }
-        write(&self.folder.path().join("manifests"), "pods.yaml", &pods_manifest(&pods))?;
+        for name in others {
+            let end = self.attach(&name, 0)?;
+            pods.push(pod(&name, 0, end.address));
+            self.others.insert(name, end);
+        }
+        write(&self.folder.path().join("manifests"), "pods.yaml", &manifests::pods(&pods))?;
         for (index, agent) in self.agents.iter_mut().enumerate() {
             let own = pods.iter().filter(|pod| pod.node == index).count();
             agent.wait_until("it knows all pods and enforces its own", |status| {
@@ -244,6 +268,19 @@ impl Cluster {
             Some(address) => Ok(End { netns, address: *address }),
             None => Err(Error::Nothing(format!("no address for the pod {pod}"))),
         }
+    }
+
+    /// Where an attacker starts, and whom it may send to: beside it, and on the other node.
+    ///
+    /// # Errors
+    /// [`Shape::attack`] was not asked for.
+    pub fn attack(&self) -> Result<Attack, Error> {
+        let address = |name: &str| match self.others.get(name).map(|end| end.address) {
+            Some(IpAddr::V4(address)) => Ok(address),
+            found => Err(Error::Failed(format!("the pod {name} has {found:?}, expected IPv4"))),
+        };
+        let netns = self.folder.path().join(ATTACKER);
+        Ok(Attack { netns, from: address(ATTACKER)?, near: address(TARGET)?, far: FAR.1 })
     }
 
     /// Whether its workers never sleep.
@@ -300,109 +337,4 @@ fn resident_mib(agent: &Agent) -> Result<f64, Error> {
 fn proc_file(agent: &Agent, name: &str) -> Result<String, Error> {
     let path = format!("/proc/{}/{name}", agent.process.id());
     fs::read_to_string(&path).map_err(io(path.clone()))
-}
-
-fn cluster_manifest(shape: Shape) -> String {
-    let mut text = String::new();
-    for node in [1, 2] {
-        let _ = write!(
-            text,
-            "apiVersion: v1\nkind: Node\nmetadata: {{ name: node-{node} }}\n\
-             spec: {{ podCIDR: 10.244.{node}.0/24, podCIDRs: [10.244.{node}.0/24] }}\n\
-             status: {{ addresses: [{{ type: InternalIP, address: 172.18.0.{} }}] }}\n---\n",
-            node + 1
-        );
-    }
-    let mode = match shape.across {
-        Some(Overlay::Vxlan) => "vxlanMode",
-        None | Some(Overlay::Ipip) => "ipipMode",
-    };
-    let _ = write!(
-        text,
-        "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{ name: pool }}\n\
-         spec: {{ cidr: 10.244.0.0/16, {mode}: Always }}\n---\n\
-         apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {NAMESPACE} }}\n---\n\
-         apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
-         metadata: {{ name: default-deny, namespace: {NAMESPACE} }}\n\
-         spec: {{ podSelector: {{}}, policyTypes: [Ingress, Egress] }}\n---\n"
-    );
-    // Both ends of the traffic: out of left, into right.
-    for (name, pod, policy_type, rules, peers) in
-        [("out", "left", "Egress", "egress", "to"), ("into", "right", "Ingress", "ingress", "from")]
-    {
-        let _ = write!(
-            text,
-            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
-             metadata: {{ name: {name}, namespace: {NAMESPACE} }}\n\
-             spec:\n  podSelector: {{ matchLabels: {{ side: {pod} }} }}\n  policyTypes: [{policy_type}]\n  {rules}:\n"
-        );
-        for (cidr, port) in (0..shape.rules).map(other_rule) {
-            let _ = writeln!(
-                text,
-                "    - {{ {peers}: [{{ ipBlock: {{ cidr: {cidr} }} }}], ports: [{{ port: {port} }}] }}"
-            );
-        }
-        let other = if pod == "left" { "right" } else { "left" };
-        let _ = write!(
-            text,
-            "    - {peers}: [{{ podSelector: {{ matchLabels: {{ side: {other} }} }} }}]\n      \
-             ports: [{{ protocol: TCP, port: {PORT} }}, {{ protocol: UDP, port: {PORT} }}]\n---\n"
-        );
-    }
-    text
-}
-
-fn pods_manifest(pods: &[Pod]) -> String {
-    let mut text = String::new();
-    for Pod { name, node, address } in pods {
-        let _ = write!(
-            text,
-            "apiVersion: v1\nkind: Pod\n\
-             metadata: {{ name: {name}, namespace: {NAMESPACE}, labels: {{ side: {name} }} }}\n\
-             spec: {{ nodeName: node-{}, containers: [{{ name: bench }}] }}\n\
-             status: {{ phase: Running, podIPs: [{{ ip: {address} }}] }}\n---\n",
-            node + 1
-        );
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-    use manx::import;
-    use manx::store::Store;
-
-    #[test]
-    fn the_manifests_are_without_a_fault_and_hold_the_rules_asked_for() {
-        for across in [None, Some(Overlay::Ipip), Some(Overlay::Vxlan)] {
-            let folder = tempfile::tempdir().unwrap();
-            let shape = Shape { across, ..Shape::one_node(300, Cores::of_this_machine()) };
-            write(folder.path(), "cluster.yaml", &cluster_manifest(shape)).unwrap();
-            let pod = |name: &str, node, address: &str| Pod {
-                name: name.to_owned(),
-                node,
-                address: address.parse().unwrap(),
-            };
-            let right = usize::from(across.is_some());
-            let ends = [pod("left", 0, "10.244.1.2"), pod("right", right, "10.244.2.2")];
-            write(folder.path(), "pods.yaml", &pods_manifest(&ends)).unwrap();
-            let cluster = import::import(&Store::load(folder.path()));
-            let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();
-            assert!(problems.is_empty(), "{}", problems.join("\n"));
-            assert_eq!(cluster.model.endpoints.len(), 2);
-            let rules: usize = cluster
-                .model
-                .policies
-                .values()
-                .flat_map(|policy| [&policy.ingress, &policy.egress])
-                .flatten()
-                // One rule of several protocols is several in the model.
-                .map(|rules| rules.iter().map(|rule| rule.index).collect::<BTreeSet<_>>().len())
-                .sum();
-            assert_eq!(rules, 2 * 301);
-        }
-    }
 }

@@ -1,10 +1,10 @@
 //! Paths through a bare forwarder: the devices and system calls of Manx's pods, in a process of its own, and no decision in
 //! between: what comes by one goes out by the other. Less work per packet is not possible with these devices.
 
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -31,8 +31,6 @@ pub const BARE: &str = "bare";
 const BATCH: usize = 32;
 /// Longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
-/// What it says when its devices are there.
-const READY: &[u8] = b"ready\n";
 
 /// A bare forwarder's own command line.
 #[derive(Debug, Parser)]
@@ -90,13 +88,7 @@ pub(crate) fn start(
     command.arg(BARE).args(others);
     command.args(ends.iter().map(|(netns, end)| format!("--end={}={end}", netns.display())));
     command.args(core.map(|core| format!("--pin={core}")));
-    let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
-    let mut said = [0; READY.len()];
-    let read = process.output().map(|mut output| output.read_exact(&mut said));
-    if !matches!(read, Some(Ok(()))) || said != READY {
-        return Err(Error::Nothing("the bare forwarder ended before it was ready".to_owned()));
-    }
-    Ok(process)
+    Process::start_and_wait(&mut command)
 }
 
 /// The address of the first or second end.
@@ -157,9 +149,7 @@ fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
     let mut pool = Pool::new(2 * BATCH);
     let mut batch = Vec::with_capacity(BATCH);
     let mut idle = Idle::new(Instant::now());
-    let mut output = io::stdout();
-    output.write_all(READY)?;
-    output.flush()?;
+    process::say_ready()?;
     loop {
         let mut found = 0;
         for _ in 0..2 {

@@ -73,6 +73,30 @@ impl Cores {
         }
     }
 
+    /// The cores of all workers of a node: the first as [`Cores::of_worker`] has it, then those that neither end has, then the
+    /// receiver's and the sender's. Each is named once, so there may be fewer; none where the scheduler places them.
+    pub fn of_workers(&self, holds_receiver: bool, workers: usize) -> Vec<usize> {
+        let ends = [self.receiver, self.sender];
+        let free = allowed().into_iter().filter(|core| !ends.contains(core));
+        let mut cores: Vec<usize> = self.of_worker(holds_receiver).into_iter().collect();
+        if !cores.is_empty() {
+            for core in free.chain(ends) {
+                if !cores.contains(&core) {
+                    cores.push(core);
+                }
+            }
+        }
+        cores.truncate(workers);
+        cores
+    }
+
+    /// A core for one process more: one that neither the ends nor these workers have, else the sender's.
+    pub fn of_another(&self, workers: &[usize]) -> usize {
+        let taken =
+            |core: &usize| [self.sender, self.receiver].contains(core) || workers.contains(core);
+        allowed().into_iter().find(|core| !taken(core)).unwrap_or(self.sender)
+    }
+
     /// In words, for the head of the report.
     pub fn describe(&self) -> String {
         let agent = match self.agent {

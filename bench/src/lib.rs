@@ -36,6 +36,7 @@ pub mod goal;
 pub mod ground;
 pub mod kernel;
 pub mod machine;
+mod manifests;
 pub mod path;
 pub mod pipeline;
 pub mod policy_scale;

@@ -1,10 +1,10 @@
 //! Processes that carry packets for a while: halted while the other side is measured, and never left behind.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
@@ -14,6 +14,8 @@ use crate::error::{Error, errno, io as io_error};
 
 /// The variable by which a process is told who started it.
 const PARENT: &str = "MANX_BENCH_PARENT";
+/// What a process says on its output when it begins to do what it is for.
+const READY: &[u8] = b"ready\n";
 
 /// A process that ends when this is dropped.
 #[derive(Debug)]
@@ -25,6 +27,18 @@ impl Process {
         let what = format!("{} cannot be started", command.get_program().display());
         command.env(PARENT, std::process::id().to_string());
         command.spawn().map(Self).map_err(io_error(what))
+    }
+
+    /// Starts it, without input, and waits until it [says that it is ready](say_ready). What it says afterwards nobody reads.
+    pub fn start_and_wait(command: &mut Command) -> Result<Self, Error> {
+        let what = command.get_args().next().unwrap_or_default().display().to_string();
+        let mut process = Self::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let mut said = [0; READY.len()];
+        let read = process.output().map(|mut output| output.read_exact(&mut said));
+        if !matches!(read, Some(Ok(()))) || said != READY {
+            return Err(Error::Nothing(format!("the process `{what}` ended before it was ready")));
+        }
+        Ok(process)
     }
 
     /// Its number.
@@ -76,6 +90,13 @@ pub fn end_with_parent() -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Failed("whoever started this has ended before it began".to_owned()))
+}
+
+/// Tells [`Process::start_and_wait`] that the calling process begins.
+pub fn say_ready() -> io::Result<()> {
+    let mut output = io::stdout();
+    output.write_all(READY)?;
+    output.flush()
 }
 
 /// Becomes another program, found by its name, with these arguments. Comes back only with an error.

@@ -9,7 +9,7 @@ use crate::ground::Paths;
 use crate::path::Between;
 use crate::report::Figure;
 use crate::run::{Listed, Run, Settings};
-use crate::statistics::{Pair, Summary};
+use crate::statistics::Pair;
 use crate::traffic::WARM_UP;
 
 /// Its rows.
@@ -87,20 +87,10 @@ fn of_one(run: &Run, comparison: &Comparison, paths: &Paths) -> Result<Figure, E
             Ok(pair)
         })
         .collect::<Result<Vec<_>, Error>>()?;
-    let column = |value: fn(&Pair) -> f64| {
-        let nothing = || Error::Nothing("no rounds were asked for".to_owned());
-        Summary::of(&pairs.iter().map(value).collect::<Vec<_>>()).ok_or_else(nothing)
-    };
-    Ok(Figure {
-        row: comparison.name,
-        head: comparison.ground.words().to_owned(),
-        what: comparison.what().to_owned(),
-        unit: comparison.unit(),
-        beside: Some(column(|pair| pair.beside)?),
-        manx: column(|pair| pair.manx)?,
-        ratio: Some(column(Pair::ratio)?),
-        goal: comparison.goal,
-    })
+    let Comparison { name, ground, goal, .. } = comparison;
+    let what = comparison.what().to_owned();
+    Figure::of_pairs(name, ground.words(), what, comparison.unit(), &pairs, *goal)
+        .ok_or_else(|| Error::Nothing("no rounds were asked for".to_owned()))
 }
 
 /// What the agents cost before any traffic.

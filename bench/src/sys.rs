@@ -1,4 +1,5 @@
-//! The system calls that no safe wrapper offers in the shape needed here: batches of datagrams, and a device's features.
+//! The system calls that no safe wrapper offers in the shape needed here: batches of datagrams, a device's features, and a
+//! scheduling policy.
 //!
 //! The only module of this crate with `unsafe` in it.
 #![expect(unsafe_code, reason = "system calls; every block argues its safety")]
@@ -11,10 +12,8 @@ use std::ptr;
 
 /// Messages of one call.
 pub const BATCH: usize = 64;
-/// Longest datagram that a [`Batch`] holds, in bytes.
-pub const DATAGRAM: usize = 2048;
 
-/// Buffers for [`BATCH`] datagrams and the headers that the kernel reads them by.
+/// Buffers for [`BATCH`] datagrams of one length and the headers that the kernel reads them by.
 pub struct Batch {
     buffers: Vec<u8>,
     vectors: Vec<libc::iovec>,
@@ -31,12 +30,12 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Batch {
-    /// Datagrams of `len` zero bytes each, at most [`DATAGRAM`].
+    /// Datagrams of `len` zero bytes each, at least one.
     pub fn new(len: usize) -> Self {
-        let len = len.min(DATAGRAM);
-        let mut buffers = vec![0; BATCH * DATAGRAM];
+        let len = len.max(1);
+        let mut buffers = vec![0; BATCH * len];
         let mut vectors: Vec<libc::iovec> = buffers
-            .chunks_exact_mut(DATAGRAM)
+            .chunks_exact_mut(len)
             .map(|chunk| libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: len })
             .collect();
         let headers = vectors
@@ -52,9 +51,23 @@ impl Batch {
         Self { buffers, vectors, headers }
     }
 
-    /// Sends the whole batch on a connected socket; returns how many the kernel took.
-    pub fn send(&mut self, socket: &UdpSocket) -> io::Result<usize> {
-        debug_assert_eq!(self.buffers.len(), self.vectors.len() * DATAGRAM);
+    /// Writes into a datagram. What lies beyond its end, or beyond the batch, is left out.
+    pub fn write(&mut self, datagram: usize, at: usize, bytes: &[u8]) {
+        let Some(vector) = self.vectors.get(datagram) else { return };
+        let len = bytes.len().min(vector.iov_len.saturating_sub(at));
+        if len > 0 {
+            // SAFETY: `at + len` is at most the length of this vector's buffer, which lives as long as `self` and is nobody
+            // else's: `&mut self` has it alone, and `bytes` cannot lie in it, for no reference to it is ever given away.
+            unsafe {
+                let to = vector.iov_base.cast::<u8>().add(at);
+                ptr::copy_nonoverlapping(bytes.as_ptr(), to, len);
+            }
+        }
+    }
+
+    /// Sends the whole batch on a socket that is connected or bound to a link; returns how many the kernel took.
+    pub fn send(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
+        debug_assert_eq!(self.buffers.len(), self.vectors.len() * self.vectors[0].iov_len);
         // SAFETY: the headers point to vectors, and these to buffers, that live as long as `self`; the count is theirs.
         let sent = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), BATCH as u32, 0)
@@ -76,6 +89,18 @@ impl Batch {
         };
         count(received)
     }
+}
+
+/// Has the calling thread run only while nobody else wants its core (`sched(7)`, `SCHED_IDLE`): who wakes up there runs at once.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn give_way() -> io::Result<()> {
+    // SAFETY: all zeros is a valid sched_param: priority 0, which this policy asks for.
+    let parameters: libc::sched_param = unsafe { mem::zeroed() };
+    // SAFETY: the kernel reads one sched_param, which lives until the call returns; 0 is the calling thread.
+    let returned = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn count(returned: libc::c_int) -> io::Result<usize> {

@@ -18,6 +18,8 @@ use crate::sys::Batch;
 
 /// The port that everything goes to, TCP and UDP; policies of a path must allow it.
 pub const PORT: u16 = 5201;
+/// How many ports from [`PORT`] on an attacker may send to.
+pub const ATTACK_PORTS: u16 = 64;
 /// A small packet's bytes of payload: 64 bytes with its IPv4 and UDP headers.
 pub const SMALL: usize = 64 - 20 - 8;
 /// Before a figure is taken the traffic runs this long.
@@ -30,34 +32,59 @@ const CONNECT: Duration = Duration::from_secs(5);
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// How much a stream's writer hands over at once, in bytes.
 const CHUNK: usize = 128 << 10;
+/// How late a paced writer may be and still make up for it.
+const BACKLOG: Duration = Duration::from_millis(10);
 
 /// `count` TCP streams for `length`; returns gigabits per second of payload that the receiver read.
 pub fn streams(path: &Path, count: usize, length: Duration, cores: Cores) -> Result<f64, Error> {
-    let target = SocketAddr::new(path.to.address, PORT);
-    let listener = netns::run_in(&path.to.netns, || TcpListener::bind(target))?
-        .map_err(io_error("the receiver cannot listen"))?;
-    let connections =
-        (0..count).map(|_| connect(path, &listener, target)).collect::<Result<Vec<_>, _>>()?;
-    let bytes = run(length, |over, arrived| {
-        thread::scope(|scope| {
-            for (sending, receiving) in &connections {
-                scope.spawn(|| {
-                    cores::pin(cores.sender);
-                    write_all_the_time(sending, over);
-                });
-                scope.spawn(|| {
-                    cores::pin(cores.receiver);
-                    read_all(receiving, over, arrived);
-                    // Ends a writer that still waits.
-                    let _ = receiving.shutdown(Shutdown::Both);
-                });
-            }
-        });
-    })?;
-    if bytes == 0.0 {
-        return Err(Error::Nothing(format!("TCP to {target}")));
+    let streams = Streams::connect(path, count)?;
+    let target = streams.target;
+    match streams.carry(None, length, cores)? {
+        0.0 => Err(Error::Nothing(format!("TCP to {target}"))),
+        rate => Ok(rate),
     }
-    Ok(bytes * 8.0 / 1e9)
+}
+
+/// TCP streams that are connected and carry nothing yet.
+#[derive(Debug)]
+pub struct Streams {
+    /// Both ends of each, the sender's first.
+    connections: Vec<(TcpStream, TcpStream)>,
+    target: SocketAddr,
+}
+
+impl Streams {
+    /// Connects so many.
+    pub fn connect(path: &Path, count: usize) -> Result<Self, Error> {
+        let target = SocketAddr::new(path.to.address, PORT);
+        let listener = netns::run_in(&path.to.netns, || TcpListener::bind(target))?
+            .map_err(io_error("the receiver cannot listen"))?;
+        let connections = (0..count).map(|_| connect(path, &listener, target));
+        Ok(Self { connections: connections.collect::<Result<_, _>>()?, target })
+    }
+
+    /// Carries for `length` as much as goes, or `pace` gigabits per second in each stream; returns gigabits per second of payload
+    /// that the receiver read, which may be none.
+    pub fn carry(self, pace: Option<f64>, length: Duration, cores: Cores) -> Result<f64, Error> {
+        let pace = pace.map(|gigabits| gigabits * 1e9 / 8.0);
+        let bytes = run(length, |over, arrived| {
+            thread::scope(|scope| {
+                for (sending, receiving) in &self.connections {
+                    scope.spawn(|| {
+                        cores::pin(cores.sender);
+                        write_all_the_time(sending, pace, over);
+                    });
+                    scope.spawn(|| {
+                        cores::pin(cores.receiver);
+                        read_all(receiving, over, arrived);
+                        // Ends a writer that still waits.
+                        let _ = receiving.shutdown(Shutdown::Both);
+                    });
+                }
+            });
+        })?;
+        Ok(bytes * 8.0 / 1e9)
+    }
 }
 
 /// Both ends of a new connection, the sender's first.
@@ -74,11 +101,22 @@ fn connect(
     Ok((sending, receiving))
 }
 
-fn write_all_the_time(mut to: &TcpStream, over: &AtomicBool) {
+/// `pace`: bytes a second; what is late by more than [`BACKLOG`] is not made up for.
+fn write_all_the_time(mut to: &TcpStream, pace: Option<f64>, over: &AtomicBool) {
     let chunk = vec![0x5a; CHUNK];
+    let mut due = Instant::now();
     while !over.load(Ordering::Relaxed) {
+        if pace.is_some() {
+            let now = Instant::now();
+            thread::sleep(due.saturating_duration_since(now));
+            due = due.max(now.checked_sub(BACKLOG).unwrap_or(now));
+        }
         match to.write(&chunk) {
-            Ok(_) => {}
+            Ok(written) => {
+                due += pace.map_or(Duration::ZERO, |pace| {
+                    Duration::from_secs_f64(written as f64 / pace.max(1.0))
+                });
+            }
             Err(error) if would_block(&error) => {}
             // The receiver counts what arrived; a stream that broke shows there.
             Err(_) => return,
@@ -131,41 +169,72 @@ pub fn flood(path: &Path, length: Duration, cores: Cores) -> Result<f64, Error> 
 /// UDP ping-pong, one packet in flight, for `length`; returns the round trip in microseconds that so many of a
 /// hundred are faster than.
 pub fn ping_pong(path: &Path, of_100: u8, length: Duration, cores: Cores) -> Result<f64, Error> {
-    let (asking, answering) = udp_pair(path)?;
-    let over = AtomicBool::new(false);
-    let trips = thread::scope(|scope| {
-        scope.spawn(|| {
-            cores::pin(cores.receiver);
-            let mut buffer = [0; SMALL];
-            while !over.load(Ordering::Relaxed) {
-                if let Ok((n, from)) = answering.recv_from(&mut buffer) {
-                    // One lost is one trip less.
-                    let _ = answering.send_to(&buffer[..n], from);
-                }
-            }
-        });
-        let trips = scope
-            .spawn(|| {
-                cores::pin(cores.sender);
-                let warm = Instant::now() + WARM_UP;
-                let mut trips = Vec::new();
-                for number in 0.. {
-                    let start = Instant::now();
-                    if start >= warm + length {
-                        break;
-                    }
-                    if answers(&asking, number) && start >= warm {
-                        trips.push(start.elapsed().as_secs_f64() * 1e6);
-                    }
-                }
-                trips
-            })
-            .join();
-        over.store(true, Ordering::Relaxed);
-        trips.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
+    let trips = PingPong::open(path)?.trips(length, cores);
     let nothing = || Error::Nothing(format!("a UDP answer from {}:{PORT}", path.to.address));
-    percentile(&trips, of_100).ok_or_else(nothing)
+    percentile(&trips.answered, of_100).ok_or_else(nothing)
+}
+
+/// Both ends of a ping-pong that has not begun.
+#[derive(Debug)]
+pub struct PingPong {
+    asking: UdpSocket,
+    answering: UdpSocket,
+}
+
+/// Round trips in microseconds.
+#[derive(Debug, Default)]
+pub struct Trips {
+    /// Of packets that were answered.
+    pub answered: Vec<f64>,
+    /// How long an answer was waited for in vain.
+    pub lost: Vec<f64>,
+}
+
+impl PingPong {
+    /// Opens its sockets.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let (asking, answering) = udp_pair(path)?;
+        Ok(Self { asking, answering })
+    }
+
+    /// One packet in flight, for `length`.
+    pub fn trips(&self, length: Duration, cores: Cores) -> Trips {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                cores::pin(cores.receiver);
+                let mut buffer = [0; SMALL];
+                while !over.load(Ordering::Relaxed) {
+                    if let Ok((n, from)) = self.answering.recv_from(&mut buffer) {
+                        // One lost is one trip less.
+                        let _ = self.answering.send_to(&buffer[..n], from);
+                    }
+                }
+            });
+            let trips = scope
+                .spawn(|| {
+                    cores::pin(cores.sender);
+                    let warm = Instant::now() + WARM_UP;
+                    let mut trips = Trips::default();
+                    for number in 0.. {
+                        let start = Instant::now();
+                        if start >= warm + length {
+                            break;
+                        }
+                        let is_answered = answers(&self.asking, number);
+                        if start >= warm {
+                            let of =
+                                if is_answered { &mut trips.answered } else { &mut trips.lost };
+                            of.push(start.elapsed().as_secs_f64() * 1e6);
+                        }
+                    }
+                    trips
+                })
+                .join();
+            over.store(true, Ordering::Relaxed);
+            trips.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
 }
 
 /// Sends a packet of this number and waits for its answer; the late one of an earlier packet is none.

@@ -24,7 +24,7 @@ use crate::goal::Goal;
 use crate::programs;
 use crate::report::{Breakdown, Figure};
 use crate::run::{Listed, Run, Settings};
-use crate::statistics::{Pair, Summary};
+use crate::statistics::Summary;
 
 use beside::Beside;
 use rows::{Figures, ROWS};
@@ -116,7 +116,11 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
             Ok(found) => {
                 run.progress.step(format!("{}: done", beside.name), of_a_beside(&run.settings));
                 run.report.remarks.push(format!("{}: {}", beside.name, found.words));
-                if let Some(figure) = figure(beside, &found.pairs) {
+                let Beside { name, what, goal, head, unit, .. } = *beside;
+                let figure =
+                    Figure::of_pairs(name, head, what.to_owned(), unit, &found.pairs, goal);
+                // What only has to lose nothing has no pairs.
+                if let Some(figure) = figure {
                     run.found(figure)?;
                 }
             }
@@ -150,22 +154,6 @@ fn count(run: &mut Run) -> Result<(), Error> {
             .step(format!("{COUNTED}: {name}: done"), COUNTING / instructions::ROWS.len() as u32);
     }
     Ok(())
-}
-
-/// Of what passes while something happens beside it, and while nothing does; nothing without pairs.
-fn figure(beside: &Beside, pairs: &[Pair]) -> Option<Figure> {
-    let column =
-        |value: fn(&Pair) -> f64| Summary::of(&pairs.iter().map(value).collect::<Vec<_>>());
-    Some(Figure {
-        row: beside.name,
-        head: beside.head.to_owned(),
-        what: beside.what.to_owned(),
-        unit: beside.unit,
-        beside: Some(column(|pair| pair.beside)?),
-        manx: column(|pair| pair.manx)?,
-        ratio: Some(column(Pair::ratio)?),
-        goal: beside.goal,
-    })
 }
 
 /// Passes packets of this row once and measures nothing: for a profiler that counts instructions.

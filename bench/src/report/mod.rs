@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::error::{Error, io};
 use crate::goal::Goal;
 use crate::machine::Machine;
-use crate::statistics::Summary;
+use crate::statistics::{Pair, Summary};
 
 /// One figure of Manx, and what it is compared with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,6 +35,29 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// Of pairs; `None` of none.
+    pub fn of_pairs(
+        row: &'static str,
+        head: &str,
+        what: String,
+        unit: &'static str,
+        pairs: &[Pair],
+        goal: Option<Goal>,
+    ) -> Option<Self> {
+        let column =
+            |value: fn(&Pair) -> f64| Summary::of(&pairs.iter().map(value).collect::<Vec<_>>());
+        Some(Self {
+            row,
+            head: head.to_owned(),
+            what,
+            unit,
+            beside: Some(column(|pair| pair.beside)?),
+            manx: column(|pair| pair.manx)?,
+            ratio: Some(column(Pair::ratio)?),
+            goal,
+        })
+    }
+
     /// What the goal speaks of.
     fn judged(&self) -> Summary {
         self.ratio.unwrap_or(self.manx)
