@@ -1,13 +1,14 @@
 //! Measures Manx beside others, in turn in one run, and by itself.
 //!
-//! A [`run`](mod@run) measures what was chosen of four sections and writes a [`report`]:
+//! A [`run`](mod@run) measures what was chosen of five sections and writes a [`report`]:
 //!
 //! - [`side_by_side`]: Manx on real devices beside the kernel and other programs;
+//! - [`fairness`]: what a pod's attack leaves its neighbour, on real devices;
 //! - [`pipeline`]: what a packet costs, without devices;
 //! - [`policy_scale`]: what compiling, changing and asking large policy costs;
 //! - [`change`]: what a change of one object costs the control thread.
 //!
-//! What lies below the first:
+//! What lies below the first two:
 //!
 //! - [`world`]: a user, mount and network namespace of our own, so that nothing here needs root or touches the machine;
 //! - [`path`]: two ends that can reach each other, and what lies between them;
@@ -31,6 +32,7 @@ pub mod change;
 pub mod comparison;
 pub mod cores;
 pub mod error;
+pub mod fairness;
 pub mod filter;
 pub mod goal;
 pub mod ground;

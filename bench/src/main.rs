@@ -14,6 +14,7 @@ use manx_bench::agents::{self, AGENT};
 use manx_bench::bare::{self, BARE};
 use manx_bench::cores::Placement;
 use manx_bench::error::{Error, io};
+use manx_bench::fairness::{self, ATTACK};
 use manx_bench::machine::Machine;
 use manx_bench::pipeline;
 use manx_bench::progress::Progress;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
     let played = match std::env::args().nth(1).as_deref() {
         Some(AGENT) => agents::run_agent(arguments),
         Some(BARE) => bare::run(arguments),
+        Some(ATTACK) => fairness::run_attack(arguments),
         Some(WITHIN) => switch::run_within(arguments),
         _ => return bench(&Arguments::parse()),
     };

@@ -9,7 +9,7 @@ use crate::cores::Cores;
 use crate::error::Error;
 use crate::progress::Progress;
 use crate::report::{Breakdown, Figure, Missing, Report};
-use crate::{change, pipeline, policy_scale, side_by_side};
+use crate::{change, fairness, pipeline, policy_scale, side_by_side};
 
 /// How it is measured.
 #[derive(Debug, Clone)]
@@ -95,12 +95,18 @@ pub struct Section {
 }
 
 /// All, in the order of measuring.
-pub const SECTIONS: [Section; 4] = [
+pub const SECTIONS: [Section; 5] = [
     Section {
         name: "side-by-side",
         words: "Manx beside others, on real devices, in turn",
         rows: side_by_side::rows,
         measure: side_by_side::measure,
+    },
+    Section {
+        name: "fairness",
+        words: "what a pod's attack leaves its neighbour, on real devices, in turn",
+        rows: fairness::rows,
+        measure: fairness::measure,
     },
     Section {
         name: "pipeline",

@@ -68,6 +68,40 @@ fn rows_are_measured_and_written_as_json_table_and_chart() {
 }
 
 #[test]
+fn an_attacker_is_measured_beside_a_loop_and_its_packets_come_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().display().to_string();
+    // One sends to a pod on its node, the other to another node, behind a virtio header that says something.
+    let rows = ["fair-denied", "fair-two-too-big"];
+    let arguments = ["--quick", "--rounds", "1", "--seconds", "0.2", "--output", &results];
+    let output = bench(&[&arguments[..], &["--only"], &rows].concat());
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    if skips("an_attacker_is_measured_beside_a_loop_and_its_packets_come_in", &stderr) {
+        return;
+    }
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    let report = fs::read_to_string(folder.path().join("results.json")).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let figures = report["figures"].as_array().unwrap();
+    let expected = rows.iter().flat_map(|row| ["Gbit/s", "Gbit/s", "us"].map(|unit| (*row, unit)));
+    let found =
+        figures.iter().map(|it| (it["row"].as_str().unwrap(), it["unit"].as_str().unwrap()));
+    assert!(found.eq(expected), "{report:#}");
+    for figure in figures {
+        let [beside, manx, ratio] =
+            ["beside", "manx", "ratio"].map(|side| figure[side]["median"].as_f64().unwrap());
+        assert!(beside > 0.0 && manx >= 0.0, "{figure:#}");
+        assert!((ratio - manx / beside).abs() < 1e-9, "{figure:#}");
+    }
+    let remarks = report["remarks"].as_array().unwrap();
+    for (row, reason) in rows.into_iter().zip(["policy-egress", "too-big"]) {
+        let of_row = remarks.iter().filter_map(Value::as_str).find(|it| it.starts_with(row));
+        let dropped = of_row.unwrap().contains(&format!("dropped: {{\"{reason}\": "));
+        assert!(dropped, "{row} is to send what is dropped as {reason}: {remarks:?}");
+    }
+}
+
+#[test]
 fn a_packet_in_memory_is_told_apart_by_stage() {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().display().to_string();
@@ -111,9 +145,16 @@ fn what_can_be_measured_is_listed_each_row_once() {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len(), "{stdout}");
-    for row in
-        ["latency", "bare-busy-p99", "ovs-stream", "dpdk-packets", "flows-1k", "cluster", "change"]
-    {
+    for row in [
+        "latency",
+        "bare-busy-p99",
+        "ovs-stream",
+        "dpdk-packets",
+        "fair-super",
+        "flows-1k",
+        "cluster",
+        "change",
+    ] {
         assert!(rows.contains(&row), "{row} in {stdout}");
     }
 }

@@ -1,0 +1,246 @@
+//! What an attacker sends: whole batches of packets as a pod's kernel would hand them over, each behind its virtio header.
+
+use std::net::Ipv4Addr;
+
+use clap::ValueEnum;
+use manx_dataplane::checksum::{finish, fold, pseudo, sum};
+use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
+use manx_dataplane::port::virtio::{self, HEADER_LEN};
+use manx_dataplane::wire::address::Address;
+use manx_dataplane::wire::protocol;
+
+use crate::sys::{BATCH, Batch};
+use crate::traffic::{ATTACK_PORTS, PORT, SMALL};
+
+/// What one pod does to its neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// Nothing: its process computes for itself.
+    Loop,
+    /// Small packets of [`BATCH`] flows.
+    Small,
+    /// Small packets, each of another flow.
+    New,
+    /// The same to ports that no policy allows.
+    Denied,
+    /// First and last fragments of small datagrams, in turn.
+    Fragments,
+    /// TCP super-packets of 480 segments of one byte.
+    Segments,
+    /// UDP super-packets of 64 segments of one byte, as many as every kernel takes.
+    SegmentsUdp,
+    /// Small packets whose TTL ends here.
+    Ttl,
+    /// Packets that must not be fragmented (DF) and are larger than the way's MTU.
+    TooBig,
+    /// TCP super-packets of 64 KB.
+    Super,
+}
+
+const IP: usize = 20;
+const TCP: usize = 20;
+const UDP: usize = 8;
+/// Payload bytes of a first fragment behind the UDP header, and of the last one: both packets have one length.
+const FRAGMENTS: [usize; 2] = [16, 24];
+/// Payload bytes of a super-packet, and of each of its segments.
+const TINY_TCP: (usize, u16) = (480, 1);
+const TINY_UDP: (usize, u16) = (64, 1);
+const WHOLE: (usize, u16) = (45 * 1440, 1440);
+/// One segment: the kernel, which lets nothing larger than the MTU out but super-packets, hands it over as it is.
+const TOO_BIG: (usize, u16) = (2960, 2960);
+/// Source ports: from here on, so many where they vary.
+const FIRST_SOURCE: u16 = 10_000;
+const SOURCES: u32 = 40_000;
+/// The first port that no policy allows.
+const DENIED: u16 = 7000;
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+/// A batch, and what differs from one to the next.
+pub(super) struct Packets {
+    batch: Batch,
+    kind: Kind,
+    /// Bytes in front of each IP header.
+    front: usize,
+    /// Of each packet's IP header while its identification is 0: what fragments need.
+    sums: Vec<u32>,
+    /// Packets made until now.
+    made: u32,
+}
+
+impl Packets {
+    /// From one pod to another, behind this link header.
+    pub(super) fn new(kind: Kind, from: Ipv4Addr, to: Ipv4Addr, link: &[u8]) -> Self {
+        let messages: Vec<Vec<u8>> = (0..BATCH)
+            .map(|index| {
+                let (packet, offload) = packet(kind, from, to, index as u16);
+                let header = virtio::encode(offload, &packet, link.len());
+                [&header[..], link, &packet].concat()
+            })
+            .collect();
+        let mut batch = Batch::new(messages[0].len());
+        for (index, message) in messages.iter().enumerate() {
+            batch.write(index, 0, message);
+        }
+        let front = HEADER_LEN + link.len();
+        let sums = messages.iter().map(|message| {
+            let header = &message[front..front + IP];
+            sum(&header[..10]) + sum(&header[12..])
+        });
+        Self { batch, kind, front, sums: sums.collect(), made: 0 }
+    }
+
+    /// The next batch.
+    pub(super) fn next(&mut self) -> &mut Batch {
+        match self.kind {
+            Kind::New => self.set_ports(PORT),
+            Kind::Denied => self.set_ports(DENIED),
+            Kind::Fragments => self.set_ids(),
+            _ => {}
+        }
+        &mut self.batch
+    }
+
+    /// Each packet is of a flow that comes again after `SOURCES * ATTACK_PORTS` packets.
+    fn set_ports(&mut self, first: u16) {
+        for index in 0..BATCH {
+            let source = FIRST_SOURCE + (self.made % SOURCES) as u16;
+            let target = first + (self.made / SOURCES % u32::from(ATTACK_PORTS)) as u16;
+            let ports = [source.to_be_bytes(), target.to_be_bytes()].concat();
+            self.batch.write(index, self.front + IP, &ports);
+            self.made = self.made.wrapping_add(1);
+        }
+    }
+
+    /// Each pair of fragments has an identification of its own.
+    fn set_ids(&mut self) {
+        for (index, without) in self.sums.iter().enumerate() {
+            let id = (self.made / 2) as u16;
+            self.batch.write(index, self.front + 4, &id.to_be_bytes());
+            let checksum = finish(without + u32::from(id));
+            self.batch.write(index, self.front + 10, &checksum.to_be_bytes());
+            self.made = self.made.wrapping_add(1);
+        }
+    }
+}
+
+/// A packet of a batch, and what its virtio header says.
+fn packet(kind: Kind, from: Ipv4Addr, to: Ipv4Addr, index: u16) -> (Vec<u8>, Offload) {
+    let source = FIRST_SOURCE + index;
+    let udp = |payload| udp(source, UDP + payload, payload);
+    let whole = |ttl, transport: Vec<u8>| {
+        (
+            [&ip(from, to, protocol::UDP, ttl, 0, transport.len())[..], &transport].concat(),
+            Offload::default(),
+        )
+    };
+    let cut = |segment: SegmentKind, (payload, size)| {
+        let (protocol, mut transport, offset) = match segment {
+            SegmentKind::Udp => (protocol::UDP, udp(payload), 6),
+            SegmentKind::Tcp4 | SegmentKind::Tcp6 => (protocol::TCP, tcp(source, payload), 16),
+        };
+        let [from_address, to_address] = [from, to].map(|it| Address::v4(it.octets()));
+        let started = fold(pseudo(from_address, to_address, protocol, transport.len() as u32));
+        transport[offset..offset + 2].copy_from_slice(&started.to_be_bytes());
+        let offload = Offload {
+            checksum: Checksum::Partial { start: IP as u16, offset: offset as u16 },
+            segmentation: Some(Segmentation { kind: segment, size, ecn: false }),
+        };
+        let header = ip(from, to, protocol, 64, DONT_FRAGMENT, transport.len());
+        ([&header[..], &transport].concat(), offload)
+    };
+    match kind {
+        Kind::Loop | Kind::Small | Kind::New | Kind::Denied => whole(64, udp(SMALL)),
+        Kind::Ttl => whole(1, udp(SMALL)),
+        Kind::Fragments => {
+            let [first, last] = FRAGMENTS;
+            let (place, part) = if index.is_multiple_of(2) {
+                (MORE_FRAGMENTS, self::udp(source, UDP + first + last, first))
+            } else {
+                (((UDP + first) / 8) as u16, vec![0; last])
+            };
+            let header = ip(from, to, protocol::UDP, 64, place, part.len());
+            ([&header[..], &part].concat(), Offload::default())
+        }
+        Kind::Segments => cut(SegmentKind::Tcp4, TINY_TCP),
+        Kind::SegmentsUdp => cut(SegmentKind::Udp, TINY_UDP),
+        Kind::TooBig => cut(SegmentKind::Tcp4, TOO_BIG),
+        Kind::Super => cut(SegmentKind::Tcp4, WHOLE),
+    }
+}
+
+/// An IPv4 header with its checksum; `place`: flags and fragment offset.
+fn ip(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, ttl: u8, place: u16, payload: usize) -> [u8; IP] {
+    let mut header = [0; IP];
+    (header[0], header[8], header[9]) = (0x45, ttl, protocol);
+    header[2..4].copy_from_slice(&((IP + payload) as u16).to_be_bytes());
+    header[6..8].copy_from_slice(&place.to_be_bytes());
+    header[12..16].copy_from_slice(&from.octets());
+    header[16..20].copy_from_slice(&to.octets());
+    let checksum = finish(sum(&header));
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    header
+}
+
+/// A UDP header that speaks of `len` bytes, without a checksum (RFC 768), and this much payload.
+fn udp(source: u16, len: usize, payload: usize) -> Vec<u8> {
+    let mut bytes = vec![0; UDP + payload];
+    bytes[..2].copy_from_slice(&source.to_be_bytes());
+    bytes[2..4].copy_from_slice(&PORT.to_be_bytes());
+    bytes[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+    bytes
+}
+
+/// A TCP segment of a connection that nobody opened, and this much payload.
+fn tcp(source: u16, payload: usize) -> Vec<u8> {
+    let mut bytes = vec![0; TCP + payload];
+    bytes[..2].copy_from_slice(&source.to_be_bytes());
+    bytes[2..4].copy_from_slice(&PORT.to_be_bytes());
+    // Data offset and ACK; a window that is not 0.
+    (bytes[12], bytes[13], bytes[14]) = (5 << 4, 0x10, 0xff);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use manx_dataplane::checksum::is_right;
+    use manx_dataplane::packet::Pool;
+    use manx_dataplane::parse::parse;
+
+    const FROM: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 4);
+    const TO: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 5);
+
+    #[test]
+    fn every_kind_is_a_packet_that_a_port_takes_and_that_falls_into_its_segments() {
+        let kinds = [
+            (Kind::Small, 64, 1),
+            (Kind::New, 64, 1),
+            (Kind::Denied, 64, 1),
+            (Kind::Fragments, 44, 1),
+            (Kind::Segments, 520, 480),
+            (Kind::SegmentsUdp, 92, 64),
+            (Kind::Ttl, 64, 1),
+            (Kind::TooBig, 3000, 1),
+            (Kind::Super, 64_840, 45),
+        ];
+        for (kind, len, segments) in kinds {
+            for (link, index) in [(&[][..], 0), (&[0xee; 14], 1)] {
+                let (bytes, offload) = packet(kind, FROM, TO, index);
+                let header = virtio::encode(offload, &bytes, link.len());
+                assert_eq!(virtio::decode(&header, &bytes, link.len()), Ok(offload), "{kind:?}");
+                assert!(
+                    is_right(sum(&bytes[..IP])) && parse(&bytes).is_ok(),
+                    "{kind:?}: {bytes:?}"
+                );
+                let mut packet = Pool::new(1).take_filled(&bytes).unwrap();
+                packet.offload = offload;
+                let headers = match offload.segmentation.map(|it| it.kind) {
+                    Some(SegmentKind::Tcp4) => IP + TCP,
+                    _ => IP + UDP,
+                };
+                assert_eq!((packet.len(), packet.segments(headers)), (len, segments), "{kind:?}");
+            }
+        }
+    }
+}
