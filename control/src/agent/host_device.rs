@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use ipnet::IpNet;
 use manx_dataplane::worker::Polling;
 
-use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
+use super::device::{self, AgentNamespace, Error, Held, Made, Wanted};
 use crate::api::Device;
 use crate::netlink::{self, Address, Netlink, Refusal, Route};
 use crate::netns::{self, sysctl};
@@ -45,7 +45,7 @@ impl HostDevice {
         queues: usize,
         polling: Polling,
         uplink: &str,
-    ) -> Result<(Self, Queues), Error> {
+    ) -> Result<(Self, Held), Error> {
         let netns = netns::current()?;
         let wanted = Wanted {
             place: "the node",
@@ -57,10 +57,10 @@ impl HostDevice {
             queues,
             polling,
         };
-        let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
+        let (made, held) = device::make(agent, netns.as_fd(), &wanted)?;
         let host = Self { netns, made, uplink: uplink.to_owned() };
         match host.forward() {
-            Ok(()) => Ok((host, queues)),
+            Ok(()) => Ok((host, held)),
             Err(error) => {
                 // The first error is the one to tell.
                 let _ = host.detach(agent);

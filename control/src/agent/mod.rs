@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::tables::Connections;
@@ -209,7 +209,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
     let addresses =
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
     let namespace = AgentNamespace::create()?;
-    let pod_device = pod_device::choose(settings.pod_device)?;
+    let pod_device = pod_device::choose(settings.pod_device, workers)?;
     let (host_device, host) = HostDevice::attach(
         &namespace,
         pod_device,
@@ -299,6 +299,7 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
             }
             _ = tick.tick() => {
                 agent.read_reports();
+                agent.restore_devices(Instant::now());
                 agent.retry();
                 if let Some(error) = agent.failed.take() {
                     return Err(error);

@@ -1,5 +1,6 @@
 //! The agent's state, and what each event does to it. One thread owns it; nothing in it is shared or locked.
 
+mod devices;
 mod pods;
 mod publication;
 mod reports;
@@ -19,7 +20,7 @@ use manx_policy_compiler::model::ObjectName;
 
 use super::capture;
 use super::denials::Denials;
-use super::device::{AgentNamespace, Queues};
+use super::device::{AgentNamespace, Held, Queues};
 use super::fault::Fault;
 use super::host_device::HostDevice;
 use super::pod_device::PodDevice;
@@ -41,6 +42,7 @@ pub(super) struct Port {
     pub(super) name: String,
     /// Of each worker.
     pub(super) counters: Vec<Arc<PortCounters>>,
+    device: Option<devices::Watched>,
 }
 
 /// A pod that is attached.
@@ -107,7 +109,7 @@ pub(super) struct Parts {
     pub(super) raw: Queues,
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
     pub(super) underlay_mtu: u32,
-    pub(super) host: Queues,
+    pub(super) host: Held,
     pub(super) host_mtu: u32,
     pub(super) connections: Connections,
     pub(super) uplink: String,
@@ -165,10 +167,12 @@ impl Agent {
     }
 
     /// Gives the workers a port.
-    fn plug(&mut self, name: String, queues: Queues) -> Result<PortId, Error> {
+    fn plug(&mut self, name: String, held: impl Into<Held>) -> Result<PortId, Error> {
+        let Held { queues, settings } = held.into();
         let id = self.port_ids.take().ok_or(Error::PortsExhausted)?;
         let counters = self.workers.attach(id, queues).ok_or(Error::WorkerGone)?;
-        self.ports.insert(id, Port { name, counters });
+        let device = settings.map(devices::Watched::new);
+        self.ports.insert(id, Port { name, counters, device });
         Ok(id)
     }
 

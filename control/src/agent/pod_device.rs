@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use manx_dataplane::port::tun;
 use manx_dataplane::worker::Polling;
 
-use super::device::{self, AgentNamespace, Error, Made, Queues, Wanted};
+use super::device::{self, AgentNamespace, Error, Held, Made, Wanted};
 use crate::api::Device;
 use crate::netlink::{self, Route};
 use crate::netns;
@@ -61,7 +62,7 @@ pub struct PodDevice {
 pub fn attach(
     agent: &AgentNamespace,
     attachment: &Attachment<'_>,
-) -> Result<(PodDevice, Queues), Error> {
+) -> Result<(PodDevice, Held), Error> {
     let netns = netns::open(attachment.netns)?;
     let identity = netns::identity(&netns)
         .map_err(|source| netns::Error::Open { path: attachment.netns.to_owned(), source })?;
@@ -76,7 +77,7 @@ pub fn attach(
         queues: attachment.queues,
         polling: attachment.polling,
     };
-    let (made, queues) = device::make(agent, netns.as_fd(), &wanted)?;
+    let (made, held) = device::make(agent, netns.as_fd(), &wanted)?;
     let pod = PodDevice {
         identity,
         netns: attachment.netns.to_owned(),
@@ -85,7 +86,7 @@ pub fn attach(
         mtu: attachment.mtu,
     };
     match set_routes(netns.as_fd(), &pod.made, attachment.addresses) {
-        Ok(()) => Ok((pod, queues)),
+        Ok(()) => Ok((pod, held)),
         Err(error) => {
             // The first error is the one to tell.
             let _ = pod.detach(agent);
@@ -131,14 +132,22 @@ impl PodDevice {
     }
 }
 
-/// Which kind of device pods get. Says in the log which and why: call it once.
+/// Which kind of device pods get, with a queue for each worker. Says in the log which and why: call it once.
 ///
 /// # Errors
 /// TUN is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the node's.
-pub fn choose(preference: Preference) -> Result<Device, Error> {
+pub fn choose(preference: Preference, workers: usize) -> Result<Device, Error> {
     match (preference, crate::doctor::tun()) {
         (Preference::Only(Device::Veth), _) => Ok(Device::Veth),
-        (Preference::Only(Device::Tun) | Preference::Auto, Ok(_)) => Ok(Device::Tun),
+        (Preference::Only(Device::Tun) | Preference::Auto, Ok(_)) => {
+            if workers > 1 && tun::owner().is_ok_and(|owner| owner.is_none()) {
+                tracing::warn!(
+                    "this user namespace knows one user: a process in a pod that may open /dev/net/tun may take a queue of the pod's \
+                     device; map a second user, or run one worker"
+                );
+            }
+            Ok(Device::Tun)
+        }
         (Preference::Only(Device::Tun), Err(lack)) => Err(lack.into()),
         (Preference::Auto, Err(lack)) => {
             tracing::info!(reason = %lack, "pods are attached by veth");

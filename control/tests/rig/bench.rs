@@ -106,6 +106,20 @@ impl Bench {
         );
     }
 
+    /// Waits for a line in the log of the first node's agent.
+    pub(crate) fn await_log(&self, line: &str) {
+        let folder = self.folder.path().join("manx/rigs/demo/nodes/0");
+        let start = Instant::now();
+        loop {
+            let log = fs::read_to_string(folder.join("agent.log")).unwrap();
+            if log.contains(line) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(5), "no {line:?} in:\n{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits until no process knows this bench's folder and no rig's folder is left.
     pub(crate) fn assert_nothing_left(&self) {
         let start = Instant::now();

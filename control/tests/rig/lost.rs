@@ -1,8 +1,6 @@
 //! Devices that go while the agent runs.
 
-use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use manx::api::{Attach, PodName};
 use manx::client::Client;
@@ -31,7 +29,7 @@ fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew(device: &str) {
     assert_flows(&[to(web), to(stranger)].concat());
 
     delete(&bench, "demo/web", "eth0");
-    await_log(&bench, "the pod's device failed; nothing passes until it is attached anew");
+    bench.await_log("the pod's device failed; nothing passes until it is attached anew");
     assert!(!ports(&bench).contains(&"pod:demo/web".to_owned()));
     assert!(!endpoints(&bench).contains(&"web".to_owned()));
     assert_silent(&to(web));
@@ -74,7 +72,7 @@ fn an_agent_whose_own_device_goes_ends_and_says_so(device: &str) {
     assert_flows(&all);
 
     delete(&bench, "node/node-1", "manx0");
-    await_log(&bench, "the device of the node's port host failed");
+    bench.await_log("the device of the node's port host failed");
     assert_silent(&all);
     // Nobody answers for it any more: neither a living agent that is blind, nor the file of a dead one.
     let status = bench.manx(&["status", "--socket", &bench.socket(0)]);
@@ -85,20 +83,6 @@ fn an_agent_whose_own_device_goes_ends_and_says_so(device: &str) {
 fn delete(bench: &Bench, party: &str, interface: &str) {
     let output = bench.manx(&["rig", "exec", party, "--", "ip", "link", "delete", interface]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Waits for a line in the log of the first node's agent.
-fn await_log(bench: &Bench, line: &str) {
-    let folder = bench.folder.path().join("manx/rigs/demo/nodes/0");
-    let start = Instant::now();
-    loop {
-        let log = fs::read_to_string(folder.join("agent.log")).unwrap();
-        if log.contains(line) {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(5), "no {line:?} in:\n{log}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn status(bench: &Bench) -> serde_json::Value {

@@ -9,5 +9,6 @@ mod lost;
 mod mtu;
 mod proved;
 mod stopped;
+mod takeover;
 mod traffic;
 mod whole;

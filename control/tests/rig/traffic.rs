@@ -1,17 +1,19 @@
 //! Traffic that goes on while something happens to the rig: this test binary, started again inside of pods.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{
     IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket,
 };
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use manx_dataplane::checksum;
+use manx_dataplane::sys::tun;
 use manx_dataplane::wire::address::Address;
 use manx_dataplane::wire::{ipv6, protocol};
 use nix::sys::socket::{
@@ -62,6 +64,11 @@ impl Talker {
     /// Sends datagrams over IPv6 that say they are from `source`.
     pub(crate) fn forger(bench: &Bench, party: &str, source: IpAddr, peer: IpAddr) -> Self {
         Self::spawn(bench, party, &format!("forger {source} {peer}"))
+    }
+
+    /// Makes the header in front of each packet of the party's TUN device so many bytes long.
+    pub(crate) fn header(bench: &Bench, party: &str, len: i32) -> Self {
+        Self::spawn(bench, party, &format!("header {len}"))
     }
 
     fn spawn(bench: &Bench, party: &str, task: &str) -> Self {
@@ -140,7 +147,9 @@ fn helper() {
     let Ok(task) = std::env::var(TASK) else { return };
     let words: Vec<&str> = task.split_whitespace().collect();
     let address = |word: &str| SocketAddr::new(word.parse().unwrap(), PORT);
-    serve();
+    if words[0] != "header" {
+        serve();
+    }
     match words.split_first().unwrap() {
         (&"pulse", peers) => {
             for peer in peers.iter().map(|word| address(word)) {
@@ -156,6 +165,7 @@ fn helper() {
             let (peer, len) = (address(peer), len.parse().unwrap());
             thread::spawn(move || oversized(peer, len).unwrap());
         }
+        (&"header", [len]) => set_header(len.parse().unwrap()).unwrap(),
         (&"bulk", [peer, bytes]) => bulk(address(peer), bytes.parse().unwrap()).unwrap(),
         _ => unreachable!("{task}"),
     }
@@ -217,6 +227,14 @@ fn forge(source: Ipv6Addr, peer: Ipv6Addr) -> io::Result<()> {
         say("forged");
         thread::sleep(PULSE);
     }
+}
+
+/// By a queue of its own, which it gives back: the flows are the agent's queues' again.
+fn set_header(len: i32) -> io::Result<()> {
+    let queue = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    let several = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    tun::set_interface(queue.as_fd(), "eth0", several)?;
+    tun::set_vnet_header_len(queue.as_fd(), len)
 }
 
 fn echo(mut stream: TcpStream) -> io::Result<()> {

@@ -3,6 +3,8 @@
 //! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP hand over and take
 //! super-packets of up to 64 KB. The kernel spreads flows over the queues; each worker owns one.
 
+mod settings;
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -14,9 +16,11 @@ use crate::packet::{Packet, Pool};
 use crate::sys;
 use crate::sys::uring::{WRITES, Writes};
 
+pub use settings::{Changed, Settings, owner};
+
 const DEVICE: &str = "/dev/net/tun";
-/// A layer-3 device without the four bytes of packet information, with virtio headers, with room for further queues.
-const FLAGS: i32 = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+/// A layer-3 device without the four bytes of packet information, with virtio headers.
+const FLAGS: i32 = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 const OFFLOAD_TCP: u32 =
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 /// Linux 6.2 and later.
@@ -60,6 +64,8 @@ impl Many {
 impl Tun {
     /// Opens `queues` queues (at least one) of the device `name` in the caller's network namespace and creates the device
     /// if it is not there; `%d` in the name is replaced by a free number. The device goes when its last queue is closed.
+    /// Nobody gets a queue of a device with one, and of one with several nobody without `CAP_NET_ADMIN` who is not its [`owner`];
+    /// but until this call has returned there is none: a device for a place that is not trusted is made elsewhere, and moved.
     ///
     /// Addresses, MTU, the length of its transmission queue (500 packets unless set) and `up` are the caller's to set.
     ///
@@ -68,13 +74,14 @@ impl Tun {
     pub fn open(name: &str, queues: usize) -> io::Result<Vec<Self>> {
         let mut name = name.to_owned();
         let mut opened = Vec::with_capacity(queues.max(1));
+        let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
         for _ in 0..queues.max(1) {
             let queue = OpenOptions::new()
                 .read(true)
                 .write(true)
                 .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
                 .open(DEVICE)?;
-            name = sys::tun::set_interface(queue.as_fd(), &name, FLAGS)?;
+            name = sys::tun::set_interface(queue.as_fd(), &name, FLAGS | several)?;
             opened.push(Self::prepare(queue, name.clone())?);
         }
         Ok(opened)
@@ -97,20 +104,16 @@ impl Tun {
         Self::prepare(File::from(queue), interface.name)
     }
 
-    /// Both settings are the whole device's; a second queue sets them again to the same.
+    /// What is set is the whole device's; a second queue sets it again to the same.
     fn prepare(queue: File, name: String) -> io::Result<Self> {
-        sys::tun::set_vnet_header_len(queue.as_fd(), libc::c_int::from(HEADER_LEN as u16))?;
-        let udp_segmentation = match sys::tun::set_offload(queue.as_fd(), OFFLOAD_TCP | OFFLOAD_UDP)
-        {
-            Ok(()) => true,
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                sys::tun::set_offload(queue.as_fd(), OFFLOAD_TCP)?;
-                false
-            }
-            Err(e) => return Err(e),
-        };
+        let udp_segmentation = settings::set(queue.as_fd())?;
         let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
         Ok(Self { queue, name, capabilities, many: Many::Untried })
+    }
+
+    /// What is set of the device, to be set back.
+    pub fn settings(&self) -> io::Result<Settings> {
+        Settings::of(&self.queue)
     }
 
     /// The interface's name, in the namespace it was opened in.
@@ -178,10 +181,16 @@ impl PacketIo for Tun {
                 break;
             }
             let Some(mut packet) = pool.take() else { return Ok(received) };
-            let mut header = [0; HEADER_LEN];
-            let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(packet.room_mut())];
-            let len = match retry(|| (&self.queue).read_vectored(&mut room)) {
-                Ok(len) => len,
+            match read(&self.queue, &mut packet) {
+                Ok(is_packet) => {
+                    intake.add(&packet);
+                    if is_packet {
+                        into.push(packet);
+                    } else {
+                        received.malformed += 1;
+                        pool.put(packet);
+                    }
+                }
                 Err(e) => {
                     pool.put(packet);
                     if e.kind() != io::ErrorKind::WouldBlock {
@@ -190,14 +199,6 @@ impl PacketIo for Tun {
                     received.drained = true;
                     return Ok(received);
                 }
-            };
-            packet.set_len(len.saturating_sub(HEADER_LEN));
-            if virtio::mark(&mut packet, &header, 0).is_ok() {
-                intake.add(&packet);
-                into.push(packet);
-            } else {
-                received.malformed += 1;
-                pool.put(packet);
             }
         }
         Ok(received)
@@ -233,12 +234,75 @@ impl PacketIo for Tun {
     }
 }
 
+/// Reads one packet. False: what came is none, or its header says what cannot be. That is also what somebody achieves who has
+/// changed the header's length for all queues ([`Settings::restore`]).
+#[inline]
+fn read(mut queue: impl Read, packet: &mut Packet) -> io::Result<bool> {
+    let mut header = [0; HEADER_LEN];
+    // What a longer header has beyond ours would lie where the packet should begin. Newer kernels fill it with zeros; those
+    // before 6.15 leave there what the buffer's former user had. Either way it begins with no version of IP.
+    packet.room_mut()[0] = 0;
+    let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(packet.room_mut())];
+    let len = match retry(|| queue.read_vectored(&mut room)) {
+        Ok(len) => len,
+        // The kernel has no room for its header, or no header for its packet, and has dropped the packet.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    packet.set_len(len.saturating_sub(HEADER_LEN));
+    let is_ip = packet.bytes().first().is_some_and(|first| matches!(first >> 4, 4 | 6));
+    Ok(is_ip && virtio::mark(packet, &header, 0).is_ok())
+}
+
 /// Calls again what a signal interrupted.
 fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Pool;
+
+    /// A queue of a kernel before 6.15 whose header is so many bytes long: those beyond ours are not written.
+    struct OldKernel<'a> {
+        header_len: usize,
+        packet: &'a [u8],
+    }
+
+    impl Read for OldKernel<'_> {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            unreachable!("packets are read in one piece")
+        }
+
+        fn read_vectored(&mut self, room: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+            let [head, rest] = room else { unreachable!("a header and a packet") };
+            head.fill(0);
+            let beyond = self.header_len - head.len();
+            let Some(rest) = rest.get_mut(beyond..) else {
+                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            };
+            rest[..self.packet.len()].copy_from_slice(self.packet);
+            Ok(self.header_len + self.packet.len())
+        }
+    }
+
+    #[test]
+    fn a_longer_header_brings_no_byte_of_the_buffers_former_user() {
+        let mut pool = Pool::new(1);
+        let packet = [&[0x45][..], &[7; 99]].concat();
+        for header_len in [10, 11, 12, 70, 60_000, 70_000, 10] {
+            // The former user's packet: one that would pass.
+            let mut buffer = pool.take_filled(&[0x45; 65_535]).unwrap();
+            let read = read(OldKernel { header_len, packet: &packet }, &mut buffer).unwrap();
+            assert_eq!(read, header_len == HEADER_LEN, "a header of {header_len} bytes");
+            assert!(!read || buffer.bytes() == packet);
+            pool.put(buffer);
         }
     }
 }

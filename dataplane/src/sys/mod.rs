@@ -7,6 +7,7 @@
 )]
 
 pub mod batch;
+pub mod capabilities;
 pub mod clock;
 pub mod lanes;
 pub mod memory;

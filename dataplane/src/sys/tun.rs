@@ -57,6 +57,43 @@ pub fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// The length of the header that is set, by whoever set it last.
+pub fn vnet_header_len(fd: BorrowedFd<'_>) -> io::Result<c_int> {
+    let mut len: c_int = 0;
+    // SAFETY: TUNGETVNETHDRSZ writes one int, which lives until the call returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETVNETHDRSZ, &raw mut len) })?;
+    Ok(len)
+}
+
+/// Sets whether the header's fields are little-endian; if not, they have the machine's own order, unless somebody has asked
+/// for the other one (`TUNSETVNETBE`, which this overrules).
+pub fn set_little_endian(fd: BorrowedFd<'_>, little: bool) -> io::Result<()> {
+    let little = c_int::from(little);
+    // SAFETY: TUNSETVNETLE reads one int, which lives until the call returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETLE, &raw const little) })?;
+    Ok(())
+}
+
+/// Whether the header's fields have been set to be little-endian.
+pub fn is_little_endian(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut little: c_int = 0;
+    // SAFETY: TUNGETVNETLE writes one int, which lives until the call returns.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETVNETLE, &raw mut little) })?;
+    Ok(little != 0)
+}
+
+/// Who may open further queues without `CAP_NET_ADMIN` over the namespace that the device is in: whoever is this user and has
+/// this group. Nobody has set them: everybody may.
+///
+/// Errors: `EINVAL` for an id that the caller's user namespace does not map.
+pub fn set_owner(fd: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
+    // SAFETY: TUNSETOWNER takes its argument by value.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOWNER, libc::c_ulong::from(user)) })?;
+    // SAFETY: TUNSETGROUP takes its argument by value.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETGROUP, libc::c_ulong::from(group)) })?;
+    Ok(())
+}
+
 /// Tells the kernel what the reader of this device's queues copes with: `TUN_F_*`. `EINVAL` for a flag that the kernel
 /// does not know.
 pub fn set_offload(fd: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {

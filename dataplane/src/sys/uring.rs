@@ -31,8 +31,9 @@ pub const WRITES: usize = 64;
 
 /// A ring for writes of packets, each behind a header of `H` bytes.
 ///
-/// A call returns when all of its writes are over, so that no packet is lent to the kernel beyond it. Writes to descriptors
-/// that never wait (`O_NONBLOCK`) are done in order within the call.
+/// A call returns when all of its writes are over, so that no packet is lent to the kernel beyond it. They are done in order
+/// within the call, and none of them waits: where `O_NONBLOCK` alone would have the ring wait until the descriptor is writable,
+/// which in a device somebody else may prevent for good, `RWF_NOWAIT` has the write fail with `EAGAIN`.
 pub struct Writes<const H: usize> {
     ring: IoUring,
     headers: Box<[[u8; H]; WRITES]>,
@@ -84,7 +85,8 @@ impl<const H: usize> Writes<H> {
             vectors[0] = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: H };
             vectors[1] =
                 libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-            let entry = opcode::Writev::new(target, vectors.as_ptr(), 2).build();
+            let entry =
+                opcode::Writev::new(target, vectors.as_ptr(), 2).rw_flags(libc::RWF_NOWAIT).build();
             // SAFETY: the entry points to two vectors in `self.vectors`, these to a header in `self.headers` and to the
             // bytes of a packet; all are borrowed until this function returns, which is after the kernel has completed the
             // entry (the loop below). The queue has room: it is empty when a call begins, and has WRITES entries.

@@ -6,6 +6,7 @@
 
 mod namespaces;
 mod pods;
+mod takeover;
 mod tun;
 mod uplink;
 mod veth;

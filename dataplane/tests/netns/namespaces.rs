@@ -19,7 +19,6 @@ use nix::sched::{CloneFlags, setns, unshare};
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
 /// What a child prints when the environment, not the code, stops it.
 const SKIPPED: &str = "SKIPPED: ";
-const SKIPPED_TUN: &str = "SKIPPED without TUN: ";
 /// Longer than any of these tests takes.
 const BOUND: &str = "60";
 
@@ -30,21 +29,28 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
         body();
         return;
     }
-    if let Err(reason) = allowed() {
-        return skip(test, Need::Namespaces, &reason);
+    again(test, Need::Namespaces, &["--user", "--map-root-user", "--net"]);
+}
+
+/// As [`inside`], in a fresh network namespace alone, for a test that takes more than one user.
+pub(crate) fn inside_with_users(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        ip("link set lo up");
+        body();
+        return;
+    }
+    again(test, Need::Root, &["--net"]);
+}
+
+/// Runs the test once more, in namespaces that `unshare` makes.
+fn again(test: &str, need: Need, namespaces: &[&str]) {
+    if let Err(reason) = allowed(namespaces) {
+        return skip(test, need, &reason);
     }
     let output = Command::new("timeout")
-        .args([
-            "-k",
-            "1",
-            BOUND,
-            "unshare",
-            "--user",
-            "--map-root-user",
-            "--net",
-            "--kill-child",
-            "--",
-        ])
+        .args(["-k", "1", BOUND, "unshare"])
+        .args(namespaces)
+        .args(["--kill-child", "--"])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
@@ -54,12 +60,9 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "in its namespaces:\n{out}\n{err}");
     assert!(out.contains("1 passed"), "the test did not run in its namespaces:\n{out}\n{err}");
-    for line in err.lines() {
-        if let Some(reason) = line.strip_prefix(SKIPPED) {
-            skip(test, Need::Namespaces, reason);
-        } else if let Some(reason) = line.strip_prefix(SKIPPED_TUN) {
-            skip(test, Need::Tun, reason);
-        }
+    for line in err.lines().filter_map(|line| line.strip_prefix(SKIPPED)) {
+        let lacking = Need::ALL.into_iter().find(|need| line.starts_with(need.variable()));
+        skip(test, lacking.unwrap_or(need), line);
     }
 }
 
@@ -70,33 +73,42 @@ pub(crate) enum Need {
     Namespaces,
     /// TUN inside them: an ordinary user often has the former and not this.
     Tun,
+    /// The kernel's traffic control, and the program for it.
+    TrafficControl,
+    /// To be root.
+    Root,
 }
 
 impl Need {
+    const ALL: [Self; 4] = [Self::Namespaces, Self::Tun, Self::TrafficControl, Self::Root];
+
     fn variable(self) -> &'static str {
         match self {
             Self::Namespaces => "MANX_REQUIRE_NETNS",
             Self::Tun => "MANX_REQUIRE_TUN",
+            Self::TrafficControl => "MANX_REQUIRE_TC",
+            Self::Root => "MANX_REQUIRE_ROOT",
         }
     }
 }
 
 /// Called inside: the rest of the test is impossible here.
 pub(crate) fn lacking(need: Need, reason: &str) {
-    let mark = if need == Need::Tun { SKIPPED_TUN } else { SKIPPED };
-    eprintln!("{mark}{reason}");
+    eprintln!("{SKIPPED}{}: {reason}", need.variable());
 }
 
-fn allowed() -> Result<(), String> {
+fn allowed(namespaces: &[&str]) -> Result<(), String> {
     let probe = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--", "ip", "link", "set", "lo", "up"])
+        .args(namespaces)
+        .args(["--", "ip", "link", "set", "lo", "up"])
         .output()
         .map_err(|e| format!("unshare (util-linux) does not start: {e}"))?;
     if probe.status.success() {
         return Ok(());
     }
     Err(format!(
-        "no user and network namespaces, or no ip: {}",
+        "no namespaces ({}), or no ip: {}",
+        namespaces.join(" "),
         String::from_utf8_lossy(&probe.stderr).trim()
     ))
 }

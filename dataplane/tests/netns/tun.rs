@@ -12,7 +12,7 @@ use crate::namespaces::{Need, Netns, Pump, inside, lacking, output};
 use crate::pods::{A4, A6, B4, B6, exchange_all, takes_datagrams_that_were_put_together};
 
 /// A pod and the queues of its device.
-type TunPod = (Netns, Vec<Tun>);
+pub(crate) type TunPod = (Netns, Vec<Tun>);
 
 fn tun_pod(address4: Ipv4Addr, address6: Ipv6Addr, queues: usize) -> std::io::Result<TunPod> {
     let pod = Netns::new();
@@ -26,9 +26,14 @@ fn tun_pod(address4: Ipv4Addr, address6: Ipv6Addr, queues: usize) -> std::io::Re
 }
 
 fn two_tun_pods(queues: usize) -> Option<(TunPod, TunPod)> {
-    match (tun_pod(A4, A6, queues), tun_pod(B4, B6, queues)) {
-        (Ok(a), Ok(b)) => Some((a, b)),
-        (Err(e), _) | (_, Err(e)) => {
+    Some((a_tun_pod(A4, A6, queues)?, a_tun_pod(B4, B6, queues)?))
+}
+
+/// `None` where there is no TUN, which is said.
+pub(crate) fn a_tun_pod(address4: Ipv4Addr, address6: Ipv6Addr, queues: usize) -> Option<TunPod> {
+    match tun_pod(address4, address6, queues) {
+        Ok(pod) => Some(pod),
+        Err(e) => {
             assert!(
                 matches!(
                     e.kind(),

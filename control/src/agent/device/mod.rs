@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::{PacketPort, Receipt};
-use manx_dataplane::port::tun::Tun;
+use manx_dataplane::port::tun::{Settings, Tun};
 use manx_dataplane::worker::Polling;
 
 use crate::api::{Device, ErrorKind};
@@ -152,19 +152,33 @@ pub(super) struct Made {
 /// The queues of a device, in worker order.
 pub type Queues = Vec<Box<dyn PacketIo>>;
 
+/// All that a device is held by.
+pub struct Held {
+    /// Its queues.
+    pub queues: Queues,
+    /// A TUN device's settings, which others may change, too.
+    pub settings: Option<Settings>,
+}
+
+impl From<Queues> for Held {
+    fn from(queues: Queues) -> Self {
+        Self { queues, settings: None }
+    }
+}
+
 /// Makes the device in `netns`: addresses, MTU, up, its queues open. Nothing is left behind when it fails.
 pub(super) fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
     wanted: &Wanted<'_>,
-) -> Result<(Made, Queues), Error> {
+) -> Result<(Made, Held), Error> {
     let taken = netlink::in_netns(netns, async |netlink| netlink.link(wanted.interface).await)?;
     if taken.is_some() {
         let (interface, place) = (wanted.interface.to_owned(), wanted.place.to_owned());
         return Err(Error::Exists { interface, place });
     }
     match wanted.device {
-        Device::Tun => make_tun(netns, wanted),
+        Device::Tun => make_tun(agent, netns, wanted),
         Device::Veth => {
             let far_end = agent.next_name();
             make_veth(agent, netns, wanted, &far_end).inspect_err(|_| {
@@ -199,11 +213,21 @@ impl Made {
     }
 }
 
-fn make_tun(netns: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Result<(Made, Queues), Error> {
+/// Made in the agent's namespace, where nobody else is who could open a queue before the device has an owner.
+fn make_tun(
+    agent: &AgentNamespace,
+    netns: BorrowedFd<'_>,
+    wanted: &Wanted<'_>,
+) -> Result<(Made, Held), Error> {
     doctor::tun_opens()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
     let queues =
-        netns::run_in(netns, || Tun::open(wanted.interface, wanted.queues))?.map_err(error)?;
+        netns::run_in(agent, || Tun::open(wanted.interface, wanted.queues))?.map_err(error)?;
+    let settings = queues.first().map(Tun::settings).transpose().map_err(error)?;
+    netlink::in_netns(agent, async |netlink| {
+        let link = netlink.existing(wanted.interface).await?;
+        netlink.move_to(link.index, netns).await
+    })?;
     let index = netlink::in_netns(netns, async |netlink| {
         let link = netlink.existing(wanted.interface).await?;
         netlink.set_queue_len(link.index, TUN_QUEUE_LEN).await?;
@@ -216,7 +240,7 @@ fn make_tun(netns: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Result<(Made, Queues)
         Ok(link.index)
     })?;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
-    Ok((Made { device: Device::Tun, index, far_end: None }, queues))
+    Ok((Made { device: Device::Tun, index, far_end: None }, Held { queues, settings }))
 }
 
 fn make_veth(
@@ -224,7 +248,7 @@ fn make_veth(
     netns: BorrowedFd<'_>,
     wanted: &Wanted<'_>,
     far_end: &str,
-) -> Result<(Made, Queues), Error> {
+) -> Result<(Made, Held), Error> {
     let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None };
     // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which drops them as
     // soon as the packet socket has its copies, and looks for no route.
@@ -253,10 +277,11 @@ fn make_veth(
         io::ErrorKind::PermissionDenied => doctor::packet_sockets_refused(&source).into(),
         _ => Error::Queues { interface: wanted.interface.to_owned(), source },
     })?;
-    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
+    let queues: Queues =
+        queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
     Ok((
         Made { device: Device::Veth, index: link.index, far_end: Some(far_end.to_owned()) },
-        queues,
+        queues.into(),
     ))
 }
 

@@ -63,7 +63,7 @@ impl Pod {
             queues: 1,
             polling,
         };
-        pod_device::attach(agent, &attachment)
+        pod_device::attach(agent, &attachment).map(|(device, held)| (device, held.queues))
     }
 
     fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -272,11 +272,11 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let agent = AgentNamespace::create().unwrap();
         let node = Pod::new(&[]);
         let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
-        let (host, host_queues) = node.run(|| {
+        let (host, host_held) = node.run(|| {
             HostDevice::attach(&agent, device, 1400, 1, Polling::Adaptive, "eth0").unwrap()
         });
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
-        let wire = Wire::between(host_queues, pod_queues);
+        let wire = Wire::between(host_held.queues, pod_queues);
 
         // A neighbour by which a second node is reached without a tunnel.
         let peer = Peer { name: "far", netns: None, mac: None };

@@ -46,14 +46,14 @@ impl Agent {
                 polling: self.polling,
             },
         );
-        let (device, queues) = match made {
+        let (device, held) = match made {
             Ok(made) => made,
             Err(error) => {
                 self.release(&attach.pod);
                 return Err(Failure { kind: error.kind(), message: error.to_string() });
             }
         };
-        let port = match self.plug(format!("pod:{}", attach.pod), queues) {
+        let port = match self.plug(format!("pod:{}", attach.pod), held) {
             Ok(port) => port,
             Err(error) => {
                 if let Err(error) = device.detach(&self.namespace) {

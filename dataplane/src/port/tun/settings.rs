@@ -1,0 +1,116 @@
+//! What is set of a TUN device, for all of its queues at once: who may open further queues, and in which form packets come.
+//!
+//! Whoever holds a queue may change it, and whoever has `CAP_NET_ADMIN` over the device's namespace may open a queue, where
+//! the device has several. Inside a pod that is not this program's to prevent: it is noticed and set back.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::{HEADER_LEN, OFFLOAD_TCP, OFFLOAD_UDP};
+use crate::sys;
+
+/// A further hold on a device, by which control sets back what somebody has changed. The kernel does that under the lock of all
+/// its network configuration, for which no worker is to wait. The device does not go before it.
+#[derive(Debug)]
+pub struct Settings(File);
+
+/// The form of packets that was found instead of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// Bytes of header in front of each packet.
+    header_len: i32,
+    /// Whether the header's fields are in our byte order.
+    our_order: bool,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.our_order {
+            write!(f, "a header of {} bytes instead of {HEADER_LEN}", self.header_len)
+        } else {
+            write!(f, "a header of {} bytes in another byte order", self.header_len)
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn of(queue: &File) -> io::Result<Self> {
+        queue.try_clone().map(Self)
+    }
+
+    /// If packets come in another form than ours: sets all as it was, and tells in which.
+    ///
+    /// Errors: the device is gone.
+    pub fn restore(&self) -> io::Result<Option<Changed>> {
+        let device = self.0.as_fd();
+        let found = Changed {
+            header_len: sys::tun::vnet_header_len(device)?,
+            our_order: sys::tun::is_little_endian(device)? == LITTLE_ENDIAN,
+        };
+        if found == (Changed { header_len: OUR_LEN, our_order: true }) {
+            return Ok(None);
+        }
+        set(device)?;
+        Ok(Some(found))
+    }
+}
+
+const OUR_LEN: i32 = HEADER_LEN as i32;
+/// Said where it is true already, it holds whatever is said of the other order.
+const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
+
+/// Sets all of them. Returns whether the device hands over UDP super-packets.
+pub(super) fn set(device: BorrowedFd<'_>) -> io::Result<bool> {
+    if let Some((user, group)) = owner()? {
+        sys::tun::set_owner(device, user, group)?;
+    }
+    sys::tun::set_vnet_header_len(device, OUR_LEN)?;
+    sys::tun::set_little_endian(device, LITTLE_ENDIAN)?;
+    match sys::tun::set_offload(device, OFFLOAD_TCP | OFFLOAD_UDP) {
+        Ok(()) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            sys::tun::set_offload(device, OFFLOAD_TCP).map(|()| false)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The user and the group that devices belong to: the highest that the calling process's user namespace knows. In the initial one
+/// that is 4294967294, which Kubernetes lets no pod run as (`runAsUser` ends at 2147483647). `None`: the namespace knows only the
+/// one id that everybody in it has, so that no owner keeps anybody off.
+pub fn owner() -> io::Result<Option<(u32, u32)>> {
+    let highest = |map: &str| fs::read_to_string(map).map(|map| highest(&map));
+    Ok(highest("/proc/self/uid_map")?.zip(highest("/proc/self/gid_map")?))
+}
+
+/// The highest id of a map (`user_namespaces(7)`: first id inside, first id outside, how many), unless that is 0.
+fn highest(map: &str) -> Option<u32> {
+    let last = |line: &str| {
+        let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());
+        let (first, _, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        first.checked_add(count.checked_sub(1)?)
+    };
+    map.lines().filter_map(last).max().filter(|id| *id > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_id_of_a_map_is_the_owner_unless_it_is_roots() {
+        let maps = [
+            "         0          0 4294967295\n",
+            "0 1000 1\n1 100000 65536\n",
+            "0 100000 65536",
+            "0 1000 1\n",
+            "5 5 1\n1 1 1\n",
+            "",
+            "0 0 0\n4294967295 0 2\nx y z\n",
+        ];
+        let expected = [Some(4_294_967_294), Some(65_536), Some(65_535), None, Some(5), None, None];
+        assert_eq!(maps.map(highest), expected);
+    }
+}

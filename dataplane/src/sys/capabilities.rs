@@ -1,0 +1,17 @@
+//! What a thread may do beyond what its user may (`capabilities(7)`). The threads that it starts inherit it.
+
+use std::io;
+
+pub use rustix::thread::CapabilitySet;
+use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+
+/// Gives up all of the calling thread's capabilities but those of `kept`, for good: no program that it executes brings them back
+/// (`PR_SET_NO_NEW_PRIVS`). Returns those of `kept` that it had.
+pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
+    set_no_new_privs(true)?;
+    let left = capabilities(None)?.permitted & kept;
+    let sets =
+        CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets)?;
+    Ok(left)
+}
