@@ -8,6 +8,7 @@ pub mod host_device;
 mod node;
 pub mod pod_device;
 mod port_ids;
+mod privileges;
 pub mod server;
 mod status;
 mod uplink;
@@ -114,6 +115,9 @@ pub enum Error {
     /// The environment lacks something.
     #[error(transparent)]
     Lack(#[from] Lack),
+    /// The capabilities could not be given up.
+    #[error("the capabilities that the agent does not need cannot be given up: {0}")]
+    Capabilities(io::Error),
     /// The worker could not be started.
     #[error("the workers could not be started: {0}")]
     Worker(io::Error),
@@ -151,9 +155,11 @@ impl Error {
             Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) | Self::NodePortLost { .. } => {
                 ErrorKind::Environment
             }
-            Self::Worker(_) | Self::Runtime(_) | Self::WorkerGone | Self::PortsExhausted => {
-                ErrorKind::Internal
-            }
+            Self::Capabilities(_)
+            | Self::Worker(_)
+            | Self::Runtime(_)
+            | Self::WorkerGone
+            | Self::PortsExhausted => ErrorKind::Internal,
         }
     }
 }
@@ -173,14 +179,16 @@ fn check_cores(asked: &[Option<usize>]) -> Result<(), Error> {
 
 /// Runs the agent in the calling thread's network namespace until SIGTERM or SIGINT.
 pub fn run(settings: &Settings) -> Result<(), Error> {
+    // While there is no other thread: each has its own.
+    let kept = privileges::give_up().map_err(Error::Capabilities)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Error::Runtime)?;
-    runtime.block_on(serve(settings))
+    runtime.block_on(serve(settings, &kept))
 }
 
-async fn serve(settings: &Settings) -> Result<(), Error> {
+async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     check_cores(&settings.cores)?;
     if !settings.datastore.is_dir() {
         return Err(Error::NoDatastore(settings.datastore.clone()));
@@ -257,6 +265,7 @@ async fn serve(settings: &Settings) -> Result<(), Error> {
         packet_socket = settings.packet_socket,
         "ready"
     );
+    tracing::info!("{kept}");
     let ended = attend(&mut agent, Sources { watcher, inbox, peers, next_hops }).await;
     tracing::info!(node = settings.name, "stopping");
     ended

@@ -2,7 +2,11 @@
 
 use std::fs;
 use std::io;
+use std::panic::resume_unwind;
+use std::thread;
 
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+use manx_dataplane::sys::uring;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
@@ -40,7 +44,7 @@ pub fn usable_cores() -> Vec<usize> {
 
 /// Whether there are enough of them.
 pub(super) fn cores() -> Check {
-    judge_cores(std::thread::available_parallelism().map_or(1, usize::from))
+    judge_cores(thread::available_parallelism().map_or(1, usize::from))
 }
 
 fn judge_cores(cores: usize) -> Check {
@@ -57,10 +61,13 @@ fn judge_cores(cores: usize) -> Check {
     })
 }
 
-/// `io_uring_setup(2)`.
+/// `io_uring_setup(2)`, for a thread that has no capabilities: so it is asked for by workers.
 pub(super) fn io_uring() -> Check {
     let setting = read_number("/proc/sys/kernel/io_uring_disabled");
-    judge_io_uring(manx_dataplane::sys::uring::available(), setting)
+    let asked = thread::scope(|scope| {
+        scope.spawn(|| keep(CapabilitySet::empty()).and_then(|_| uring::available())).join()
+    });
+    judge_io_uring(asked.unwrap_or_else(|panic| resume_unwind(panic)), setting)
 }
 
 fn judge_io_uring(answer: io::Result<()>, setting: Option<u64>) -> Check {

@@ -58,6 +58,12 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// It is named by a process of which the caller may not ask that.
+    #[error(
+        "the network namespace {0} may not be opened: by a process's folder that takes CAP_SYS_PTRACE, which the agent does not \
+         keep; name it by a file that it is mounted on, as CNI's runtimes do (ip netns attach NAME PID)"
+    )]
+    Process(PathBuf),
     /// The name leads to something else.
     #[error(
         "{0} is not a network namespace: nothing is mounted on the file (was it left behind by a crash?)"
@@ -93,6 +99,7 @@ impl Error {
                 number(source)
             }
             Self::Thread(source) => number(source),
+            Self::Process(_) => Errno::EACCES,
             Self::NotANamespace(_) | Self::Threads(_) => Errno::EINVAL,
         }
     }
@@ -144,9 +151,14 @@ pub fn current() -> Result<OwnedFd, Error> {
     open(Path::new(OWN))
 }
 
-/// Opens a namespace by its name, or by a `/proc/PID/ns/net`.
+/// Opens a namespace by its name, or by a `/proc/PID/ns/net` of a process that the caller may trace (`ptrace(2)`).
 pub fn open(path: &Path) -> Result<OwnedFd, Error> {
-    let file = File::open(path).map_err(|source| Error::Open { path: path.to_owned(), source })?;
+    let file = File::open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied if path.starts_with("/proc") => {
+            Error::Process(path.to_owned())
+        }
+        _ => Error::Open { path: path.to_owned(), source },
+    })?;
     match fstatfs(&file) {
         Ok(stat) if stat.filesystem_type() == NSFS_MAGIC => Ok(file.into()),
         Ok(_) => Err(Error::NotANamespace(path.to_owned())),

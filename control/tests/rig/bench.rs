@@ -91,16 +91,21 @@ impl Bench {
         addresses.map(|address| address.as_str().unwrap().parse().unwrap()).collect()
     }
 
-    /// Sends a signal to the process of this bench whose command line has `victim` in it.
-    pub(crate) fn signal(&self, signal: &str, victim: &str) {
+    /// The process of this bench whose command line has `part` in it.
+    pub(crate) fn process(&self, part: &str) -> String {
         let folder = self.folder.path().to_str().unwrap();
         let pid = fs::read_dir("/proc").unwrap().find_map(|entry| {
             let path = entry.ok()?.path();
             let line =
                 String::from_utf8_lossy(&fs::read(path.join("cmdline")).ok()?).replace('\0', " ");
-            (line.contains(folder) && line.contains(victim)).then_some(path)
+            (line.contains(folder) && line.contains(part)).then_some(path)
         });
-        let pid = pid.unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        pid.unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+    }
+
+    /// Sends a signal to the process of this bench whose command line has `victim` in it.
+    pub(crate) fn signal(&self, signal: &str, victim: &str) {
+        let pid = self.process(victim);
         assert!(
             Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success()
         );

@@ -7,6 +7,7 @@ mod change;
 mod forged;
 mod lost;
 mod mtu;
+mod privileges;
 mod proved;
 mod stopped;
 mod takeover;

@@ -12,6 +12,7 @@ use crate::counters::{PortCounters, WorkerCounters};
 use crate::flow::FlowEntry;
 use crate::port::PacketIo;
 use crate::report::Report;
+use crate::sys::capabilities::{CapabilitySet, keep};
 use crate::tables::{PortId, Tables};
 
 /// Puts something round a port, or takes it off again.
@@ -101,8 +102,19 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Starts a worker on a thread of its own. Errors: no thread, no epoll instance, no memory, or a core to which the system
-/// does not pin it; then it has handled no packet.
+/// Gives up all capabilities: a worker works by descriptors that are open. Then pins it.
+fn settle(core: Option<usize>) -> io::Result<()> {
+    keep(CapabilitySet::empty())?;
+    match core {
+        Some(id) if !core_affinity::set_for_current(core_affinity::CoreId { id }) => {
+            Err(io::Error::other(format!("a worker cannot be pinned to core {id}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Starts a worker on a thread of its own, which has no capabilities. Errors: no thread, no epoll instance, no memory, or a core
+/// to which the system does not pin it; then it has handled no packet.
 pub fn spawn(
     name: &str,
     settings: Settings,
@@ -113,18 +125,15 @@ pub fn spawn(
     let counters = Arc::new(WorkerCounters::default());
     let mut worker = Worker::new(settings, share, receiver, reports, Arc::clone(&counters))?;
     let commands = Commands { queue, waker: worker.poller.waker() };
-    let (pinned, outcome) = crossbeam::channel::bounded(1);
+    let (settled, outcome) = crossbeam::channel::bounded(1);
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _guard = AbortOnPanic;
-        let is_pinned = settings
-            .core
-            .is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
-        if pinned.send(is_pinned).is_ok() && is_pinned {
+        let outcome = settle(settings.core);
+        let is_settled = outcome.is_ok();
+        if settled.send(outcome).is_ok() && is_settled {
             worker.run();
         }
     })?;
-    if !outcome.recv().unwrap_or(false) {
-        return Err(io::Error::other(format!("cannot pin {name} to core {:?}", settings.core)));
-    }
+    outcome.recv().map_err(io::Error::other)??;
     Ok(Handle { commands, counters, core: settings.core, thread: Some(thread) })
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use manx_dataplane::packet::{Packet, Pool, SegmentKind};
 use manx_dataplane::port::PacketIo;
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
@@ -222,6 +223,8 @@ impl Pump {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
+            // As a worker's thread.
+            keep(CapabilitySet::empty()).unwrap();
             let mut pool = Pool::new(256);
             let mut packets = Vec::new();
             let mut crossed = [Crossed::default(); 2];

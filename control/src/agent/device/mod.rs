@@ -67,7 +67,11 @@ impl Error {
     /// The kind that the agent's socket reports.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Namespace(netns::Error::Open { .. } | netns::Error::NotANamespace(_))
+            Self::Namespace(
+                netns::Error::Open { .. }
+                | netns::Error::Process(_)
+                | netns::Error::NotANamespace(_),
+            )
             | Self::Exists { .. } => ErrorKind::Invalid,
             Self::Namespace(_) | Self::Lacking(_) => ErrorKind::Environment,
             Self::Netlink(error) => match error.errno() {

@@ -1,0 +1,21 @@
+//! What of root's power the agent keeps.
+
+use std::io;
+
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+
+/// Each capability that is needed for as long as pods come and go, and what for. The workers' threads give these up, too: all that
+/// they do, they do by descriptors that are open.
+const KEPT: [(CapabilitySet, &str); 3] = [
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN to enter the pods' network namespaces"),
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN to make devices, addresses and routes"),
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW to open the packet sockets of veth pods"),
+];
+
+/// Gives up all others, for the calling thread and all that it starts from now on. Returns what the log is to say.
+pub(super) fn give_up() -> io::Result<String> {
+    let kept = keep(KEPT.iter().map(|(capability, _)| *capability).collect())?;
+    let kept = KEPT.iter().filter(|(capability, _)| kept.contains(*capability));
+    let kept: Vec<&str> = kept.map(|(_, what_for)| *what_for).collect();
+    Ok(format!("of root's capabilities kept: {}; by the workers none", kept.join(", ")))
+}
