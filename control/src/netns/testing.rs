@@ -63,3 +63,17 @@ pub(crate) fn tun_allowed() -> bool {
     eprintln!("SKIPPED the TUN half: {lack}");
     false
 }
+
+/// Whether there is a second user, as root has. If not, the calling test is left out and says so; with `MANX_REQUIRE_ROOT=1` that
+/// is a failure.
+pub(crate) fn users_allowed() -> bool {
+    if manx_dataplane::port::tun::owner().unwrap().is_some() {
+        return true;
+    }
+    assert!(
+        std::env::var_os("MANX_REQUIRE_ROOT").is_none_or(|value| value != "1"),
+        "a test may not be left out (MANX_REQUIRE_ROOT=1): this user namespace knows one user"
+    );
+    eprintln!("SKIPPED: this user namespace knows one user");
+    false
+}

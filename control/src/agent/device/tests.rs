@@ -3,17 +3,19 @@
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fs, thread};
 
 use manx_dataplane::packet::Pool;
+use manx_dataplane::sys;
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
 
 use super::*;
 use crate::agent::host_device::{self, HostDevice};
 use crate::agent::pod_device::{self, Attachment, PodDevice};
-use crate::netns::testing::{namespaces_allowed, tun_allowed};
+use crate::netns::testing::{namespaces_allowed, tun_allowed, users_allowed};
 use crate::topology::{Desired, Way};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -53,6 +55,16 @@ impl Pod {
         agent: &AgentNamespace,
         device: Device,
     ) -> Result<(PodDevice, Queues), Error> {
+        self.attach_with(1, polling, agent, device)
+    }
+
+    fn attach_with(
+        &self,
+        queues: usize,
+        polling: Polling,
+        agent: &AgentNamespace,
+        device: Device,
+    ) -> Result<(PodDevice, Queues), Error> {
         let attachment = Attachment {
             netns: &self.path,
             interface: "eth0",
@@ -60,7 +72,7 @@ impl Pod {
             mtu: 1400,
             segments: Some(3),
             device,
-            queues: 1,
+            queues,
             polling,
         };
         pod_device::attach(agent, &attachment).map(|(device, held)| (device, held.queues))
@@ -115,16 +127,20 @@ fn bound(address: IpAddr) -> UdpSocket {
     socket
 }
 
-/// Whether a datagram comes through from `from` to `to` within `patience`.
+/// Whether a datagram comes through from `from` to `to` within `patience`: one of this call's, not a late one of another's.
 fn reaches(from: &UdpSocket, to: &UdpSocket, patience: Duration) -> bool {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let end = std::time::Instant::now() + patience;
     let to_address: SocketAddr = to.local_addr().unwrap();
     while std::time::Instant::now() < end {
         // Without a way out the kernel says so at once; with one, the receiver's timeout paces the loop.
-        if from.send_to(b"hello", to_address).is_err() {
+        if from.send_to(&call, to_address).is_err() {
             thread::sleep(SHORT);
         }
-        if matches!(to.recv_from(&mut [0; 16]), Ok((5, sender)) if sender == from.local_addr().unwrap())
+        let mut heard = [0; 8];
+        if matches!(to.recv_from(&mut heard), Ok((8, sender)) if sender == from.local_addr().unwrap())
+            && heard == call
         {
             return true;
         }
@@ -261,6 +277,45 @@ fn a_name_that_is_taken_is_refused_and_nothing_is_left_behind() {
         let far_ends = netlink::in_netns(&agent, async |netlink| netlink.links().await).unwrap();
         assert_eq!(far_ends.len(), if device == Device::Veth { 2 } else { 1 });
     }
+}
+
+#[test]
+fn whoever_tries_all_the_time_gets_no_queue_before_the_device_has_its_owner() {
+    if !namespaces_allowed() || !tun_allowed() || !users_allowed() {
+        return;
+    }
+    let several = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    let agent = AgentNamespace::create().unwrap();
+    let pod = Pod::new(&["10.7.0.2"]);
+    let (tries, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let got = thread::scope(|scope| {
+        let thief = scope.spawn(|| {
+            pod.run(|| {
+                keep(CapabilitySet::empty()).unwrap();
+                while !ends.load(Ordering::Relaxed) {
+                    let queue = fs::File::options().read(true).write(true).open("/dev/net/tun");
+                    let queue = queue.unwrap();
+                    if sys::tun::set_interface(queue.as_fd(), "eth0", several).is_ok() {
+                        return true;
+                    }
+                    tries.fetch_add(1, Ordering::Relaxed);
+                }
+                false
+            })
+        });
+        while tries.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        for _ in 0..50 {
+            let (device, queues) =
+                pod.attach_with(2, Polling::Adaptive, &agent, Device::Tun).unwrap();
+            drop(queues);
+            device.detach(&agent).unwrap();
+        }
+        ends.store(true, Ordering::Relaxed);
+        thief.join().unwrap()
+    });
+    assert!(!got, "after {} tries", tries.into_inner());
 }
 
 #[test]
