@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{EnterFlags, IoUring, opcode, types};
 
 use crate::packet::Packet;
 
@@ -35,7 +35,9 @@ pub const WRITES: usize = 64;
 /// within the call, and none of them waits: where `O_NONBLOCK` alone would have the ring wait until the descriptor is writable,
 /// which in a device somebody else may prevent for good, `RWF_NOWAIT` has the write fail with `EAGAIN`.
 pub struct Writes<const H: usize> {
-    ring: IoUring,
+    /// Gone after an error: entries that the kernel has not taken then point to packets that have gone on, and there is no
+    /// way to take them back but to close the ring, which holds them and which nobody else can submit.
+    ring: Option<IoUring>,
     headers: Box<[[u8; H]; WRITES]>,
     vectors: Box<[[libc::iovec; 2]; WRITES]>,
     results: Box<[i32; WRITES]>,
@@ -58,7 +60,7 @@ impl<const H: usize> Writes<H> {
     pub fn new() -> io::Result<Self> {
         let vector = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         Ok(Self {
-            ring: IoUring::new(WRITES as u32)?,
+            ring: Some(IoUring::new(WRITES as u32)?),
             headers: Box::new([[0; H]; WRITES]),
             vectors: Box::new([[vector; 2]; WRITES]),
             results: Box::new([0; WRITES]),
@@ -66,21 +68,25 @@ impl<const H: usize> Writes<H> {
     }
 
     /// Writes `packets` (at most [`WRITES`]) in their order, each in one piece behind the header that `header` makes of it.
-    /// What became of each: bytes written, or a negative error number.
+    /// What became of each: bytes written, or a negative error number (`ECANCELED`: the kernel did not take it).
     ///
-    /// Errors: the ring is of no use any more; none of the packets was written.
+    /// Errors: the ring is of no use any more, and every further call fails; none of the packets was written.
     pub fn write(
         &mut self,
         fd: BorrowedFd<'_>,
         packets: &[Packet],
         header: impl Fn(&Packet) -> [u8; H],
     ) -> io::Result<&[i32]> {
-        let count = packets.len().min(WRITES);
+        let packets = &packets[..packets.len().min(WRITES)];
+        // Before anything is queued: whatever the caller's function does, a panic too, leaves no entry behind.
+        for (head, packet) in self.headers.iter_mut().zip(packets) {
+            *head = header(packet);
+        }
+        let Some(ring) = &mut self.ring else { return Err(io::ErrorKind::NotConnected.into()) };
         let target = types::Fd(fd.as_raw_fd());
         let room = self.headers.iter_mut().zip(self.vectors.iter_mut());
-        let mut queue = self.ring.submission();
+        let mut queue = ring.submission();
         for (index, (packet, (head, vectors))) in packets.iter().zip(room).enumerate() {
-            *head = header(packet);
             let bytes = packet.bytes();
             vectors[0] = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: H };
             vectors[1] =
@@ -88,43 +94,150 @@ impl<const H: usize> Writes<H> {
             let entry =
                 opcode::Writev::new(target, vectors.as_ptr(), 2).rw_flags(libc::RWF_NOWAIT).build();
             // SAFETY: the entry points to two vectors in `self.vectors`, these to a header in `self.headers` and to the
-            // bytes of a packet; all are borrowed until this function returns, which is after the kernel has completed the
-            // entry (the loop below). The queue has room: it is empty when a call begins, and has WRITES entries.
-            let pushed = unsafe { queue.push(&entry.user_data(index as u64)) };
-            if pushed.is_err() {
-                return Err(io::ErrorKind::StorageFull.into());
+            // bytes of a packet; all are borrowed until this function returns. Before it returns the kernel has completed
+            // each entry that it took (`complete`, which nothing between here and there can keep from running), and the
+            // others have gone with the ring. There is room: the queue is empty when a call begins, since the one before
+            // left no entry or no ring, and has WRITES entries.
+            if unsafe { queue.push(&entry.user_data(index as u64)) }.is_err() {
+                break;
             }
         }
         drop(queue);
-        let mut completed = 0;
-        while completed < count {
-            match self.ring.submit_and_wait(count - completed) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Nothing of this call is with the kernel: it takes an entry only to complete it.
-                Err(error) if self.ring.submission().len() == count => return Err(error),
-                // Some are: they have to be waited for.
-                Ok(_) | Err(_) => {}
-            }
-            for entry in self.ring.completion() {
-                if let Some(result) = self.results.get_mut(entry.user_data() as usize) {
-                    *result = entry.result();
+        let results = &mut self.results[..packets.len()];
+        results.fill(-libc::ECANCELED);
+        match complete(ring, results) {
+            Ok(()) => {}
+            Err(Refusal { error, taken }) => {
+                self.ring = None;
+                if taken == 0 {
+                    return Err(error);
                 }
-                completed += 1;
             }
         }
-        Ok(&self.results[..count])
+        Ok(&self.results[..packets.len()])
+    }
+}
+
+/// The kernel does not take the entries that are queued.
+struct Refusal {
+    error: io::Error,
+    /// How many of the call's it took before.
+    taken: usize,
+}
+
+/// Submits what is queued and waits until the kernel has completed all that it took; their results stand in `results` then.
+/// After a [`Refusal`] entries are left in the queue.
+fn complete(ring: &mut IoUring, results: &mut [i32]) -> Result<(), Refusal> {
+    let queued = ring.submission().len();
+    let mut completed = 0;
+    let mut refused = None;
+    loop {
+        for entry in ring.completion() {
+            if let Some(result) = results.get_mut(entry.user_data() as usize) {
+                *result = entry.result();
+            }
+            completed += 1;
+        }
+        let taken = queued - ring.submission().len();
+        if completed == taken && (taken == queued || refused.is_some()) {
+            return match refused {
+                Some(error) if taken < queued => Err(Refusal { error, taken }),
+                _ => Ok(()),
+            };
+        }
+        let entered = if refused.is_none() {
+            ring.submit_and_wait(queued - completed)
+        } else {
+            let wait = EnterFlags::GETEVENTS.bits();
+            // SAFETY: nothing is submitted and no argument given: the call waits for a completion.
+            unsafe { ring.submitter().enter::<libc::sigset_t>(0, 1, wait, None) }
+        };
+        match entered {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => refused = Some(error),
+            _ => {}
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::packet::Pool;
+
     #[test]
     fn the_answer_is_one_of_the_documented_ones() {
-        if let Err(error) = super::available() {
+        if let Err(error) = available() {
             assert!(
                 matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)),
                 "{error}"
             );
         }
+    }
+
+    /// A ring, a pipe for it to write to, and packets of a byte each; `None` where the kernel gives no ring.
+    fn ring() -> Option<(Writes<1>, io::PipeReader, io::PipeWriter, Vec<Packet>)> {
+        let ring = match Writes::new() {
+            Ok(ring) => ring,
+            Err(error) => {
+                eprintln!("SKIPPED: no ring: {error}");
+                assert!(available().is_err(), "{error}");
+                return None;
+            }
+        };
+        let (reader, writer) = io::pipe().unwrap();
+        let mut pool = Pool::new(8);
+        let packets = (1..=8).map(|n| pool.take_filled(&[n]).unwrap()).collect();
+        Some((ring, reader, writer, packets))
+    }
+
+    fn written(mut reader: impl Read, writer: io::PipeWriter) -> Vec<u8> {
+        drop(writer);
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn packets_are_written_in_order_and_a_bad_descriptor_is_each_ones_result() {
+        let Some((mut ring, reader, writer, packets)) = ring() else { return };
+        let read_only = File::open("/dev/null").unwrap();
+        let results = ring.write(read_only.as_fd(), &packets, |_| [0]).unwrap();
+        assert_eq!(results, [-libc::EBADF; 8]);
+        assert_eq!(ring.write(writer.as_fd(), &packets[..3], |_| [9]).unwrap(), [2; 3]);
+        assert_eq!(written(reader, writer), [9, 1, 9, 2, 9, 3]);
+    }
+
+    #[test]
+    fn a_header_that_panics_leaves_nothing_in_the_ring() {
+        let Some((mut ring, reader, writer, packets)) = ring() else { return };
+        let broken = catch_unwind(AssertUnwindSafe(|| {
+            let header = |packet: &Packet| if packet.bytes() == [3] { panic!() } else { [0] };
+            ring.write(writer.as_fd(), &packets, header).map(drop)
+        }));
+        assert!(broken.is_err());
+        assert_eq!(ring.write(writer.as_fd(), &packets[6..], |_| [9]).unwrap(), [2; 2]);
+        assert_eq!(written(reader, writer), [9, 7, 9, 8]);
+    }
+
+    #[test]
+    fn what_the_kernel_did_not_take_is_never_written() {
+        let Some((mut writes, reader, writer, packets)) = ring() else { return };
+        // A ring that is not enabled yet takes nothing (io_uring_setup(2), IORING_SETUP_R_DISABLED).
+        writes.ring = Some(IoUring::builder().setup_r_disabled().build(WRITES as u32).unwrap());
+        let error = writes.write(writer.as_fd(), &packets[..4], |_| [0]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBADFD));
+        drop(packets);
+        if let Some(ring) = &writes.ring {
+            ring.submitter().register_enable_rings().unwrap();
+        }
+        let more = [Pool::new(1).take_filled(&[8]).unwrap()];
+        let again = writes.write(writer.as_fd(), &more, |_| [9]).map(<[i32]>::to_vec);
+        assert_eq!(written(reader, writer), []);
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::NotConnected);
     }
 }
