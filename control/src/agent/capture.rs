@@ -1,11 +1,12 @@
 //! `manx capture`: a port is wrapped, its copies become a pcapng file, and the wrapper goes when nobody reads any more.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::RecvTimeoutError;
 use manx_dataplane::port::PacketIo;
-use manx_dataplane::port::capture::{Captured, Direction, Tap, capture};
+use manx_dataplane::port::capture::{Captured, Direction, Room, Tap, capture};
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Command, Commands};
 use pcap_file::pcapng::PcapNgWriter;
@@ -21,8 +22,16 @@ use crate::api::{ErrorKind, Failure};
 
 /// Bytes of a packet that are kept: all of it.
 const SNAPLEN: usize = 65_535;
-/// Copies that wait for the writer; more are lost and counted in the log.
+/// Copies of a capture that wait for its writer. More are lost: the file tells how many before the next packet, the log how
+/// many in all.
 const WAITING: usize = 4096;
+/// Bytes of them: 256 super-packets.
+const WAITING_BYTES: usize = 16 << 20;
+/// Bytes of all captures' copies. Four whose clients do not read take all of it; then others lose packets, and no memory is
+/// taken beyond it.
+const ALL_WAITING_BYTES: usize = 64 << 20;
+/// Pieces of a file, of 64 KiB or one packet each, that wait for its client.
+const PIECES: usize = 4;
 /// How long the workers may take to begin.
 const TAKEN_UP: Duration = Duration::from_secs(2);
 /// How often an idle capture looks whether its client is still there.
@@ -41,10 +50,15 @@ pub(super) struct Source {
     pub(super) framing: usize,
 }
 
+/// The room that an agent's captures share.
+pub(super) fn room() -> Arc<Room> {
+    Room::new(ALL_WAITING_BYTES)
+}
+
 /// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One port may have several.
-pub(super) fn start(workers: Vec<Commands>, source: Source) -> Answer {
+pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<Room>) -> Answer {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (copier, tap) = capture(SNAPLEN, WAITING, clock);
+    let (copier, tap) = capture(SNAPLEN, WAITING, room.part(WAITING_BYTES), clock);
     let (done, taken_up) = crossbeam::channel::bounded(workers.len());
     for worker in &workers {
         let (copier, done) = (copier.clone(), done.clone());
@@ -58,7 +72,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source) -> Answer {
         }
     }
     drop((copier, done));
-    let (file, pieces) = mpsc::channel(64);
+    let (file, pieces) = mpsc::channel(PIECES);
     std::thread::spawn(move || {
         // The file begins once packets are copied: whoever has read its first bytes misses none.
         let deadline = Instant::now() + TAKEN_UP;
@@ -128,12 +142,13 @@ fn write(tap: &Tap, source: &Source, client: &mpsc::Sender<Vec<u8>>) -> Result<(
             InterfaceDescriptionOption::IfTsResol(9),
         ],
     })?;
+    let mut lost = 0;
     loop {
         std::io::Write::flush(file.get_mut()).map_err(PcapError::IoError)?;
-        match tap.copies().recv_timeout(LOOK) {
+        match tap.next(LOOK) {
             Ok(copy) => {
-                for copy in std::iter::once(copy).chain(tap.copies().try_iter().take(WAITING)) {
-                    block(&mut file, &copy, source.framing)?;
+                for copy in std::iter::once(copy).chain(tap.waiting().take(WAITING)) {
+                    block(&mut file, &copy, source.framing, &mut lost)?;
                 }
             }
             Err(RecvTimeoutError::Timeout) if client.is_closed() => return Ok(()),
@@ -143,35 +158,41 @@ fn write(tap: &Tap, source: &Source, client: &mpsc::Sender<Vec<u8>>) -> Result<(
     }
 }
 
+/// Writes one packet, and how many were lost before it beyond those that the file has told already.
 fn block<W: std::io::Write>(
     file: &mut PcapNgWriter<W>,
     copy: &Captured,
     framing: usize,
+    told: &mut u64,
 ) -> Result<(), PcapError> {
     let (skip, flags) = match copy.direction {
         Direction::Received => (0, INBOUND),
         Direction::Transmitted => (framing.min(copy.bytes.len()), OUTBOUND),
     };
+    let mut options = vec![EnhancedPacketOption::Flags(flags)];
+    if copy.lost > *told {
+        options.push(EnhancedPacketOption::DropCount(copy.lost - *told));
+        *told = copy.lost;
+    }
     file.write_pcapng_block(EnhancedPacketBlock {
         interface_id: 0,
         timestamp: copy.at,
         original_len: copy.original_len.saturating_sub(skip as u32),
         data: Cow::Borrowed(&copy.bytes[skip..]),
-        options: vec![EnhancedPacketOption::Flags(flags)],
+        options,
     })?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use manx_dataplane::counters::PortCounters;
     use manx_dataplane::packet::Offload;
     use manx_dataplane::pipeline::Sizes;
     use manx_dataplane::port::Capabilities;
     use manx_dataplane::port::memory::{self, FarSide};
     use manx_dataplane::worker::{self, Handle, Polling, Share};
+    use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
 
@@ -201,7 +222,8 @@ mod tests {
     impl Growing {
         fn start(worker: &Handle) -> Self {
             let source = Source { port: PORT, name: "host".to_owned(), framing: 0 };
-            let Answer::Stream(pieces) = start(vec![worker.commands().clone()], source) else {
+            let Answer::Stream(pieces) = start(vec![worker.commands().clone()], source, &room())
+            else {
                 panic!()
             };
             Self { pieces, bytes: Vec::new() }
@@ -241,6 +263,31 @@ mod tests {
             // It looks for its client four times a second.
             std::thread::sleep(LOOK * 2);
         }
+    }
+
+    #[test]
+    fn the_file_tells_how_many_packets_were_lost_before_each() {
+        let mut file = PcapNgWriter::new(Vec::new()).unwrap();
+        file.write_pcapng_block(InterfaceDescriptionBlock::new(DataLink::RAW, 0)).unwrap();
+        let mut told = 0;
+        for lost in [0, 5, 5, 7] {
+            let direction = Direction::Received;
+            let bytes = vec![0; 20];
+            let copy = Captured { at: Duration::ZERO, direction, original_len: 20, bytes, lost };
+            block(&mut file, &copy, 0, &mut told).unwrap();
+        }
+        let file = file.into_inner();
+        let mut reader = PcapNgReader::new(&file[..]).unwrap();
+        let mut drops = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let Block::EnhancedPacket(packet) = block.unwrap() {
+                drops.push(packet.options.iter().find_map(|option| match option {
+                    EnhancedPacketOption::DropCount(count) => Some(*count),
+                    _ => None,
+                }));
+            }
+        }
+        assert_eq!(drops, [None, Some(5), None, Some(2)]);
     }
 
     #[test]

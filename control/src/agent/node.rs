@@ -12,6 +12,7 @@ use std::time::Instant;
 use crossbeam::channel::Receiver;
 use ipnet::IpNet;
 use manx_dataplane::counters::PortCounters;
+use manx_dataplane::port::capture::Room;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables, Via};
@@ -87,6 +88,8 @@ pub(super) struct Agent {
     port_ids: PortIds,
     /// The last number of an attachment.
     attachments: u32,
+    /// Where the copies of all captures wait.
+    captures: Arc<Room>,
     uplink: String,
     /// Why VXLAN's socket is not open, while a tunnel asks for it.
     pub(super) vxlan_fault: Fault,
@@ -153,6 +156,7 @@ impl Agent {
             connections: parts.connections,
             port_ids: PortIds::default(),
             attachments: 0,
+            captures: capture::room(),
             uplink: parts.uplink,
             vxlan_fault: Fault::default(),
             verifier: parts.verifier,
@@ -226,6 +230,7 @@ impl Agent {
         capture::start(
             self.workers.iter().map(|worker| worker.commands().clone()).collect(),
             capture::Source { port: id, name: what.port.clone(), framing },
+            &self.captures,
         )
     }
 }

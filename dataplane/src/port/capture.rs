@@ -1,16 +1,16 @@
 //! A wrapper round a port that copies every packet, both ways, to somebody who writes them down.
 //!
-//! The worker never waits for the reader: what does not fit into the channel is counted as lost. A copy shows the packet
-//! as a wire would carry it, as far as one packet can: a super-packet is one long packet, and a partial checksum is
-//! finished in the copy.
+//! The worker never waits for the reader: copies wait in a channel that is bounded in packets and in bytes ([`Room`]), and
+//! what does not fit is counted as lost. A copy shows the packet as a wire would carry it, as far as one packet can: a
+//! super-packet is one long packet, and a partial checksum is finished in the copy.
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::{Capabilities, PacketIo, Received, Transmitted};
 use crate::checksum;
@@ -39,22 +39,90 @@ pub struct Captured {
     pub original_len: u32,
     /// Its first bytes, from the IP header on.
     pub bytes: Vec<u8>,
+    /// How many packets the capture had lost when this one was copied.
+    pub lost: u64,
+}
+
+/// How many bytes of copies may wait for readers: one capture's, and those of all captures together.
+#[derive(Debug)]
+pub struct Room {
+    free: AtomicUsize,
+    whole: Option<Arc<Self>>,
+}
+
+impl Room {
+    /// A room of so many bytes.
+    pub fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { free: AtomicUsize::new(bytes), whole: None })
+    }
+
+    /// A part of this room: what is taken from the part is taken from the whole, too. The parts together may be larger than
+    /// the whole.
+    pub fn part(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
+        Arc::new(Self { free: AtomicUsize::new(bytes), whole: Some(Arc::clone(self)) })
+    }
+
+    /// Takes so many bytes, or nothing.
+    fn take(&self, bytes: usize) -> bool {
+        let less = |free: usize| free.checked_sub(bytes);
+        if self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
+            return false;
+        }
+        let taken = self.whole.as_ref().is_none_or(|whole| whole.take(bytes));
+        if !taken {
+            self.free.fetch_add(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.free.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.give_back(bytes);
+        }
+    }
+}
+
+/// A copy that waits for the reader.
+#[derive(Debug)]
+struct Waiting {
+    copy: Captured,
+    #[expect(dead_code, reason = "its bytes are given back when it is dropped")]
+    taken: Taken,
+}
+
+/// Bytes of a room, which are given back when the copy waits no longer: it was read, or reader and copiers are gone.
+#[derive(Debug)]
+struct Taken {
+    room: Arc<Room>,
+    bytes: usize,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.give_back(self.bytes);
+    }
 }
 
 /// The reader's end. Dropping it ends the copying.
 #[derive(Debug)]
 pub struct Tap {
-    copies: Receiver<Captured>,
+    copies: Receiver<Waiting>,
     lost: Arc<AtomicU64>,
 }
 
 impl Tap {
-    /// The copies, in order as far as one copier made them. Disconnected when the capture is gone.
-    pub fn copies(&self) -> &Receiver<Captured> {
-        &self.copies
+    /// The next copy, in order as far as one copier made them. Disconnected when the capture is gone.
+    pub fn next(&self, timeout: Duration) -> Result<Captured, RecvTimeoutError> {
+        self.copies.recv_timeout(timeout).map(|waiting| waiting.copy)
     }
 
-    /// How many packets found the channel full.
+    /// The copies that wait now.
+    pub fn waiting(&self) -> impl Iterator<Item = Captured> {
+        self.copies.try_iter().map(|waiting| waiting.copy)
+    }
+
+    /// How many packets found no room.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -70,23 +138,25 @@ pub struct Capture<C> {
 /// The copying end, which goes round a port; clones go round other ports, for the same reader.
 #[derive(Clone)]
 pub struct Copier<C> {
-    copies: Option<Sender<Captured>>,
+    copies: Sender<Waiting>,
     /// The [`Tap`]'s: without it there is no reader.
     lost: Weak<AtomicU64>,
+    room: Arc<Room>,
     snaplen: usize,
     clock: C,
 }
 
-/// Both ends of a capture. Copies are cut at `snaplen` bytes; at most `capacity` of them wait for the reader. `clock` gives
-/// the time since 1970.
+/// Both ends of a capture. Copies are cut at `snaplen` bytes; at most `capacity` of them wait for the reader, and no more
+/// bytes than `room` has. `clock` gives the time since 1970.
 pub fn capture<C: FnMut() -> Duration + Send>(
     snaplen: usize,
     capacity: usize,
+    room: Arc<Room>,
     clock: C,
 ) -> (Copier<C>, Tap) {
     let (sender, copies) = bounded(capacity);
     let lost = Arc::new(AtomicU64::new(0));
-    let copier = Copier { copies: Some(sender), lost: Arc::downgrade(&lost), snaplen, clock };
+    let copier = Copier { copies: sender, lost: Arc::downgrade(&lost), room, snaplen, clock };
     (copier, Tap { copies, lost })
 }
 
@@ -103,32 +173,30 @@ impl<C> Copier<C> {
 
 impl<C: FnMut() -> Duration> Copier<C> {
     fn copy(&mut self, packets: &[Packet], direction: Direction) {
-        let Some(copies) = &self.copies else { return };
         if packets.is_empty() {
             return;
         }
+        let Some(lost) = self.lost.upgrade() else { return };
         let at = (self.clock)();
         for (done, packet) in packets.iter().enumerate() {
-            let copied = Captured {
-                at,
-                direction,
-                original_len: packet.len() as u32,
-                bytes: finished(packet, self.snaplen),
-            };
-            match copies.try_send(copied) {
-                Ok(()) => {}
-                Err(TrySendError::Full(_)) => {
-                    if let Some(lost) = self.lost.upgrade() {
-                        lost.fetch_add((packets.len() - done) as u64, Ordering::Relaxed);
-                    }
-                    return;
-                }
-                Err(TrySendError::Disconnected(_)) => {
-                    self.copies = None;
-                    return;
-                }
+            // Where one does not fit the rest of the batch is lost with it: a worker spends no time on a reader that is slow.
+            if !self.copy_one(packet, at, direction, lost.load(Ordering::Relaxed)) {
+                lost.fetch_add((packets.len() - done) as u64, Ordering::Relaxed);
+                return;
             }
         }
+    }
+
+    /// Whether there was room for it. Nothing is copied before that is known.
+    fn copy_one(&self, packet: &Packet, at: Duration, direction: Direction, lost: u64) -> bool {
+        let bytes = packet.len().min(self.snaplen);
+        if self.copies.is_full() || !self.room.take(bytes) {
+            return false;
+        }
+        let taken = Taken { room: Arc::clone(&self.room), bytes };
+        let bytes = finished(packet, self.snaplen);
+        let copy = Captured { at, direction, original_len: packet.len() as u32, bytes, lost };
+        self.copies.try_send(Waiting { copy, taken }).is_ok()
     }
 }
 
@@ -201,6 +269,7 @@ mod tests {
     fn captured_port(
         snaplen: usize,
         capacity: usize,
+        room: Arc<Room>,
     ) -> (Capture<impl FnMut() -> Duration + Send + 'static>, Tap, FarSide) {
         let (port, far) = memory::pair(Capabilities::ALL, 64);
         let mut batches = 0;
@@ -208,7 +277,7 @@ mod tests {
             batches += 1;
             Duration::from_secs(batches)
         };
-        let (copier, tap) = capture(snaplen, capacity, clock);
+        let (copier, tap) = capture(snaplen, capacity, room, clock);
         (copier.around(Box::new(port)), tap, far)
     }
 
@@ -248,13 +317,13 @@ mod tests {
             udp: bool, v6: bool, payload in proptest::collection::vec(any::<u8>(), 0..3000),
         ) {
             let (bytes, finished, offload) = unfinished(udp, v6, &payload);
-            let (mut port, tap, far) = captured_port(65_535, 8);
+            let (mut port, tap, far) = captured_port(65_535, 8, Room::new(1 << 20));
             let mut pool = Pool::new(4);
             let mut packets = Vec::new();
             prop_assert!(far.inject(&bytes, offload));
             let _ = port.receive(&mut pool, &mut packets, 4).unwrap();
             prop_assert_eq!(packets[0].bytes(), &bytes[..]);
-            let copy = tap.copies().try_recv().unwrap();
+            let copy = tap.waiting().next().unwrap();
             prop_assert_eq!(&copy.bytes, &finished);
             let sliced = SlicedPacket::from_ip(&copy.bytes).unwrap();
             prop_assert!(matches!(sliced.transport, Some(TransportSlice::Udp(_) | TransportSlice::Tcp(_))));
@@ -263,7 +332,7 @@ mod tests {
 
     #[test]
     fn both_ways_are_copied_with_the_batch_time_and_cut() {
-        let (mut port, tap, far) = captured_port(10, 8);
+        let (mut port, tap, far) = captured_port(10, 8, Room::new(1 << 20));
         let mut pool = Pool::new(4);
         let mut packets = Vec::new();
         assert!(
@@ -272,12 +341,13 @@ mod tests {
         let _ = port.receive(&mut pool, &mut packets, 4).unwrap();
         let _ = port.transmit(&mut pool, &mut packets).unwrap();
         assert_eq!(far.collect().unwrap().bytes, [1; 40], "the packet itself is not cut");
-        let copies: Vec<_> = tap.copies().try_iter().collect();
+        let copies: Vec<_> = tap.waiting().collect();
         let expected = |second, direction, original_len, bytes| Captured {
             at: Duration::from_secs(second),
             direction,
             original_len,
             bytes,
+            lost: 0,
         };
         assert_eq!(
             copies,
@@ -292,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_slow_reader_loses_copies_and_no_packets_and_a_gone_one_ends_the_copying() {
-        let (mut port, tap, far) = captured_port(100, 3);
+        let (mut port, tap, far) = captured_port(100, 3, Room::new(1 << 20));
         let mut pool = Pool::new(16);
         let mut packets = Vec::new();
         for n in 0..8 {
@@ -300,10 +370,54 @@ mod tests {
         }
         let _ = port.receive(&mut pool, &mut packets, 16).unwrap();
         assert_eq!(packets.len(), 8);
-        assert_eq!((tap.copies().len(), tap.lost()), (3, 5));
+        assert_eq!((tap.copies.len(), tap.lost()), (3, 5));
+        assert!(tap.waiting().all(|copy| copy.lost == 0));
+        assert!(far.inject(&[8; 40], Offload::default()));
+        let _ = port.receive(&mut pool, &mut packets, 16).unwrap();
+        let next = tap.waiting().next().unwrap();
+        assert_eq!((&next.bytes[..], next.lost), (&[8; 40][..], 5), "it says what came before it");
         drop(tap);
-        assert_eq!(port.transmit(&mut pool, &mut packets).unwrap().sent, 8);
-        assert!(port.copier.copies.is_none());
+        assert_eq!(port.transmit(&mut pool, &mut packets).unwrap().sent, 9);
+        assert!(port.copier.copies.is_empty());
+    }
+
+    /// Bytes of this size are received and copied; how many copies wait then.
+    fn flood(
+        port: &mut dyn PacketIo,
+        far: &FarSide,
+        tap: &Tap,
+        size: usize,
+        count: usize,
+    ) -> usize {
+        let mut pool = Pool::new(count);
+        let mut packets = Vec::new();
+        for _ in 0..count {
+            assert!(far.inject(&vec![7; size], Offload::default()));
+            let _ = port.receive(&mut pool, &mut packets, 1).unwrap();
+        }
+        assert_eq!(packets.len(), count, "no packet waits for a reader");
+        tap.copies.len()
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes_for_each_capture_and_for_all_together() {
+        let all = Room::new(100_000);
+        let (mut one, tap, far) = captured_port(65_535, 64, all.part(60_000));
+        assert_eq!(flood(&mut one, &far, &tap, 20_000, 8), 3, "its own room is full");
+        assert_eq!(tap.lost(), 5);
+        let (mut other, other_tap, other_far) = captured_port(65_535, 64, all.part(60_000));
+        assert_eq!(flood(&mut other, &other_far, &other_tap, 20_000, 8), 2, "all captures' is");
+        assert_eq!(other_tap.lost(), 6);
+        // What is read makes room, and so does what is never read.
+        assert_eq!(tap.waiting().next().unwrap().bytes.len(), 20_000);
+        assert_eq!(flood(&mut other, &other_far, &other_tap, 20_000, 8), 3);
+        drop((other, other_tap));
+        assert_eq!(flood(&mut one, &far, &tap, 20_000, 8), 3);
+        // Only what is copied counts.
+        let (mut cut, cut_tap, cut_far) = captured_port(100, 64, all.part(1000));
+        assert_eq!(flood(&mut cut, &cut_far, &cut_tap, 20_000, 16), 10);
+        drop((one, tap, cut, cut_tap));
+        assert_eq!(all.free.load(Ordering::Relaxed), 100_000);
     }
 
     #[test]
@@ -315,7 +429,7 @@ mod tests {
             for _ in 0..3 {
                 let token = Arc::new(Duration::ZERO);
                 let clock = Arc::clone(&token);
-                let (copier, tap) = capture(100, 8, move || *clock);
+                let (copier, tap) = capture(100, 8, Room::new(1 << 20), move || *clock);
                 port = Box::new(copier.around(port));
                 taps.push(Some(tap));
                 tokens.push(token);
@@ -333,7 +447,7 @@ mod tests {
             let _ = port.receive(&mut pool, &mut packets, 4).unwrap();
             assert_eq!(packets.len(), 1);
             for tap in taps.iter().flatten() {
-                assert_eq!(tap.copies().len(), 1, "{gone:03b}");
+                assert_eq!(tap.copies.len(), 1, "{gone:03b}");
             }
         }
     }
