@@ -1,7 +1,8 @@
 //! Namespaces of our own, so that an ordinary user can measure and nothing is left behind.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -47,7 +48,7 @@ pub fn enter() -> Result<(), Error> {
 
 /// A new folder for files that nobody needs afterwards.
 pub fn folder() -> Result<TempDir, Error> {
-    tempfile::tempdir_in(SCRATCH)
-        .or_else(|_| tempfile::tempdir())
-        .map_err(io_error("no temporary folder"))
+    let mut made = tempfile::Builder::new();
+    made.permissions(Permissions::from_mode(0o700));
+    made.tempdir_in(SCRATCH).or_else(|_| made.tempdir()).map_err(io_error("no temporary folder"))
 }

@@ -5,6 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
+
 use crate::api::{
     self, Attach, Attached, Call, Capture, Denial, ErrorKind, Failure, PodName, Reply, Request,
     Response, Status,
@@ -32,6 +36,18 @@ pub enum Error {
         "the agent's socket {0} may only be used by the user who runs the agent: run this as that user"
     )]
     Denied(PathBuf),
+    /// Somebody else listens.
+    #[error(
+        "user {owner} listens at {path}, and this is run by user {}: nothing that is said there is believed; run this as the user \
+         who runs the agent",
+        geteuid()
+    )]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Who.
+        owner: u32,
+    },
     /// The agent broke off.
     #[error("the agent at {path} broke off: {source}")]
     Broken {
@@ -60,7 +76,9 @@ impl Error {
     /// The kind that decides on the exit code.
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoAgent { .. } | Self::Denied(_) => ErrorKind::Environment,
+            Self::NoAgent { .. } | Self::Denied(_) | Self::Stranger { .. } => {
+                ErrorKind::Environment
+            }
             Self::Broken { .. } | Self::Silent(_) => ErrorKind::Internal,
             Self::Protocol { .. } => ErrorKind::Version,
             Self::Refused(failure) => failure.kind,
@@ -76,7 +94,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the agent that listens at `path`.
+    /// Connects to the agent that listens at `path`. It has to be the caller's or root's: a socket lies there by name, and
+    /// whoever was first has the name.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         let path = path.to_owned();
         let stream = match UnixStream::connect(&path) {
@@ -86,8 +105,12 @@ impl Client {
             }
             Err(source) => return Err(Error::NoAgent { path, source }),
         };
-        match stream.set_read_timeout(Some(PATIENCE)) {
-            Ok(()) => Ok(Self { stream, path }),
+        let listener = getsockopt(&stream, PeerCredentials).map_err(io::Error::from);
+        match listener.and_then(|it| stream.set_read_timeout(Some(PATIENCE)).map(|()| it.uid())) {
+            Ok(owner) if owner != 0 && owner != geteuid().as_raw() => {
+                Err(Error::Stranger { path, owner })
+            }
+            Ok(_) => Ok(Self { stream, path }),
             Err(source) => Err(Error::Broken { path, source }),
         }
     }

@@ -14,6 +14,7 @@ pub mod manifest;
 pub mod netlink;
 pub mod netns;
 pub mod oracle;
+pub mod private;
 pub mod proof;
 pub mod references;
 pub mod rig;

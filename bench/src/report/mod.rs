@@ -3,9 +3,10 @@
 mod chart;
 mod table;
 
-use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
+use manx::private;
 use serde::Serialize;
 
 use crate::error::{Error, io};
@@ -143,7 +144,8 @@ impl Report {
         let texts = [("json", json + "\n"), ("md", self.markdown()), ("svg", self.svg())];
         for (form, text) in texts {
             let path = folder.join(format!("results.{form}"));
-            fs::write(&path, text).map_err(io(format!("{} cannot be written", path.display())))?;
+            let written = private::replace(&path).and_then(|mut it| it.write_all(text.as_bytes()));
+            written.map_err(io(format!("{} cannot be written", path.display())))?;
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ fn three_files_are_written_in_place_of_those_before() {
         report().write(folder.path()).unwrap();
     }
     let mut names: Vec<_> =
-        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["results.json", "results.md", "results.svg"]);
     let gone = folder.path().join("gone");

@@ -37,6 +37,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::api::{self, Call, ErrorKind, Failure, Reply, Request, Response};
+use crate::private;
 
 /// Connections served at once; more wait in the socket's backlog.
 const CONNECTIONS: usize = 64;
@@ -90,6 +91,11 @@ pub enum Error {
         "the socket's path {0} is longer than the 107 bytes that the kernel takes: name a shorter one by --socket"
     )]
     PathTooLong(PathBuf),
+    /// Others could put a socket of theirs in its place, and addresses of theirs in the file beside it.
+    #[error(
+        "the agent listens in a folder of its user's alone: {0}; name a socket in such a folder by --socket"
+    )]
+    Folder(#[from] private::Error),
     /// Anything else.
     #[error(
         "the agent cannot listen at {path}: {source}; name a path that can be made by --socket"
@@ -107,7 +113,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::InUse(_) | Self::NotASocket(_) | Self::PathTooLong(_) => ErrorKind::Invalid,
-            Self::Listen { .. } => ErrorKind::Environment,
+            Self::Folder(_) | Self::Listen { .. } => ErrorKind::Environment,
         }
     }
 }
@@ -122,15 +128,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there. A socket
-    /// that nobody listens to any more is replaced, a living one is not. Call within a tokio runtime.
+    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has to be
+    /// the caller's own ([`private::examine`]). A socket that nobody listens to any more is replaced, a living one is not.
+    /// Call within a tokio runtime.
     pub fn bind(path: &Path) -> Result<Self, Error> {
         let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
         let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            let mut builder = fs::DirBuilder::new();
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            builder.recursive(true).create(folder).map_err(error)?;
+        match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => private::make(folder)?,
+            _ => private::examine(Path::new("."))?,
         }
         let lock = lock(path)?;
         remove_stale(path)?;

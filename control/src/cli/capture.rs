@@ -1,6 +1,5 @@
 //! `manx capture`: a port's packets as a pcapng file.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -15,6 +14,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::Error;
 use super::socket::Socket;
+use crate::private;
 
 /// Block type of a packet (pcapng, section 4.3, "Enhanced Packet Block").
 const PACKET_BLOCK: u32 = 6;
@@ -60,9 +60,11 @@ pub fn run(capture: &Capture) -> Result<(), Error> {
     let mut out: Box<dyn Write> = if capture.write.as_os_str() == "-" {
         Box::new(io::stdout().lock())
     } else {
-        Box::new(File::create(&capture.write).map_err(|error| {
+        Box::new(private::replace(&capture.write).map_err(|error| {
             let path = capture.write.display();
-            Error::Invalid(format!("{path} cannot be made: {error}; name another file by -w"))
+            Error::Invalid(format!(
+                "{path} cannot be written: {error}; remove it or name another file by -w (- is standard output)"
+            ))
         })?)
     };
     let source = Source {

@@ -65,9 +65,11 @@ pub struct Node {
 
 impl Node {
     /// Where the agent listens.
-    pub fn socket_path(&self) -> PathBuf {
-        let own = || socket::of_node(&socket::runtime_folder(), &self.name);
-        self.socket.clone().unwrap_or_else(own)
+    pub fn socket_path(&self) -> Result<PathBuf, Error> {
+        match &self.socket {
+            Some(path) => Ok(path.clone()),
+            None => Ok(socket::of_node(&socket::runtime_folder()?, &self.name)),
+        }
     }
 
     /// A worker for each; the core that it is pinned to.
@@ -152,7 +154,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
     agent::run(&agent::Settings {
         name: node.name.clone(),
         datastore: node.datastore.clone(),
-        socket: node.socket_path(),
+        socket: node.socket_path()?,
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,
         pod_device: match node.pod_device {

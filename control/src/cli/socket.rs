@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::Error;
 use crate::client::Client;
+use crate::private;
 
 /// The agent's socket.
 #[derive(Debug, Clone, Default, Args)]
@@ -24,14 +25,15 @@ pub struct Socket {
 impl Socket {
     /// Connects to the agent.
     pub fn connect(&self) -> Result<Client, Error> {
-        let path = self.path(&runtime_folder())?;
+        let path = match &self.socket {
+            Some(path) => path.clone(),
+            None => self.path(&runtime_folder()?)?,
+        };
         Ok(Client::connect(&path)?)
     }
 
+    /// The socket in the runtime folder.
     fn path(&self, folder: &Path) -> Result<PathBuf, Error> {
-        if let Some(path) = &self.socket {
-            return Ok(path.clone());
-        }
         if let Some(node) = &self.node {
             return Ok(of_node(folder, node));
         }
@@ -64,15 +66,14 @@ impl Socket {
     }
 }
 
-/// Where sockets are: `/run/manx` for root, `$XDG_RUNTIME_DIR/manx` for others (XDG base directories), or, where there
-/// is none, a folder of the user's own under the temporary one.
-pub fn runtime_folder() -> PathBuf {
-    let user = nix::unistd::geteuid();
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        _ if user.is_root() => PathBuf::from("/run/manx"),
-        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("manx"),
-        _ => std::env::temp_dir().join(format!("manx-{user}")),
-    }
+/// Where sockets are. It need not exist; what is there is the caller's own.
+pub fn runtime_folder() -> Result<PathBuf, Error> {
+    private::of_agents().map_err(|error| {
+        Error::Environment(format!(
+            "agents' sockets lie in a folder of the user's alone: {error}; set XDG_RUNTIME_DIR to a folder of your own, or name \
+             the socket by --socket"
+        ))
+    })
 }
 
 /// The socket of a node's agent unless it is told another.
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_named_or_is_the_only_one() {
+    fn a_socket_is_its_nodes_or_the_only_one() {
         let folder = tempfile::tempdir().unwrap();
         let chosen = |socket: Socket| socket.path(folder.path());
         assert!(matches!(chosen(Socket::default()), Err(Error::Environment(_))));
@@ -101,7 +102,5 @@ mod tests {
         );
         let node = Socket { node: Some("node-2".to_owned()), ..Socket::default() };
         assert_eq!(chosen(node).unwrap(), folder.path().join("node-2.sock"));
-        let named = Socket { socket: Some("/x.sock".into()), ..Socket::default() };
-        assert_eq!(chosen(named).unwrap(), Path::new("/x.sock"));
     }
 }

@@ -177,8 +177,12 @@ fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
     };
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    // What a crash left; a link would be removed, and not followed.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
     serde_json::to_writer_pretty(&mut file, &saved)?;
     file.write_all(b"\n")?;
     file.sync_all()?;

@@ -141,6 +141,19 @@ fn a_store_remembers_and_goes_on_in_turn() {
 }
 
 #[test]
+fn what_lies_where_the_file_is_written_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, beside, other] =
+        ["addresses.json", "addresses.json.new", "other"].map(|name| folder.path().join(name));
+    fs::write(&other, "precious").unwrap();
+    std::os::unix::fs::symlink(&other, &beside).unwrap();
+    let blocks = nets(&["10.0.0.0/24"]);
+    Store::open(&path, &blocks).unwrap().assign(&pod(1)).unwrap();
+    assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    assert!(path.symlink_metadata().unwrap().is_file() && !beside.exists());
+}
+
+#[test]
 fn blocks_change_only_without_pods() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +22,7 @@ use crate::api::{Attached, PodName, Status};
 use crate::manifest;
 use crate::manifest::object::{self, Kind, Object, Phase};
 use crate::netlink;
+use crate::private;
 use crate::store::{Contents, Store};
 
 /// How long the agents may take to enforce what the manifests say.
@@ -148,8 +148,7 @@ impl Cluster {
     fn start_agents(&mut self, names: &Names) -> Result<(), ClusterError> {
         for (index, node) in self.plan.nodes.keys().enumerate() {
             let folder = self.workdir.node(index);
-            std::fs::create_dir_all(&folder)
-                .map_err(|source| WorkdirError::File { path: folder, source })?;
+            private::make(&folder).map_err(WorkdirError::from)?;
             let agent = Agent::start(&Start {
                 node,
                 netns: &names.node(index),
@@ -392,10 +391,4 @@ fn port(port: &object::ContainerPort) -> Port {
         Some(object::Protocol::Sctp) => Protocol::Sctp,
     };
     Port { protocol, number: port.port }
-}
-
-/// The folder in which an export of this rig goes.
-pub fn export_folder(exports: &Path, name: &str) -> std::path::PathBuf {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    exports.join(format!("manx-rig-{name}-{}", now.as_secs()))
 }

@@ -1,19 +1,20 @@
 //! What is left for whoever has to understand a deviation: a folder with the logs, what the agents say of themselves, the
 //! manifests, the report, and captures of the deviating probes sent once more.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::check::Finding;
-use super::cluster::{Cluster, export_folder};
+use super::cluster::Cluster;
 use super::order::{Probe, Task};
 use super::party::Party;
 use super::report::Report;
 use super::workdir::Workdir;
 use crate::api::Status;
+use crate::private;
 
 /// How many deviating probes are sent again under capture.
 const CAPTURED: usize = 3;
@@ -26,12 +27,11 @@ pub async fn export(
     report: &Report,
     statuses: &[Status],
 ) -> io::Result<PathBuf> {
-    let folder = export_folder(&cluster.setup.exports, cluster.workdir.name());
-    fs::create_dir_all(&folder)?;
+    let folder = folder(&cluster.setup.exports, cluster.workdir.name())?;
     write_json(&folder.join("report.json"), report)?;
     copy_folder(&cluster.workdir.manifests(), &folder.join("manifests"))?;
     if cluster.workdir.log().exists() {
-        fs::copy(cluster.workdir.log(), folder.join("rig.log"))?;
+        copy(&cluster.workdir.log(), &folder.join("rig.log"))?;
     }
     for (agent, status) in cluster.agents.iter().zip(statuses) {
         write_json(&folder.join(format!("{}.status.json", agent.node())), status)?;
@@ -41,37 +41,45 @@ pub async fn export(
     }
     // Last, so that they tell of the probes sent again too.
     for agent in &cluster.agents {
-        fs::copy(agent.log(), folder.join(format!("{}.log", agent.node())))?;
+        copy(agent.log(), &folder.join(format!("{}.log", agent.node())))?;
     }
     Ok(folder)
 }
 
 /// What is left of a rig that could not be built: the logs of whatever ran. Says where they are, if there are any.
 pub fn export_logs(workdir: &Workdir, exports: &Path) -> io::Result<Option<PathBuf>> {
-    let folder = export_folder(exports, workdir.name());
     let nodes = (0..).map(|index| (index, workdir.agent_log(index)));
     let logs: Vec<(usize, PathBuf)> = nodes.take_while(|(_, log)| log.exists()).collect();
     if logs.is_empty() {
         return Ok(None);
     }
-    fs::create_dir_all(&folder)?;
+    let folder = folder(exports, workdir.name())?;
     for (index, log) in logs {
-        fs::copy(log, folder.join(format!("agent-{index}.log")))?;
+        copy(&log, &folder.join(format!("agent-{index}.log")))?;
     }
     copy_folder(&workdir.manifests(), &folder.join("manifests"))?;
     Ok(Some(folder))
 }
 
+/// A new folder, of a name that nobody can foresee: it may lie where everybody can put files.
+fn folder(exports: &Path, rig: &str) -> io::Result<PathBuf> {
+    private::make_unforeseen(exports, &format!("manx-rig-{rig}-"))
+}
+
 fn write_json(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {
-    fs::write(path, serde_json::to_vec_pretty(value)?)
+    private::write_new(path, &serde_json::to_vec_pretty(value)?)
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    io::copy(&mut File::open(from)?, &mut private::create(to)?).map(drop)
 }
 
 fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
+    fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
         if let Some(name) = path.file_name().filter(|_| path.is_file()) {
-            fs::copy(&path, to.join(name))?;
+            copy(&path, &to.join(name))?;
         }
     }
     Ok(())
@@ -118,5 +126,5 @@ fn save(mut stream: UnixStream, path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
         Err(error) => return Err(error),
     }
-    fs::write(path, bytes)
+    private::write_new(path, &bytes)
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::private;
+
 /// The files: name and content.
 pub const FILES: [(&str, &str); 4] = [
     ("nodes.yaml", include_str!("template/nodes.yaml")),
@@ -18,12 +20,15 @@ pub fn write(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for (name, _) in FILES {
         let path = directory.join(name);
-        if path.exists() {
+        // A link to nowhere is there, too.
+        if path.symlink_metadata().is_ok() {
             let message = format!("{} is there already: nothing was written", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
     }
-    FILES.into_iter().try_for_each(|(name, text)| fs::write(directory.join(name), text))
+    let write =
+        |(name, text): (_, &str)| private::write_new(&directory.join(name), text.as_bytes());
+    FILES.into_iter().try_for_each(write)
 }
 
 #[cfg(test)]
@@ -54,5 +59,14 @@ mod tests {
         assert!(write(folder.path()).is_err());
         assert_eq!(fs::read_to_string(folder.path().join("pods.yaml")).unwrap(), "mine");
         assert!(!folder.path().join("nodes.yaml").exists());
+    }
+
+    #[test]
+    fn a_link_to_nowhere_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        std::os::unix::fs::symlink(&elsewhere, folder.path().join("pods.yaml")).unwrap();
+        assert!(write(folder.path()).is_err());
+        assert!(!elsewhere.exists() && !folder.path().join("nodes.yaml").exists());
     }
 }

@@ -1,15 +1,15 @@
 //! Where a rig keeps its files, and how two rigs of one name are kept apart.
 //!
-//! `$XDG_RUNTIME_DIR/manx/rigs/NAME`, as root `/run/manx/rigs/NAME`, else `manx-UID/rigs/NAME` in the folder for temporary
-//! files. A rig lives as long as somebody holds the lock on `lock`; a folder whose lock is free was left behind by a
-//! crash and is removed by whoever comes next.
+//! `rigs/NAME` in the user's own folder for what runs ([`private::of_rigs`]). A rig lives as long as somebody holds the lock on
+//! `lock`; a folder whose lock is free was left behind by a crash and is removed by whoever comes next.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+
+use crate::private;
 
 /// Longest path of a unix socket: `sun_path` has 108 bytes, one of them for the end (unix(7)).
 const LONGEST_SOCKET: usize = 107;
@@ -32,9 +32,11 @@ pub enum WorkdirError {
     /// No rig of that name runs.
     #[error("no rig named {0} is running: `manx rig list` shows those that are")]
     NotRunning(String),
-    /// The folder for runtime files belongs to somebody else.
-    #[error("{0} belongs to somebody else: set XDG_RUNTIME_DIR to a folder of your own")]
-    Foreign(PathBuf),
+    /// The folder for runtime files is not the caller's alone.
+    #[error(
+        "rigs are kept in a folder of their user's alone: {0}; set XDG_RUNTIME_DIR to a folder of your own"
+    )]
+    Private(#[from] private::Error),
     /// Sockets would have paths that are too long.
     #[error("{0} is too long a path for sockets: set XDG_RUNTIME_DIR to a shorter one")]
     TooLong(PathBuf),
@@ -158,7 +160,9 @@ impl Workdir {
 
     /// Makes the folder afresh and holds it.
     pub fn create(&self) -> Result<Held, WorkdirError> {
-        make_private(&self.path)?;
+        // From the user's folder on, each before anything is made in it.
+        let folders: Vec<&Path> = self.path.ancestors().take(3).collect();
+        folders.into_iter().rev().try_for_each(private::make)?;
         let held = self.hold()?.ok_or_else(|| WorkdirError::Running(self.name.clone()))?;
         for entry in fs::read_dir(&self.path).map_err(at(&self.path))? {
             let path = entry.map_err(at(&self.path))?.path();
@@ -167,7 +171,7 @@ impl Workdir {
             }
         }
         for folder in [self.manifests(), self.withheld(), self.names(), self.path.join("nodes")] {
-            make_private(&folder)?;
+            private::make(&folder)?;
         }
         Ok(held)
     }
@@ -234,27 +238,7 @@ fn remove(path: &Path) -> Result<(), WorkdirError> {
 
 /// The folder of all rigs of this user.
 fn rigs() -> Result<PathBuf, WorkdirError> {
-    let uid = nix::unistd::geteuid();
-    let root = match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if Path::new(&folder).is_absolute() => PathBuf::from(folder).join("manx"),
-        _ if uid.is_root() => PathBuf::from("/run/manx"),
-        _ => {
-            let folder = std::env::temp_dir().join(format!("manx-{uid}"));
-            make_private(&folder)?;
-            folder
-        }
-    };
-    Ok(root.join("rigs"))
-}
-
-/// Makes a folder that only its owner may enter; one that is there must be the caller's own and no link.
-fn make_private(path: &Path) -> Result<(), WorkdirError> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))?;
-    let metadata = fs::symlink_metadata(path).map_err(at(path))?;
-    if !metadata.is_dir() || metadata.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(WorkdirError::Foreign(path.to_owned()));
-    }
-    Ok(())
+    Ok(private::of_rigs()?.join("rigs"))
 }
 
 #[cfg(test)]
@@ -264,7 +248,7 @@ mod tests {
     #[test]
     fn a_folder_is_held_once_and_what_a_crash_left_is_cleared() {
         let folder = tempfile::tempdir().unwrap();
-        let workdir = Workdir::at(&folder.path().join("shop"));
+        let workdir = Workdir::at(&folder.path().join("manx/rigs/shop"));
         let held = workdir.create().unwrap();
         fs::write(workdir.manifests().join("a.json"), "{}").unwrap();
         assert!(matches!(workdir.create(), Err(WorkdirError::Running(name)) if name == "shop"));
@@ -277,7 +261,7 @@ mod tests {
     #[test]
     fn a_folder_without_a_holder_is_not_running_and_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let workdir = Workdir::at(&folder.path().join("shop"));
+        let workdir = Workdir::at(&folder.path().join("manx/rigs/shop"));
         drop(workdir.create().unwrap());
         assert!(!workdir.is_running().unwrap());
         assert!(!workdir.path().exists());

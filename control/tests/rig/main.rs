@@ -9,6 +9,7 @@ mod lost;
 mod mtu;
 mod privileges;
 mod proved;
+mod shared;
 mod stopped;
 mod takeover;
 mod traffic;

@@ -253,3 +253,22 @@ fn a_client_without_an_agent_says_where_it_looked() {
     drop(blocking::UnixListener::bind(&path).unwrap());
     assert!(matches!(Client::connect(&path), Err(client::Error::NoAgent { .. })));
 }
+
+#[test]
+fn an_agent_does_not_listen_where_others_can_put_what_they_like() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let error = Server::bind(&folder.path().join("agent.sock")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Environment);
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the agent listens in a folder of its user's alone: others may write to {} (mode 1777); name a socket in such a folder by --socket",
+            folder.path().display()
+        )
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("/", &link).unwrap();
+    assert!(matches!(Server::bind(&link.join("agent.sock")), Err(Error::Folder(_))));
+}

@@ -14,6 +14,7 @@ pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode, parse_workers};
 use super::output::{self, Output};
+use crate::private;
 use crate::rig::caller::{self, CallError};
 use crate::rig::event::Fault;
 use crate::rig::live::InputError;
@@ -45,6 +46,8 @@ pub enum Command {
     /// Show the nodes, pods and addresses of a rig left running
     Status(Named),
     /// End a rig
+    ///
+    /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has to be named.
     Down(Named),
     /// Write a small commented rig into a directory
     Init {
@@ -97,7 +100,7 @@ pub struct Run {
 pub struct Exec {
     /// NAMESPACE/POD, POD, node/NAME or outside
     pub party: String,
-    /// The rig; may be left out where only one runs
+    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
     #[arg(long)]
     pub rig: Option<String>,
     /// The command
@@ -111,7 +114,7 @@ pub struct Apply {
     /// Manifests
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The rig; may be left out where only one runs
+    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
     #[arg(long)]
     pub rig: Option<String>,
     /// Form of the report
@@ -122,7 +125,7 @@ pub struct Apply {
 /// A rig by name.
 #[derive(Debug, Args)]
 pub struct Named {
-    /// The rig; may be left out where only one runs
+    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
     pub rig: Option<String>,
 }
 
@@ -147,7 +150,7 @@ impl From<WorkdirError> for Error {
             WorkdirError::Name(_) | WorkdirError::Running(_) | WorkdirError::NotRunning(_) => {
                 Self::Invalid(error.to_string())
             }
-            WorkdirError::Foreign(_) | WorkdirError::TooLong(_) | WorkdirError::File { .. } => {
+            WorkdirError::Private(_) | WorkdirError::TooLong(_) | WorkdirError::File { .. } => {
                 Self::Environment(error.to_string())
             }
         }
@@ -185,7 +188,7 @@ pub fn run(rig: Rig) -> Result<(), Error> {
         Command::List => list(),
         Command::Status(named) => status(&named),
         Command::Down(named) => {
-            let workdir = chosen(named.rig.as_deref())?;
+            let workdir = chosen_to_change(named.rig.as_deref())?;
             Ok(caller::down(&workdir)?)
         }
         Command::Init { directory } => {
@@ -195,8 +198,19 @@ pub fn run(rig: Rig) -> Result<(), Error> {
     }
 }
 
-/// The rig that is meant: the named one, or the only one.
+/// The rig that is to be changed or ended. The rigs of root are those of everybody who is root here: one is named, lest one
+/// person ends another's.
+fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
+    choose(name, private::is_everybodys())
+}
+
+/// The rig that is meant.
 fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
+    choose(name, false)
+}
+
+/// The named rig; the only one, unless rigs are to be named.
+fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
     if let Some(name) = name {
         let workdir = Workdir::of(name)?;
         return if workdir.is_running()? {
@@ -206,14 +220,16 @@ fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
         };
     }
     let mut running = workdir::running()?;
+    let names = running.iter().map(Workdir::name).collect::<Vec<&str>>().join(", ");
     match (running.pop(), running.len()) {
-        (Some(only), 0) => Ok(only),
         (None, _) => Err(Error::Invalid(
             "no rig is running: `manx rig run --keep DIR` leaves one running".to_owned(),
         )),
-        (Some(last), _) => {
-            let names: Vec<&str> = running.iter().chain([&last]).map(Workdir::name).collect();
-            let names = names.join(", ");
+        (Some(_), _) if to_be_named => Err(Error::Invalid(format!(
+            "root's rigs are those of everybody who is root here ({names}): name the one that is meant"
+        ))),
+        (Some(only), 0) => Ok(only),
+        (Some(_), _) => {
             Err(Error::Invalid(format!("several rigs are running ({names}): say which is meant")))
         }
     }

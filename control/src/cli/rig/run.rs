@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use clap::ValueEnum;
 
 use super::screen::Screen;
-use super::{Apply, Error, Exec, Run, chosen};
+use super::{Apply, Error, Exec, Run, chosen_to_change};
 use crate::api::Device;
 use crate::cli::node::PodDevice;
 use crate::cli::output::{Output, is_coloured, print, print_json};
@@ -140,7 +140,7 @@ fn agent_arguments(settings: &Run) -> Vec<String> {
 /// `manx rig apply`.
 pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
     let (objects, warnings) = live::read_files(&settings.files)?;
-    let workdir = chosen(settings.rig.as_deref())?;
+    let workdir = chosen_to_change(settings.rig.as_deref())?;
     let mut screen = Screen::new();
     for warning in &warnings {
         screen.note(warning);
@@ -172,7 +172,7 @@ fn console_width() -> Option<u16> {
 
 /// `manx rig exec`: ends with the command's own exit code.
 pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
-    let workdir = chosen(settings.rig.as_deref())?;
+    let workdir = chosen_to_change(settings.rig.as_deref())?;
     let state = State::read(&workdir)?;
     let party = Party::from(settings.party.clone());
     let netns = netns(&state, &Names::new(&workdir.names()), &party).ok_or_else(|| {

@@ -1,0 +1,165 @@
+//! A local user who plants folders, links and sockets where another user's program looks.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Of no account.
+const STRANGER: u32 = 61_337;
+/// Where a process that plays the stranger listens.
+const LISTEN_AT: &str = "MANX_TEST_LISTEN_AT";
+
+/// Whether this process can act for two users, as root can where both are mapped.
+fn is_two() -> bool {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    nix::unistd::geteuid().is_root() && chown(file.path(), Some(STRANGER), None).is_ok()
+}
+
+/// A folder where everybody may put files, as /tmp is, with a copy of a program that everybody may run.
+fn everybodys(program: &Path) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
+    let copy = folder.path().join("program");
+    // By another process: a program that this one has open for writing when a thread of its forks cannot be run (ETXTBSY).
+    let installed = Command::new("install").args(["-m", "755"]).args([program, &copy]).status();
+    assert!(installed.unwrap().success());
+    (folder, copy)
+}
+
+/// Exit code and standard error of manx for a user without a runtime folder; root becomes the stranger.
+fn victim(program: &Path, temporary: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().env("TMPDIR", temporary).current_dir("/");
+    if is_two() {
+        command.uid(STRANGER).gid(STRANGER);
+    }
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{arguments:?}");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn user() -> u32 {
+    if is_two() { STRANGER } else { nix::unistd::geteuid().as_raw() }
+}
+
+const COMMANDS: [&[&str]; 6] = [
+    &["status"],
+    &["status", "--node", "n"],
+    &["rig", "list"],
+    &["rig", "down"],
+    &["rig", "down", "shop"],
+    &["node", "--name", "n", "--datastore", "/", "--uplink", "lo"],
+];
+
+#[test]
+fn a_planted_folder_or_link_is_not_believed_where_there_is_no_runtime_folder() {
+    let (temporary, manx) = everybodys(Path::new(env!("CARGO_BIN_EXE_manx")));
+    let folder = temporary.path().join(format!("manx-{}", user()));
+    // A link may have been planted by anybody, to whatever folder of the victim's.
+    symlink("/", &folder).unwrap();
+    for command in COMMANDS {
+        let (code, said) = victim(&manx, temporary.path(), command);
+        assert_eq!(code, Some(3), "{command:?}: {said}");
+        assert!(said.contains("is no folder, or a link to one"), "{said}");
+        assert!(said.contains("set XDG_RUNTIME_DIR to a folder of your own"), "{said}");
+    }
+    fs::remove_file(&folder).unwrap();
+    if !is_two() {
+        eprintln!(
+            "SKIPPED the half with a folder of somebody else's: only root can act for two users"
+        );
+        return;
+    }
+    fs::create_dir_all(folder.join("rigs/shop")).unwrap();
+    let _socket = UnixListener::bind(folder.join("n.sock")).unwrap();
+    fs::set_permissions(folder.join("n.sock"), Permissions::from_mode(0o777)).unwrap();
+    for command in COMMANDS {
+        let (code, said) = victim(&manx, temporary.path(), command);
+        assert_eq!(code, Some(3), "{command:?}: {said}");
+        assert!(said.contains("belongs to user 0, and this is run by user 61337"), "{said}");
+    }
+    assert!(!folder.join("rigs/shop/lock").exists() && !folder.join("n.sock.lock").exists());
+}
+
+#[test]
+fn a_folder_for_temporary_files_where_others_can_move_what_is_not_theirs_is_not_believed() {
+    let (temporary, manx) = everybodys(Path::new(env!("CARGO_BIN_EXE_manx")));
+    let (code, said) = victim(&manx, temporary.path(), &["rig", "down"]);
+    assert_eq!(code, Some(2), "with the sticky bit it is: {said}");
+    fs::set_permissions(temporary.path(), Permissions::from_mode(0o777)).unwrap();
+    let (code, said) = victim(&manx, temporary.path(), &["rig", "down"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("others may write to") && said.contains("(mode 0777)"), "{said}");
+}
+
+#[test]
+fn the_runtime_folder_of_another_user_is_not_believed() {
+    let session = tempfile::tempdir().unwrap();
+    let mut path = session.path().to_owned();
+    // Root has got the variable of the user who he was before; a user is told of root's folder.
+    if is_two() {
+        chown(&path, Some(STRANGER), None).unwrap();
+    } else {
+        path = PathBuf::from("/usr");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_manx"))
+        .args(["rig", "down"])
+        .env("XDG_RUNTIME_DIR", &path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let owner = path.metadata().unwrap().uid();
+    let expected = format!("{} belongs to user {owner}, and this is run by user ", path.display());
+    assert!(said.contains(&expected), "{said}");
+}
+
+/// The stranger's part of the next test, in a process of its own.
+#[test]
+fn listens_when_told_to() {
+    let Some(path) = std::env::var_os(LISTEN_AT) else { return };
+    let socket = UnixListener::bind(&path).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+    println!("listening");
+    drop(socket.accept().unwrap());
+}
+
+#[test]
+fn a_planted_socket_is_not_believed() {
+    if !is_two() {
+        eprintln!("SKIPPED: only root can act for two users");
+        return;
+    }
+    let (folder, this) = everybodys(&std::env::current_exe().unwrap());
+    let path = folder.path().join("agent.sock");
+    let mut stranger = Command::new(this)
+        .args(["--exact", "listens_when_told_to", "--nocapture"])
+        .env(LISTEN_AT, &path)
+        .current_dir("/")
+        .uid(STRANGER)
+        .gid(STRANGER)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(stranger.stdout.take().unwrap()));
+    assert!(lines.map(Result::unwrap).any(|line| line.contains("listening")));
+    let output = Command::new(env!("CARGO_BIN_EXE_manx"))
+        .args(["status", "--socket", path.to_str().unwrap()])
+        .output()
+        .unwrap();
+    stranger.wait().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        format!(
+            "manx: user 61337 listens at {}, and this is run by user 0: nothing that is said there is believed; run this as the \
+             user who runs the agent\n",
+            path.display()
+        )
+    );
+}
