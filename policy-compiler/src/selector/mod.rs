@@ -159,7 +159,7 @@ impl Selector {
         Self::has(key).negated()
     }
 
-    /// The opposite; that of an opposite is the selector itself, so that a canonical form never has two `!` in a row.
+    /// The opposite; that of an opposite is the selector itself.
     fn negated(self) -> Self {
         match &*self.0 {
             Node::Not(one) => one.clone(),
@@ -280,7 +280,8 @@ impl Selector {
 }
 
 impl fmt::Display for Selector {
-    /// The canonical form, which Calico has, too: sets sorted and without doubles, `"` round a value, `'` where it holds `"`.
+    /// The canonical form, which Calico has, too: sets sorted and without doubles, `"` round a value, `'` where it holds `"`,
+    /// no parentheses round one term, so that `!(!has(a))` is `!!has(a)`. Read again, that is `has(a)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |value: &str| {
             let quote = if value.contains('"') { '\'' } else { '"' };

@@ -128,7 +128,7 @@ impl<'t> Parser<'t> {
         Ok(one_or(all, Node::And))
     }
 
-    /// An even number of `!` is none.
+    /// Of several `!` in a row an even number is none; with a parenthesis between them each stays.
     fn term(&mut self) -> Result<Selector, SelectorError> {
         let mut negated = false;
         while self.rest().starts_with('!') && !self.rest().starts_with("!=") {
@@ -136,7 +136,7 @@ impl<'t> Parser<'t> {
             negated = !negated;
         }
         let operand = self.operand()?;
-        Ok(if negated { operand.negated() } else { operand })
+        Ok(if negated { Node::Not(operand).into() } else { operand })
     }
 
     fn operand(&mut self) -> Result<Selector, SelectorError> {

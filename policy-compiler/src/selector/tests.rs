@@ -94,7 +94,24 @@ fn not_binds_looser_than_the_match_and_and_tighter_than_or() {
     );
     assert_eq!(parsed("!!!has(a)"), parsed("!has(a)"));
     assert_eq!(parsed("! ! has(a)"), parsed("has(a)"));
-    assert_eq!(parsed("!(!has(a))"), parsed("has(a)"));
+}
+
+/// Calico's parser makes nothing of `!` in a row and keeps one before a parenthesis; its canonical form is without the
+/// parenthesis, and its id is the hash of that form.
+#[test]
+fn a_negation_of_a_negation_in_parentheses_stays_in_the_canonical_form_and_in_the_id() {
+    let twice = parsed("!(!has(a))");
+    assert_eq!(twice.to_string(), "!!has(a)");
+    assert_eq!(twice.id(), "s:VZFYmDV_Drir7seXQB5vQXF8-34s2nf1b8ItRA");
+    assert_ne!(twice.id(), parsed("has(a)").id());
+    assert_eq!(parsed("!!(!has(a))").to_string(), "!has(a)");
+    assert_eq!(parsed("!(! (!a == 'b'))").to_string(), r#"!!!a == "b""#);
+    assert_eq!(parsed(&twice.to_string()), parsed("has(a)"));
+    for labels in [labels(&[]), labels(&[("a", "")])] {
+        assert_eq!(twice.matches(&labels), parsed("has(a)").matches(&labels));
+    }
+    // Behind a prefix nothing is left of it: Calico reads the text again that it has put the prefix into.
+    assert_eq!(Selector::parse_namespace("!(!has(a))"), Ok(Selector::has("pcns.a")));
 }
 
 #[test]
