@@ -133,15 +133,30 @@ pub(super) fn built_in_profile(name: &str, model: &Model) -> Option<Arc<Profile>
 }
 
 /// The endpoints that a policy selects; a namespaced policy those of its namespace.
+///
+/// In a global policy a selector of namespaces or service accounts changes what the selector beside it means: its `all()`
+/// becomes whatever has a namespace or, without a selector of namespaces, a service account, so that no host endpoint is
+/// among them. Calico replaces the letters `all()` in the text: `all( )` keeps its meaning, and so does an absent selector,
+/// which has none. Source: `libcalico-go`, the conversion of `GlobalNetworkPolicy`.
 fn subject(wire: &Subject, namespace: Option<&str>) -> Result<Selector, SelectorError> {
+    let parse_account = match namespace {
+        None => Selector::parse_subjects_account,
+        Some(_) => Selector::parse_service_account,
+    };
+    let narrowed = match (namespace, &wire.namespace_selector, &wire.service_account_selector) {
+        (None, Some(_), _) => Some(NAMESPACE),
+        (None, None, Some(_)) => Some(SERVICE_ACCOUNT),
+        _ => None,
+    };
+    let selector = wire.selector.as_deref().map(|text| match narrowed {
+        Some(label) => Selector::parse(&text.replace("all()", &format!("has({label})"))),
+        None => Selector::parse(text),
+    });
     let parts = [
         namespace.map(|own| Selector::equals(NAMESPACE, own)),
-        wire.selector.as_deref().map(Selector::parse).transpose()?,
+        selector.transpose()?,
         wire.namespace_selector.as_deref().map(Selector::parse_namespace).transpose()?,
-        wire.service_account_selector
-            .as_deref()
-            .map(Selector::parse_service_account)
-            .transpose()?,
+        wire.service_account_selector.as_deref().map(parse_account).transpose()?,
     ];
     Ok(Selector::and(parts.into_iter().flatten()))
 }
@@ -208,7 +223,11 @@ fn entity(wire: &EntityRule, context: Context<'_>) -> Result<Entity, Unknown> {
         .and_then(|it| it.selector.as_deref())
         .map(Selector::parse_service_account)
         .transpose()?;
-    let asks_for_sets = selector.is_some() || not_selector.is_some() || there.is_some();
+    // A selector of accounts that holds of what runs as nobody takes sets, too.
+    let nobody = Labels::new();
+    let accounts_take_sets = names.is_none() && run_as.iter().any(|it| it.matches(&nobody));
+    let asks_for_sets =
+        selector.is_some() || not_selector.is_some() || there.is_some() || accounts_take_sets;
     let selects = selector.is_some() || there.is_some() || names.is_some() || run_as.is_some();
     let own = context.namespace.filter(|_| there.is_none());
     let own = own.map(|own| Selector::equals(NAMESPACE, own));

@@ -42,6 +42,8 @@ pub(super) struct Member {
     namespace_labels: Pairs,
     /// Of a pod.
     account: Option<String>,
+    /// Whether there is such a service account, and not only a pod that names it.
+    account_exists: bool,
     account_labels: Pairs,
     /// Name, protocol number and port of every named port.
     named_ports: BTreeSet<(String, u8, u16)>,
@@ -61,6 +63,7 @@ impl Member {
             labels,
             namespace_labels: Pairs::new(),
             account: None,
+            account_exists: false,
             account_labels: Pairs::new(),
             named_ports: BTreeSet::new(),
         }
@@ -111,7 +114,8 @@ impl Member {
                 let has = self.namespace.is_some();
                 selector.holds(has, !has, &|key| self.namespace_label(key))
             }
-            Language::Accounts => {
+            Language::Accounts => selector.holds(true, false, &|key| self.account_label(key)),
+            Language::SubjectsAccounts => {
                 selector.holds(self.account.is_some(), false, &|key| self.account_label(key))
             }
         }
@@ -139,7 +143,7 @@ impl Member {
         }
     }
 
-    /// Calico gives every namespace and every service account a label with its name.
+    /// Calico gives every namespace a label with its name.
     fn namespace_label(&self, key: &str) -> Option<&str> {
         if key == "projectcalico.org/name" {
             return self.namespace.as_deref();
@@ -147,9 +151,10 @@ impl Member {
         self.namespace_labels.get(key).map(String::as_str)
     }
 
+    /// And every service account that there is.
     fn account_label(&self, key: &str) -> Option<&str> {
         if key == "projectcalico.org/name" {
-            return self.account.as_deref();
+            return self.account.as_deref().filter(|_| self.account_exists);
         }
         self.account_labels.get(key).map(String::as_str)
     }
@@ -352,6 +357,8 @@ impl<'a> Surroundings<'a> {
         member.addresses = addresses;
         member.namespace_labels = self.namespace_labels(&key.namespace)?;
         member.account = Some(account.to_owned());
+        // Kubernetes makes the account `default` in every namespace, and nobody writes it down.
+        member.account_exists = account_labels.is_some() || account == "default";
         member.account_labels = account_labels.copied().cloned().unwrap_or_default();
         Some(member)
     }

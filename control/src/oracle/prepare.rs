@@ -52,15 +52,31 @@ pub(super) struct Preparer<'a> {
 
 impl Preparer<'_> {
     /// The endpoints that a policy of Calico's selects; a namespaced policy those of its namespace.
+    ///
+    /// In a global policy with a selector of namespaces or accounts `all()` never means host endpoints: Calico writes
+    /// `has(projectcalico.org/namespace)` for each `all()` of the selector and of that of the namespaces, and then
+    /// `has(projectcalico.org/serviceaccount)` for each that is left.
     pub(super) fn subject(wire: &calico::Subject, namespace: Option<&str>) -> Result<Set, Unknown> {
-        let selector = read(wire.selector.as_deref(), Language::Endpoints)?;
+        let global = namespace.is_none();
+        let written = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let mut selector = written(&wire.selector);
+        for (other, instead) in [
+            (&wire.namespace_selector, "has(projectcalico.org/namespace)"),
+            (&wire.service_account_selector, "has(projectcalico.org/serviceaccount)"),
+        ] {
+            if global && written(other).is_some() {
+                selector = selector.map(|text| text.replace("all()", instead));
+            }
+        }
+        let selector = read(selector.as_deref(), Language::Endpoints)?;
         let namespaces = read(wire.namespace_selector.as_deref(), Language::Namespaces)?;
-        let accounts = read(wire.service_account_selector.as_deref(), Language::Accounts)?;
+        let of_accounts = if global { Language::SubjectsAccounts } else { Language::Accounts };
+        let accounts = read(wire.service_account_selector.as_deref(), of_accounts)?;
         Ok(Set::new(namespace, move |member| {
             member.is_endpoint()
                 && takes(selector.as_ref(), Language::Endpoints, member)
                 && takes(namespaces.as_ref(), Language::Namespaces, member)
-                && takes(accounts.as_ref(), Language::Accounts, member)
+                && takes(accounts.as_ref(), of_accounts, member)
         }))
     }
 
@@ -148,7 +164,11 @@ impl Preparer<'_> {
             selector.is_some() || namespaces.is_some() || accounts.is_some() || !names.is_empty();
         let is_positive = selects || (not_selector.is_some() && namespace.is_some());
         let is_negative = not_selector.is_some();
-        let asks_for_sets = selector.is_some() || is_negative || namespaces.is_some();
+        // Sets have no account: a selector of accounts takes all of them or none.
+        let of_no_account = |accounts: &Selector| accounts.holds(true, false, &|_| None);
+        let accounts_take_sets = names.is_empty() && accounts.as_ref().is_some_and(of_no_account);
+        let asks_for_sets =
+            selector.is_some() || is_negative || namespaces.is_some() || accounts_take_sets;
         let within = namespace.filter(|_| namespaces.is_none());
         let positive = Set::new(within, move |member| {
             takes(namespaces.as_ref(), Language::Namespaces, member)

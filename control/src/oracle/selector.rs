@@ -23,8 +23,10 @@ pub(super) enum Language {
     Endpoints,
     /// Labels of their namespaces; `all()` is what has one, `global()`, which stands alone, what has none.
     Namespaces,
-    /// Labels of their service accounts; `all()` is what has one.
+    /// Labels of their service accounts; `all()` is all of them, whether they have one or not.
     Accounts,
+    /// Labels of the service accounts of what a global policy selects; `all()` is what has one.
+    SubjectsAccounts,
 }
 
 /// A selector.

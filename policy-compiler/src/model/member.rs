@@ -64,6 +64,8 @@ pub const NAMESPACE_PREFIX: &str = "pcns.";
 pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";
 /// Behind a prefix: the name of the namespace or service account.
 const NAME: &str = "projectcalico.org/name";
+/// The service account that Kubernetes makes in every namespace: it exists without an object here.
+const DEFAULT_ACCOUNT: &str = "default";
 
 /// A container port that has a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,7 +168,7 @@ pub struct View<'m> {
     pub own: &'m Labels,
     /// Its namespace and that one's labels.
     pub namespace: Option<(&'m str, &'m Labels)>,
-    /// Its service account and that one's labels.
+    /// Its service account and that one's labels; these are `None` if there is no such object.
     pub service_account: Option<(&'m str, Option<&'m Labels>)>,
     /// Whether it is a pod.
     pub pod: bool,
@@ -183,7 +185,12 @@ impl<'m> View<'m> {
         }
         if let Some(key) = key.strip_prefix(SERVICE_ACCOUNT_PREFIX) {
             let (name, labels) = self.service_account?;
-            return if key == NAME { Some(name) } else { labels?.get(key).map(String::as_str) };
+            // The label is the object's, and not the pod's that names it.
+            let exists = labels.is_some() || name == DEFAULT_ACCOUNT;
+            return match key {
+                NAME => exists.then_some(name),
+                _ => labels?.get(key).map(String::as_str),
+            };
         }
         match key {
             NAMESPACE => self.namespace.map(|(name, _)| name),

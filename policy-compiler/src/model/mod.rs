@@ -60,7 +60,7 @@ impl fmt::Display for ObjectName {
 pub struct Model {
     /// Labels of every namespace. A pod whose namespace is missing here is treated as if the namespace had no labels.
     pub namespaces: Tracked<BTreeMap<String, Labels>>,
-    /// Labels of service accounts.
+    /// Labels of every service account that has an object.
     pub service_accounts: Tracked<BTreeMap<ObjectName, Labels>>,
     /// Every pod that is an endpoint.
     pub endpoints: Tracked<BTreeMap<ObjectName, Arc<Endpoint>>>,

@@ -113,8 +113,16 @@ impl Selector {
         Ok(Self::parse(text)?.replaced(NAMESPACE_PREFIX, &Self::has(NAMESPACE)))
     }
 
-    /// Reads a service account selector, as a selector of what runs as the service accounts; `all()` is whatever runs as one.
+    /// Reads a rule's service account selector, as a selector over what a member [shows](crate::model::View): its keys read
+    /// the service account's labels. As in Calico `all()` and a negation are true of whatever runs as nobody, too: of host
+    /// endpoints and network sets.
     pub fn parse_service_account(text: &str) -> Result<Self, SelectorError> {
+        Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::all()))
+    }
+
+    /// Reads the service account selector of a global policy's subject: where a rule's says `all()`, this one means
+    /// whatever runs as a service account.
+    pub fn parse_subjects_account(text: &str) -> Result<Self, SelectorError> {
         Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::has(SERVICE_ACCOUNT)))
     }
 

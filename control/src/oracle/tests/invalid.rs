@@ -8,7 +8,7 @@ use super::cluster::{
 };
 use crate::manifest::Invalid;
 use crate::manifest::object::calico::Action::{Allow, Deny};
-use crate::manifest::object::calico::{self, EntityRule, Rule, ServiceMatch};
+use crate::manifest::object::calico::{self, EntityRule, Rule, ServiceAccountMatch, ServiceMatch};
 use crate::manifest::object::cluster::Pods;
 use crate::manifest::object::{Kind, LabelSelector, Object, Subject};
 use crate::oracle::{Explanation, Packet};
@@ -144,6 +144,17 @@ fn with_unreadable_labels_any_rule_with_a_selector_of_calicos_may_mean_it() {
     };
     assert!(!set(with_rule("p", from(Allow, whom("zone == 'in'")))));
     assert!(set(with_rule("p", rule(Allow))));
+    let accounts = |names: &[&str], selector: &str| EntityRule {
+        service_accounts: Some(ServiceAccountMatch {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            selector: Some(selector.to_owned()),
+        }),
+        ..EntityRule::default()
+    };
+    let denying = |names: &[&str], selector: &str| from(Deny, accounts(names, selector));
+    assert!(!set(with_rule("p", denying(&[], "role != 'x'"))), "true of what has no account");
+    assert!(set(with_rule("p", denying(&[], "role == 'x'"))), "a set has no account");
+    assert!(set(with_rule("p", denying(&["x"], "all()"))));
     let kubernetes = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
         metadata: {name: p, namespace: shop}\n\
         spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {}}]}]}\n";

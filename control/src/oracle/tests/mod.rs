@@ -10,4 +10,5 @@ mod manifests;
 mod rules;
 mod selector_differential;
 mod selectors;
+mod subjects;
 mod tiers;

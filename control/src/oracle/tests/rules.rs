@@ -8,7 +8,7 @@ use super::cluster::{
 };
 use crate::manifest::object::calico::Action::{Allow, Deny, Log, Pass};
 use crate::manifest::object::calico::{
-    EntityRule, HostEndpoint, Icmp, Port, Rule, ServiceAccountMatch, ServiceMatch,
+    EntityRule, HostEndpoint, Icmp, Port, Rule, ServiceAccountMatch, ServiceMatch, Subject,
 };
 use crate::manifest::object::{EndpointSlice, Kind, Object, Protocol};
 use crate::oracle::{Packet, Party, Shown};
@@ -237,8 +237,30 @@ fn service_accounts_match_by_name_and_by_the_accounts_labels() {
     assert!(allows(by(&[], Some("role == 'front'")), &web()));
     assert!(!allows(by(&[], Some("role == 'front'")), &lab()));
     assert!(!allows(by(&["default"], Some("role == 'front'")), &web()), "both must hold");
-    assert!(!allows(by(&[], Some("all()")), &stranger()), "who has no account");
+    assert!(!allows(by(&[], Some("all()")), &stranger()), "nobody has the address");
     assert!(allows(by(&[], None), &stranger()), "nothing is asked");
+    // What has no account is all() and whatever is not said of an account.
+    let set = |selector: &str| {
+        Cluster::new()
+            .set("world", &[], &["192.0.2.0/24"])
+            .policy("p", ingress("app == 'db'", vec![by(&[], Some(selector))]))
+            .allows(&stranger(), &db(), 80)
+    };
+    assert!(set("all()") && set("role != 'front'") && !set("!all()") && !set("has(role)"));
+}
+
+#[test]
+fn an_account_has_its_name_as_a_label_if_it_exists() {
+    let named = |cluster: Cluster, name: &str, source: &Party| {
+        let selector = Some(format!("projectcalico.org/name == '{name}'"));
+        let accounts = Some(ServiceAccountMatch { names: vec![], selector });
+        let rule = with_source(EntityRule { service_accounts: accounts, ..EntityRule::default() });
+        cluster.policy("p", ingress("app == 'db'", vec![rule])).allows(source, &db(), 80)
+    };
+    assert!(!named(Cluster::new(), "runner", &web()));
+    assert!(named(Cluster::new().account("shop/runner", &[]), "runner", &web()));
+    assert!(!named(Cluster::new().account("lab/runner", &[]), "runner", &web()));
+    assert!(named(Cluster::new(), "default", &lab()), "Kubernetes makes it everywhere");
 }
 
 #[test]
@@ -560,7 +582,7 @@ fn rules_may_ask_of_the_local_end_too() {
 
 #[test]
 fn a_policys_subject_is_its_selector_namespaces_and_accounts_together() {
-    let closed = |edit: &dyn Fn(&mut crate::manifest::object::calico::Subject)| {
+    let closed = |edit: &dyn Fn(&mut Subject)| {
         let mut policy = in_tier("default", 1.0, ingress("app == 'web'", vec![]));
         edit(&mut policy.subject);
         let cluster =

@@ -7,6 +7,7 @@
 mod endpoints;
 mod order;
 mod rules;
+mod selectors;
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
