@@ -43,8 +43,8 @@ pub(crate) trait Facts {
     fn family(&self) -> Family;
     /// Whether a predicate is true of it.
     fn holds(&self, predicate: PredicateId) -> bool;
-    /// The protocols and ports that answer a question about it; a port of `None` is every port.
-    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, Option<u16>)>;
+    /// The protocols and ports that answer a question about it.
+    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, u16)>;
 }
 
 impl ResolvedEntity {
@@ -270,7 +270,7 @@ impl Facts for NoFacts {
         false
     }
 
-    fn answers(&self, _: QuestionId) -> impl Iterator<Item = (Protocol, Option<u16>)> {
+    fn answers(&self, _: QuestionId) -> impl Iterator<Item = (Protocol, u16)> {
         std::iter::empty()
     }
 }
@@ -324,7 +324,7 @@ fn numbers(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u1
         Ports::Answer(question) => facts
             .answers(question)
             .filter(|(of, _)| *of == protocol)
-            .map(|(_, port)| port.map_or((0, u16::MAX), |port| (port, port)))
+            .map(|(_, port)| (port, port))
             .collect(),
     }
 }
@@ -433,9 +433,9 @@ fn end_matches(
         shown.is_some_and(|(protocol, number)| {
             ports.iter().any(|ports| match ports {
                 Ports::Range(first, last) => (*first..=*last).contains(&number),
-                Ports::Answer(question) => facts
-                    .answers(*question)
-                    .any(|(of, port)| of == protocol && port.is_none_or(|port| port == number)),
+                Ports::Answer(question) => {
+                    facts.answers(*question).any(|answer| answer == (protocol, number))
+                }
             })
         })
     };

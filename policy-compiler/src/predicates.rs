@@ -21,7 +21,7 @@ use crate::resolve::{
 pub(crate) type Truth = Arc<[PredicateId]>;
 
 /// The protocols and ports that a question may be answered with, each with the predicate that says whether it is.
-pub(crate) type Answers = Box<[(Protocol, Option<u16>, PredicateId)]>;
+pub(crate) type Answers = Box<[(Protocol, u16, PredicateId)]>;
 
 /// Everything that is asked of addresses.
 #[derive(Debug, Clone, Default)]
@@ -178,13 +178,13 @@ impl Evaluation<'_> {
 
     fn question(&mut self, question: &Question, of_peers: bool) {
         let Self { index, members, local, services, .. } = self;
-        let mut true_of: Vec<(Position, (Protocol, Option<u16>))> = Vec::new();
+        let mut true_of: Vec<(Position, (Protocol, u16))> = Vec::new();
         match question {
             Question::Named { selector, name } => {
                 let mut ask = |position: Position| {
                     let named = members.all[position].named_ports();
                     let named = named.filter(|port| port.name == *name);
-                    true_of.extend(named.map(|port| (position, (port.protocol, Some(port.port)))));
+                    true_of.extend(named.map(|port| (position, (port.protocol, port.port))));
                 };
                 match selector {
                     Some(selector) => index.matching(selector, |position| {
@@ -205,22 +205,20 @@ impl Evaluation<'_> {
                 }
             }
         }
-        let mut answers: Vec<(Protocol, Option<u16>, PredicateId)> = Vec::new();
+        let mut answers: Vec<(Protocol, u16, PredicateId)> = Vec::new();
         let distinct: BTreeSet<_> = true_of.iter().map(|(_, port)| *port).collect();
         for (protocol, port) in distinct {
             let id = self.predicates.all.len() as PredicateId;
-            self.predicates.all.push(match (question, port) {
-                (Question::Named { selector, name }, Some(port)) => Predicate::NamesPort {
+            self.predicates.all.push(match question {
+                Question::Named { selector, name } => Predicate::NamesPort {
                     selector: selector.clone(),
                     name: name.clone(),
                     protocol,
                     port,
                 },
-                (Question::Service(service), port) => {
+                Question::Service(service) => {
                     Predicate::ServicePort { service: service.clone(), protocol, port }
                 }
-                // Named ports have numbers.
-                (Question::Named { .. }, None) => continue,
             });
             answers.push((protocol, port, id));
         }
@@ -319,7 +317,7 @@ impl Facts for Known<'_> {
         predicate == self.family as PredicateId || self.truth.binary_search(&predicate).is_ok()
     }
 
-    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, Option<u16>)> {
+    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, u16)> {
         let possible = self.answers.get(question as usize);
         let given = possible.into_iter().flatten().filter(|(_, _, id)| self.holds(*id));
         given.map(|(protocol, port, _)| (*protocol, *port))

@@ -222,9 +222,7 @@ impl<'m> Reference<'m> {
                 signature.terms.push(!serving.is_empty());
                 if direction == Direction::Egress {
                     let ports = serving.iter().flat_map(|some| &some.ports);
-                    // Every port is as good as none in a set of numbers: 0 is no port.
-                    let ports = ports.map(|(of, port)| (*of, port.unwrap_or(0)));
-                    signature.ports.push(ports.collect());
+                    signature.ports.push(ports.copied().collect());
                 }
             }
         }
@@ -516,11 +514,7 @@ impl Question<'_> {
         let Some(service) = &entity.service else { return true };
         let serves = |some: &ServiceEndpoints| {
             some.addresses.contains(&address)
-                && (!with_ports
-                    || port.is_some_and(|(protocol, number)| {
-                        some.ports.contains(&(protocol, Some(number)))
-                            || some.ports.contains(&(protocol, None))
-                    }))
+                && (!with_ports || port.is_some_and(|port| some.ports.contains(&port)))
         };
         let endpoints = self.reference.model.services.get(service);
         endpoints.is_some_and(|endpoints| endpoints.iter().any(serves))

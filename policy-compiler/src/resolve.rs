@@ -92,14 +92,14 @@ pub enum Predicate {
         /// The number.
         port: u16,
     },
-    /// It is an endpoint of the service with this port; `None` is every port of the protocol.
+    /// It is an endpoint of the service with this port.
     ServicePort {
         /// The service.
         service: ObjectName,
         /// The protocol.
         protocol: Protocol,
         /// The number.
-        port: Option<u16>,
+        port: u16,
     },
 }
 
@@ -120,11 +120,8 @@ impl fmt::Display for Predicate {
             Self::NamesPort { selector: Some(selector), name, protocol, port } => {
                 write!(f, "members {selector} whose {name} is {protocol} {port}")
             }
-            Self::ServicePort { service, protocol, port: Some(port) } => {
+            Self::ServicePort { service, protocol, port } => {
                 write!(f, "endpoints of service {service} with {protocol} {port}")
-            }
-            Self::ServicePort { service, protocol, port: None } => {
-                write!(f, "endpoints of service {service} with every {protocol} port")
             }
         }
     }

@@ -271,7 +271,7 @@ pub(crate) fn truth(
                 }
                 let answers = predicates.answers.get(id as usize)?;
                 for port in member.named_ports().filter(|port| port.name == *name) {
-                    let given = (port.protocol, Some(port.port));
+                    let given = (port.protocol, port.port);
                     truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);
                 }
             }

@@ -249,8 +249,8 @@ impl Bounds {
                 for entity in end.entities.iter().flatten() {
                     let service = entity.service.as_ref().and_then(|it| model.services.get(it));
                     let ports = service.into_iter().flat_map(|it| it.iter()).flat_map(|s| &s.ports);
-                    for port in ports.filter_map(|(_, port)| *port) {
-                        bounds.ports(destination, port, port);
+                    for (_, port) in ports {
+                        bounds.ports(destination, *port, *port);
                     }
                 }
             }

@@ -7,6 +7,7 @@ use super::cursor::{Cursor, Findings};
 use super::metadata::Metadata;
 use super::network_policy::{number, protocol};
 use super::object::{EndpointSlice, Protocol, Service, ServiceAccount};
+use super::problem::Cause;
 use super::syntax::{ADDRESS, PORT_NUMBER, address};
 use super::tree::Value;
 
@@ -135,7 +136,8 @@ fn endpoint(cursor: &Cursor<'_>, family: Family, out: &mut Findings) -> Option<V
     Some(addresses.items(out, |item, out| item.parsed(out, expected, of_family)))
 }
 
-fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, Option<u16>)> {
+/// To Kubernetes an entry without a number is every port; to Calico, and so here, no endpoint is a member by it.
+fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, u16)> {
     if !cursor.mapping(out, &["protocol", "port"], &["name", "appProtocol"]) {
         return None;
     }
@@ -143,14 +145,20 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, Option<u16
         Some(field) if field.node.value != Value::String(String::new()) => protocol(&field, out)?,
         _ => Protocol::Tcp,
     };
-    let Some(field) = cursor.field("port") else { return Some((protocol, None)) };
-    Some((protocol, Some(number(&field, out, PORT_NUMBER)?)))
+    let Some(field) = cursor.field("port") else {
+        let message = "has no number: rules that name the service match nothing by it";
+        cursor.warning(out, Cause::Notice(message.to_owned()));
+        return None;
+    };
+    Some((protocol, number(&field, out, PORT_NUMBER)?))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::State;
     use super::super::object::{Object, Protocol};
-    use super::super::tests::{invalid, only};
+    use super::super::read;
+    use super::super::tests::{invalid, only, problems};
 
     #[test]
     fn a_service_is_known_by_every_address_that_it_has() {
@@ -180,20 +188,34 @@ mod tests {
     }
 
     #[test]
+    fn a_port_of_a_slice_without_a_number_is_none_and_is_warned_of() {
+        let text = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+             metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\n\
+             endpoints: []\nports: [{protocol: UDP}, {port: 80}]\n";
+        let manifest = read("file.yaml", text).unwrap();
+        let State::Valid(object) = &manifest.entries[0].state else { panic!("it is valid") };
+        let Object::EndpointSlice(slice) = &**object else { panic!("a slice") };
+        assert_eq!(slice.ports, [(Protocol::Tcp, 80)]);
+        let told =
+            "warning: ports[0]: has no number: rules that name the service match nothing by it";
+        assert!(problems(text).starts_with(told), "{}", problems(text));
+    }
+
+    #[test]
     fn an_endpoint_slice_names_its_service_and_domain_names_are_no_addresses() {
         let slice = |family: &str, address: &str| {
             let text = format!(
                 "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
                  metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\naddressType: {family}\n\
                  endpoints: [{{addresses: [{address}], conditions: {{ready: false}}}}]\n\
-                 ports: [{{port: 80}}, {{protocol: UDP}}, {{name: '', port: 53, protocol: UDP}}]\n"
+                 ports: [{{port: 80}}, {{name: '', port: 53, protocol: UDP}}]\n"
             );
             invalid(&text).is_none().then(|| only(&text))
         };
         let Some(Object::EndpointSlice(read)) = slice("IPv4", "10.0.0.1") else { panic!() };
         assert_eq!(read.service.as_deref(), Some("web"));
         assert_eq!(read.addresses, ["10.0.0.1".parse().unwrap()].into());
-        let ports = [(Protocol::Tcp, Some(80)), (Protocol::Udp, None), (Protocol::Udp, Some(53))];
+        let ports = [(Protocol::Tcp, 80), (Protocol::Udp, 53)];
         assert_eq!(read.ports, ports);
         let Some(Object::EndpointSlice(read)) = slice("FQDN", "example.com") else { panic!() };
         assert!(read.addresses.is_empty());

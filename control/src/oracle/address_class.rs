@@ -25,7 +25,7 @@ pub struct AddressClass {
     /// Of each term whether it holds.
     terms: Vec<bool>,
     /// Of each port's name, and of each service, the protocols and ports that it stands for.
-    ports: Vec<BTreeSet<(u8, Option<u16>)>>,
+    ports: Vec<BTreeSet<(u8, u16)>>,
 }
 
 /// What is looked at of the local end.
@@ -242,7 +242,7 @@ impl Limits {
                 self.of_ports(&wire.source, false, of_source);
                 self.of_ports(&wire.destination, true, of_destination);
                 let served = terms.destination.service.iter().flat_map(ServiceMembers::ports);
-                self.destinations.extend(served.filter_map(|(_, port)| Some((port?, port?))));
+                self.destinations.extend(served.map(|(_, port)| (port, port)));
             }
         }
     }
@@ -382,7 +382,7 @@ impl Look<'_> {
         let named = named.filter(|(name, ..)| name == wanted);
         self.address_class
             .ports
-            .push(named.map(|(_, protocol, port)| (*protocol, Some(*port))).collect());
+            .push(named.map(|(_, protocol, port)| (*protocol, *port)).collect());
     }
 }
 

@@ -58,14 +58,14 @@ impl ServiceMembers {
         self.0.iter().flat_map(|slice| slice.addresses.iter().copied())
     }
 
-    /// Every protocol number and port that is served somewhere; without a port all of them.
-    pub(super) fn ports(&self) -> impl Iterator<Item = (u8, Option<u16>)> + '_ {
+    /// Every protocol number and port that is served somewhere.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (u8, u16)> + '_ {
         let ports = self.0.iter().flat_map(|slice| &slice.ports);
         ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port))
     }
 
     /// What is served at an address.
-    pub(super) fn served(&self, address: IpAddr) -> BTreeSet<(u8, Option<u16>)> {
+    pub(super) fn served(&self, address: IpAddr) -> BTreeSet<(u8, u16)> {
         let there = self.0.iter().filter(|slice| slice.addresses.contains(&address));
         let ports = there.flat_map(|slice| &slice.ports);
         ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port)).collect()
@@ -76,13 +76,12 @@ impl ServiceMembers {
         self.0.iter().any(|slice| slice.addresses.contains(&address))
     }
 
-    /// Whether an endpoint has this address and serves there. What shows no port is for none, also where all are served.
+    /// Whether an endpoint has this address and serves there. What shows no port is for none.
     pub(super) fn has_port(&self, address: IpAddr, protocol: u8, number: Option<u16>) -> bool {
         self.0.iter().any(|slice| {
             slice.addresses.contains(&address)
                 && slice.ports.iter().any(|(served, port)| {
-                    protocol_number(Some(*served)) == protocol
-                        && number.is_some_and(|number| port.is_none_or(|port| number == port))
+                    protocol_number(Some(*served)) == protocol && number == Some(*port)
                 })
         })
     }

@@ -152,8 +152,8 @@ pub struct NetworkSet {
 pub struct ServiceEndpoints {
     /// The addresses.
     pub addresses: BTreeSet<IpAddr>,
-    /// Protocols and ports; a port of `None` is every port of the protocol.
-    pub ports: BTreeSet<(Protocol, Option<u16>)>,
+    /// Protocols and ports.
+    pub ports: BTreeSet<(Protocol, u16)>,
 }
 
 /// What selectors see of a member: its own labels, and what it inherits under keys that its author cannot forge.

@@ -342,11 +342,11 @@ impl Cluster {
         self
     }
 
-    /// Adds endpoints to a service: addresses, and ports like `tcp/80`, `udp/*`.
+    /// Adds endpoints to a service: addresses, and ports like `tcp/80`.
     pub(super) fn service(mut self, service: &str, addresses: &str, ports: &str) -> Self {
         let port = |word: &str| {
             let (of, port) = word.split_once('/').unwrap();
-            (protocol(of).unwrap(), (port != "*").then(|| port.parse().unwrap()))
+            (protocol(of).unwrap(), port.parse().unwrap())
         };
         let ports = ports.split_whitespace().map(port).collect();
         let some = ServiceEndpoints { addresses: words(addresses), ports };

@@ -275,7 +275,7 @@ fn network_set() -> impl Strategy<Value = NetworkSet> {
 }
 
 fn service() -> impl Strategy<Value = BTreeSet<ServiceEndpoints>> {
-    let ports = btree_set((protocol(), option::weighted(0.9, select(&[80u16, 8080][..]))), 0..3);
+    let ports = btree_set((protocol(), select(&[80u16, 8080][..])), 0..3);
     let some = (btree_set(address(), 0..3), ports)
         .prop_map(|(addresses, ports)| ServiceEndpoints { addresses, ports });
     btree_set(some, 0..3)

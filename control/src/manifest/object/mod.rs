@@ -402,8 +402,8 @@ pub struct EndpointSlice {
     pub service: Option<String>,
     /// `endpoints[].addresses`. As in Calico, an endpoint's conditions do not matter.
     pub addresses: BTreeSet<IpAddr>,
-    /// `ports[]`: protocol (TCP where absent) and number; `None` is every port of the protocol.
-    pub ports: Vec<(Protocol, Option<u16>)>,
+    /// `ports[]`: protocol (TCP where absent) and number. An entry without a number is none, as in Calico.
+    pub ports: Vec<(Protocol, u16)>,
 }
 
 /// One port of a container.

@@ -436,7 +436,7 @@ fn pod_selectors_of_kubernetes_policies_never_match_host_endpoints_or_network_se
     assert!(open.allows(&stranger(), &db(), 80) && open.allows(&address("172.18.0.2"), &db(), 80));
 }
 
-fn slice(addresses: &[&str], ports: &[(Protocol, Option<u16>)]) -> Object {
+fn slice(addresses: &[&str], ports: &[(Protocol, u16)]) -> Object {
     let addresses = addresses.iter().map(|address| ip(address)).collect();
     Object::EndpointSlice(EndpointSlice {
         service: Some("db".to_owned()),
@@ -455,7 +455,7 @@ fn services_match_in_egress_address_and_port_and_in_ingress_the_address_only() {
     let cluster = Cluster::new().with(
         Kind::EndpointSlice,
         "shop/db-1",
-        slice(&["10.0.1.2"], &[(Protocol::Tcp, Some(8080)), (Protocol::Sctp, None)]),
+        slice(&["10.0.1.2"], &[(Protocol::Tcp, 8080), (Protocol::Sctp, 1)]),
     );
     let out = |rule: EntityRule| {
         cluster.clone().policy("shop/p", egress("app == 'web'", vec![to(Allow, rule)]))
@@ -463,7 +463,8 @@ fn services_match_in_egress_address_and_port_and_in_ingress_the_address_only() {
     let own = out(of_service("db", None));
     assert!(own.allows(&web(), &db(), 8080) && !own.allows(&web(), &db(), 80));
     assert!(!own.passes(&web(), &db(), Packet::to_port(UDP, Some(8080))));
-    assert!(own.passes(&web(), &db(), Packet::to_port(SCTP, Some(1))), "every port of it");
+    assert!(own.passes(&web(), &db(), Packet::to_port(SCTP, Some(1))));
+    assert!(!own.passes(&web(), &db(), Packet::to_port(SCTP, Some(2))));
     assert!(!own.allows(&web(), &lab(), 8080));
     assert!(out(of_service("db", Some("shop"))).allows(&web(), &db(), 8080));
     assert!(!out(of_service("db", Some("lab"))).allows(&web(), &db(), 8080));

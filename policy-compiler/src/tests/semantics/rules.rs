@@ -428,7 +428,7 @@ fn a_member_that_the_selector_does_not_match_lends_its_named_ports_to_nobody() {
 #[test]
 fn a_service_in_egress_is_its_endpoints_with_their_ports() {
     let cluster = shop()
-        .service("shop/sql", "10.0.0.2 10.0.9.1", "tcp/5432 udp/*")
+        .service("shop/sql", "10.0.0.2 10.0.9.1", "tcp/5432 udp/9")
         .service("shop/sql", "10.0.9.1 203.0.113.7", "tcp/3306")
         .policy(global("p").selects("app == 'web'").egress([allow().to([serving("shop/sql")])]));
     says(
@@ -437,6 +437,7 @@ fn a_service_in_egress_is_its_endpoints_with_their_ports() {
         "10.0.0.2 tcp 5432 = 0
          10.0.0.2 tcp 3306 = -
          10.0.0.2 udp 9 = 0
+         10.0.0.2 udp 10 = -
          10.0.0.2 udp = -
          10.0.9.1 tcp 5432 = 0
          10.0.9.1 tcp 3306 = 0

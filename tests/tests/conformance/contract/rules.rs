@@ -296,6 +296,37 @@ fn a_named_port_is_each_owners_own_and_init_containers_count() {
 }
 
 #[test]
+fn a_port_of_an_endpoint_slice_without_a_number_is_no_member() {
+    let policy = calico(
+        "NetworkPolicy",
+        "shop/p",
+        "selector: app == 'db', egress: [{action: Allow, destination: {services: {name: web}}}]",
+    );
+    let slice = |ports: &str| {
+        format!(
+            "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: web-1, namespace: shop, \
+             labels: {{kubernetes.io/service-name: web}}}}, addressType: IPv4, \
+             endpoints: [{{addresses: [10.0.1.1]}}], ports: [{ports}]}}\n---\n"
+        )
+    };
+    for ports in ["{protocol: TCP}", "{name: web}", "{port: null}", "{}"] {
+        says(
+            &(slice(ports) + &policy),
+            "shop/db > shop/web tcp 80 = deny
+             shop/db > shop/web udp 80 = deny",
+        );
+        says(
+            &(slice(&format!("{ports}, {{port: 80}}")) + &policy),
+            "shop/db > shop/web tcp 80 = allow
+             shop/db > shop/web tcp 81 = deny",
+        );
+        // Where only the addresses are asked for, the endpoint is there.
+        let into = lets_in("source: {services: {name: web, namespace: shop}}");
+        says(&(slice(ports) + &into), "shop/db < shop/web tcp 81 = allow");
+    }
+}
+
+#[test]
 fn services_match_in_egress_address_and_port_and_in_ingress_the_address_only() {
     let slice = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: shop, \
         labels: {kubernetes.io/service-name: web}}, addressType: IPv4, endpoints: [{addresses: [10.0.1.1]}], \
