@@ -32,6 +32,7 @@ const LINK_LOCAL: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
 ];
+const TUNNEL: &str = "Tunnel";
 const LOAD_BALANCER: &str = "LoadBalancer";
 
 /// Reads a pool; `None` if it has no legal CIDR, which is then in `out`.
@@ -59,7 +60,7 @@ pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option
             selector(&field, Over::Labels, out);
         }
     }
-    if let Some(field) = spec.field("assignmentMode").filter(|field| !field.is_empty()) {
+    if let Some(field) = spec.field("assignmentMode") {
         let expected = "Automatic or Manual";
         field.parsed(out, expected, |text| ["Automatic", "Manual"].contains(&text).then_some(()));
     }
@@ -139,15 +140,21 @@ fn check_extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) {
     }
 }
 
-/// Addresses for load balancers are nobody's on a node: no such pool has anything to do with encapsulation or nodes.
+/// Tunnels' addresses are of no namespace: a pool that gives them asks for none. Addresses for load balancers are nobody's on
+/// a node: no such pool has anything to do with encapsulation or nodes.
 fn check_uses(spec: &Cursor<'_>, modes: [Option<EncapsulationMode>; 2], out: &mut Findings) {
     let exports = spec.field("disableBGPExport").map(|field| (field.boolean(out), field));
     let Some(field) = spec.field("allowedUses") else { return };
     let expected = "Workload, Tunnel or LoadBalancer";
-    let known = |text: &str| ["Workload", "Tunnel", LOAD_BALANCER].contains(&text);
+    let known = |text: &str| ["Workload", TUNNEL, LOAD_BALANCER].contains(&text);
     let uses: Vec<String> = field.distinct(out, |item, out| {
         item.parsed(out, expected, |text| known(text).then(|| text.to_owned()))
     });
+    if uses.iter().any(|one| one == TUNNEL)
+        && let Some(field) = spec.field("namespaceSelector").filter(|field| !field.is_empty())
+    {
+        field.conflict(out, "may not stand in a pool for Tunnel: write allowedUses: [Workload]");
+    }
     if !uses.iter().any(|one| one == LOAD_BALANCER) {
         return;
     }
