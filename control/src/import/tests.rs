@@ -310,6 +310,10 @@ fn a_nodes_own_settings_come_before_everybodys() {
     let (drops, told) = at(&format!("{all}{own}"), "n2");
     assert!(drops);
     assert_eq!(told.ports[1], calicos.ports[1]);
+    // Port 0 is one, and takes no pod its node.
+    let (drops, told) = at(&felix("default", "failsafeInboundHostPorts: [{port: 0}]"), "n1");
+    assert!(!drops);
+    assert_eq!(told.ports[0], [(Protocol::Tcp, 0, None)].into());
     // Nobody knows what the one that is not valid says.
     let broken = felix("node.n1", "failsafeInboundHostPorts: 5");
     assert_eq!(at(&broken, "n1"), (true, calicos.clone()));

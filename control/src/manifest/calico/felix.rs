@@ -5,7 +5,6 @@ use ipnet::IpNet;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
 use super::super::problem::Cause;
-use super::super::syntax::{PORT_NUMBER, port_number};
 use super::super::tree::Value;
 use super::OBJECT;
 use super::value::net_or_address;
@@ -14,6 +13,8 @@ const READ: &[&str] =
     &["defaultEndpointToHostAction", "failsafeInboundHostPorts", "failsafeOutboundHostPorts"];
 /// What the names of fields that are read begin with, in lower case: another such name is a misspelling.
 const PREFIXES: [&str; 2] = ["failsafe", "defaultendpoint"];
+/// Felix takes 0 as well: it is the port that packets to port 0 show, and no other.
+const FAILSAFE_PORT: &str = "a port number from 0 to 65535";
 const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perhaps net, or text such as tcp:22 or tcp:10.0.0.0/8:22";
 
 /// Reads Felix's settings. There are some two hundred, of other dataplanes; only those that look like one that is read are
@@ -112,8 +113,8 @@ fn failsafe(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Failsafe> {
         None => Some(TCP),
     };
     let port = cursor
-        .required(out, "port", PORT_NUMBER)
-        .and_then(|field| field.integer(out, PORT_NUMBER, 1..=65535));
+        .required(out, "port", FAILSAFE_PORT)
+        .and_then(|field| field.integer(out, FAILSAFE_PORT, 0..=65535));
     let net = match cursor.field("net").filter(|field| !field.is_empty()) {
         Some(field) => Some(field.parsed(out, "an address or a CIDR", net_or_address)?),
         None => None,
@@ -137,7 +138,7 @@ fn protocol(text: &str) -> Option<u8> {
 fn failsafe_text(text: &str) -> Option<Failsafe> {
     let (rest, port) = text.rsplit_once(':').unwrap_or(("", text));
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    let port = digits.then(|| port.parse().ok()).flatten().and_then(port_number)?;
+    let port = digits.then(|| port.parse().ok()).flatten()?;
     let (protocol_name, net) = match rest.split_once(':') {
         Some((name, net)) => (name, Some(failsafe_net(net)?)),
         None => (rest, None),

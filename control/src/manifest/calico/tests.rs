@@ -302,6 +302,15 @@ failsafeOutboundHostPorts: []
     let read = felix("failsafeInboundHostPorts: 'udp:68, 22'\nfailsafeOutboundHostPorts: none");
     assert_eq!(read.failsafe_inbound, Some(vec![failsafe(17, 68, None), failsafe(6, 22, None)]));
     assert_eq!(read.failsafe_outbound, Some(Vec::new()));
+    let read = felix("failsafeInboundHostPorts: [{port: 0}, 'udp:0', '65535']");
+    let ends = vec![failsafe(6, 0, None), failsafe(17, 0, None), failsafe(6, 65535, None)];
+    assert_eq!(read.failsafe_inbound, Some(ends));
+    let read = felix("failsafeInboundHostPorts: '0, udp:0'");
+    assert_eq!(read.failsafe_inbound, Some(vec![failsafe(6, 0, None), failsafe(17, 0, None)]));
+    for ports in ["[{port: -1}]", "[{port: 65536}]", "['tcp:65536']", "'-1'"] {
+        let refused = text("FelixConfiguration", &format!("failsafeInboundHostPorts: {ports}"));
+        assert!(invalid(&refused).is_some(), "{ports}");
+    }
     assert_eq!(felix("{}"), FelixConfiguration::default());
 }
 

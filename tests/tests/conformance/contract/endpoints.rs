@@ -93,6 +93,23 @@ fn an_address_on_two_pods_is_in_the_sets_of_both_and_stays_when_one_is_deleted()
 }
 
 #[test]
+fn a_failsafe_port_0_is_that_port_alone_and_the_rest_of_felixs_settings_stays_valid() {
+    let host = calico("HostEndpoint", "eth0", "node: n1, interfaceName: eth0");
+    let felix = |ports: &str| {
+        calico("FelixConfiguration", "default", &format!("failsafeInboundHostPorts: {ports}"))
+    };
+    for ports in ["[{protocol: TCP, port: 0}]", "['tcp:0']", "'0'"] {
+        says(
+            &(host.clone() + &felix(ports)),
+            "eth0@host < out tcp 0 = allow: failsafe port, ingress
+             eth0@host < out tcp 1 = deny
+             eth0@host < out tcp 22 = deny
+             eth0@host < out udp 0 = deny",
+        );
+    }
+}
+
+#[test]
 fn an_object_that_is_not_valid_closes() {
     let broken = calico("GlobalNetworkPolicy", "odd", "selector: app == 'db', order: first");
     says_of_what_is_not_valid(
