@@ -4,6 +4,7 @@ use super::super::cursor::{Cursor, Findings};
 use super::super::network_policy;
 use super::super::object::Protocol;
 use super::super::object::cluster::ClusterProtocol;
+use super::super::problem::Cause;
 use super::super::syntax::{PORT_NAME, PORT_NUMBER, is_port_name};
 use super::super::tree::{Entry, Value};
 use super::Support;
@@ -103,10 +104,15 @@ fn range(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(u16, u16)> {
     Some((start, end))
 }
 
+/// The API takes any text. What no container may call a port, `8080` for one, is nobody's: the entry matches nothing.
 fn named(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ClusterProtocol> {
-    cursor.parsed(out, PORT_NAME, |text| {
-        is_port_name(text).then(|| ClusterProtocol::Named(text.to_owned()))
-    })
+    let name = cursor.parsed(out, PORT_NAME, |text| (!text.is_empty()).then(|| text.to_owned()))?;
+    if !is_port_name(&name) {
+        let message =
+            format!("matches nothing: no pod has a port of this name, which is not {PORT_NAME}");
+        cursor.warning(out, Cause::Notice(message));
+    }
+    Some(ClusterProtocol::Named(name))
 }
 
 /// Reads one entry of `ports` of AdminNetworkPolicy.

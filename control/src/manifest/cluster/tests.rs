@@ -238,7 +238,8 @@ fn error_texts_of_cluster_policies() {
         ("port_zero", protocol("{tcp: {destinationPort: {number: 0}}}")),
         ("range_empty", protocol("{tcp: {destinationPort: {range: {start: 5, end: 5}}}}")),
         ("range_half", protocol("{tcp: {destinationPort: {range: {start: 5}}}}")),
-        ("named_port_illegal", protocol("{destinationNamedPort: Web_Port}")),
+        ("named_port_empty", protocol("{destinationNamedPort: ''}")),
+        ("named_port_number", protocol("{destinationNamedPort: 8080}")),
         (
             "name_too_long",
             ingress(&format!(
@@ -267,6 +268,18 @@ fn error_texts_of_cluster_policies() {
         ),
     ];
     insta::assert_snapshot!(messages(texts, false));
+}
+
+#[test]
+fn a_port_name_that_no_container_may_have_is_warned_of() {
+    let from = "action: Deny, from: [{namespaces: {}}]";
+    let of = |kind: &str, head: &str, ports: &str| {
+        text(kind, &format!("{head}ingress: [{{{from}, {ports}}}]"))
+    };
+    let named = of("ClusterNetworkPolicy", HEAD, "protocols: [{destinationNamedPort: '8080'}]");
+    let head = "priority: 1\nsubject: {namespaces: {}}\n";
+    let former = of("AdminNetworkPolicy", head, "ports: [{namedPort: Web_Port}]");
+    insta::assert_snapshot!(messages([("named_port", named), ("former_version", former)], true));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What a rule matches, as manifests say it.
 
-use super::{calico, cluster, global, kubernetes, lets_in, says, says_of_what_is_not_valid};
+use super::{
+    calico, cluster, global, kubernetes, lets_in, object, says, says_of_what_is_not_valid,
+};
 
 const NONE: &str = "deny: isolated by GlobalNetworkPolicy p for ingress, no rule allows";
 
@@ -259,6 +261,34 @@ fn a_rule_without_ports_matches_every_protocol_sctp_too() {
          shop/db < shop/web proto 50 = allow
          shop/db < shop/web udp = allow",
     );
+}
+
+#[test]
+fn a_port_name_that_no_container_may_have_matches_nothing_and_leaves_the_rest_of_the_policy() {
+    let admin = |kind: &str, version: &str, spec: &str| {
+        let spec = format!("subject: {{namespaces: {{}}}}, priority: 1, {spec}");
+        object(&format!("policy.networking.k8s.io/{version}"), kind, "a", &spec)
+    };
+    let from = "from: [{namespaces: {}}]";
+    for name in ["8080", "Web_Port", "a--b", "sixteen-letters-x"] {
+        let entry = format!("destinationNamedPort: '{name}'");
+        let rules = format!(
+            "tier: Admin, ingress: [{{action: Deny, {from}, protocols: [{{{entry}}}]}}, \
+             {{action: Deny, {from}, protocols: [{{{entry}}}, {{tcp: {{destinationPort: {{number: 81}}}}}}]}}]"
+        );
+        says(
+            &admin("ClusterNetworkPolicy", "v1alpha2", &rules),
+            "shop/db < shop/web tcp 8080 = allow: no policy selects it for ingress
+             shop/db < shop/web tcp 81 = deny: ClusterNetworkPolicy a ingress[1]
+             shop/web < lab/web tcp 80 = allow: no policy selects it for ingress",
+        );
+        let rules =
+            format!("ingress: [{{action: Deny, {from}, ports: [{{namedPort: '{name}'}}]}}]");
+        says(
+            &admin("AdminNetworkPolicy", "v1alpha1", &rules),
+            "shop/db < shop/web tcp 8080 = allow: no policy selects it for ingress",
+        );
+    }
 }
 
 #[test]
