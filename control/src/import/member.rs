@@ -9,7 +9,7 @@ use manx_policy_compiler::model::{
     ObjectName, Protocol, ServiceEndpoints,
 };
 
-use crate::manifest::object::{self, ObjectKey, Phase, calico};
+use crate::manifest::object::{self, AnnotatedIps, ObjectKey, Phase, calico};
 
 /// Whether a pod takes part with addresses of its own: neither on the host's network nor finished.
 pub(super) fn takes_part(pod: &object::Pod) -> bool {
@@ -42,20 +42,25 @@ pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelSets) -> Option<
     })
 }
 
-/// `status.podIPs`, else `podIP`, else Calico's annotation. A pod that is being deleted and whose annotation is empty has
-/// released its addresses, whatever its status still says.
+/// `status.podIPs`, else `podIP`, else the first annotation with an address. A pod that is being deleted and whose plugin has
+/// emptied its annotation (Calico's is `podIP`) has released its addresses, whatever its status still says.
+///
+/// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
 fn addresses(pod: &object::Pod) -> BTreeSet<IpAddr> {
-    let annotated = pod.annotated_ips.as_deref();
-    if pod.deleting && annotated.is_some_and(<[_]>::is_empty) {
+    let AnnotatedIps { pod_ips, pod_ip, aws_pod_ips } = &pod.annotated_ips;
+    let emptied = |list: &Option<Vec<IpAddr>>| list.as_ref().is_some_and(Vec::is_empty);
+    if pod.deleting && (emptied(pod_ip) || emptied(aws_pod_ips)) {
         return BTreeSet::new();
     }
     if !pod.pod_ips.is_empty() {
         return pod.pod_ips.iter().copied().collect();
     }
-    match pod.pod_ip {
-        Some(address) => BTreeSet::from([address]),
-        None => annotated.unwrap_or_default().iter().copied().collect(),
+    if let Some(address) = pod.pod_ip {
+        return BTreeSet::from([address]);
     }
+    let mut annotated = [pod_ips, pod_ip, aws_pod_ips].into_iter().flatten();
+    let list = annotated.find(|list| !list.is_empty());
+    list.into_iter().flatten().copied().collect()
 }
 
 /// The host endpoint.

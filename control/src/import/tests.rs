@@ -71,13 +71,16 @@ fn only_pods_with_addresses_of_their_own_that_are_not_finished_are_endpoints() {
 }
 
 #[test]
-fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotation() {
-    let annotated = |deleting: &str, annotation: &str, status: &str| {
+fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotations() {
+    let noted = |deleting: &str, annotations: &str, status: &str| {
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: shop\n  {deleting}\n\
-             \x20 annotations: {{cni.projectcalico.org/podIPs: '{annotation}'}}\nstatus: {{{status}}}\n"
+             \x20 annotations: {{{annotations}}}\nstatus: {{{status}}}\n"
         );
         addresses(&clean(&text), "a")
+    };
+    let annotated = |deleting: &str, annotation: &str, status: &str| {
+        noted(deleting, &format!("cni.projectcalico.org/podIPs: '{annotation}'"), status)
     };
     let deleting = "deletionTimestamp: x";
     let all = "podIP: 10.0.0.2, podIPs: [{ip: 10.0.0.3}, {ip: 'fd00::3'}]";
@@ -87,8 +90,25 @@ fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotation() {
     assert_eq!(annotated("", "10.0.0.1/32", ""), some(&["10.0.0.1"]));
     assert_eq!(annotated(deleting, "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
     assert_eq!(annotated("", "", all), some(&["10.0.0.3", "fd00::3"]));
-    // Calico empties the annotation when it releases the addresses.
-    assert_eq!(annotated(deleting, "", all), None);
+    // Behind the list the one address, behind that Amazon's list.
+    let (list, one, amazons) = (
+        "cni.projectcalico.org/podIPs: '10.0.0.1/32,fd00::1/128'",
+        "cni.projectcalico.org/podIP: 10.0.0.4/32",
+        "vpc.amazonaws.com/pod-ips: '10.0.0.5,10.0.0.6'",
+    );
+    let every = format!("{amazons}, {one}, {list}");
+    assert_eq!(noted("", &every, all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(noted("", &every, ""), some(&["10.0.0.1", "fd00::1"]));
+    assert_eq!(noted("", &format!("{amazons}, {one}"), ""), some(&["10.0.0.4"]));
+    assert_eq!(noted("", amazons, ""), some(&["10.0.0.5", "10.0.0.6"]));
+    let emptied = "cni.projectcalico.org/podIPs: '', cni.projectcalico.org/podIP: ''";
+    assert_eq!(noted("", &format!("{emptied}, {amazons}"), ""), some(&["10.0.0.5", "10.0.0.6"]));
+    // Plugins empty theirs when they have released the addresses; the list alone says nothing.
+    assert_eq!(noted(deleting, emptied, all), None);
+    assert_eq!(noted(deleting, "cni.projectcalico.org/podIP: ''", all), None);
+    assert_eq!(noted(deleting, "vpc.amazonaws.com/pod-ips: ''", all), None);
+    assert_eq!(noted("", emptied, all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(annotated(deleting, "", all), some(&["10.0.0.3", "fd00::3"]));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cursor::{Cursor, Findings};
-use super::metadata::Metadata;
+use super::metadata::{Metadata, annotation};
 use super::object::{Namespace, Node};
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 
@@ -113,14 +113,4 @@ fn vxlan_mac(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Opti
         annotation(root, VXLAN_MAC, "a hardware address, e.g. 66:0a:1b:2c:3d:4e", out);
     }
     mac
-}
-
-/// Says of an annotation what it should have been.
-fn annotation(root: &Cursor<'_>, name: &str, expected: &str, out: &mut Findings) {
-    if let Some(metadata) = root.field("metadata")
-        && let Some(annotations) = metadata.field("annotations")
-        && let Some(field) = annotations.field(name)
-    {
-        field.expected(out, expected);
-    }
 }

@@ -177,6 +177,16 @@ fn stored_labels(
     }
 }
 
+/// Says of an annotation what it should have been.
+pub(super) fn annotation(root: &Cursor<'_>, name: &str, expected: &str, out: &mut Findings) {
+    if let Some(metadata) = root.field("metadata")
+        && let Some(annotations) = metadata.field("annotations")
+        && let Some(field) = annotations.field(name)
+    {
+        field.expected(out, expected);
+    }
+}
+
 /// Labels (whose values have a syntax) or annotations (whose values are any text, and whose keys may have capitals in
 /// their DNS part).
 pub(super) fn pairs(cursor: &Cursor<'_>, out: &mut Findings, labels: bool) -> Pairs {

@@ -2,18 +2,24 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::cursor::{Cursor, Findings};
-use super::metadata::Metadata;
+use super::metadata::{Metadata, annotation};
 use super::network_policy::{number, protocol};
-use super::object::{ContainerPort, Phase, Pod};
+use super::object::{AnnotatedIps, ContainerPort, Phase, Pod};
 use super::problem::Cause;
 use super::syntax::{
-    ADDRESS, DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, is_dns_label,
+    ADDRESS, DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, cidr, is_dns_label,
     is_dns_subdomain, is_port_name,
 };
 
-/// Where Calico's CNI plugin notes the addresses that it gave: CIDRs of one address each, joined by commas.
+/// Where Calico's CNI plugin notes the addresses that it gave: addresses or CIDRs of one address each, joined by commas.
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
+/// And the first of them.
+const POD_IP: &str = "cni.projectcalico.org/podIP";
+/// Where Amazon's notes them.
+const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
 const SPEC: &[&str] =
     &["nodeName", "serviceAccountName", "hostNetwork", "containers", "initContainers"];
@@ -104,7 +110,11 @@ const STATUS_IGNORED: &[&str] = &[
 pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let mut pod = Pod {
-        annotated_ips: annotated(root, &metadata, out),
+        annotated_ips: AnnotatedIps {
+            pod_ips: annotated(root, &metadata, POD_IPS, out),
+            pod_ip: annotated(root, &metadata, POD_IP, out),
+            aws_pod_ips: annotated(root, &metadata, AWS_POD_IPS, out),
+        },
         labels: metadata.labels,
         deleting: metadata.deleting,
         service_account: None,
@@ -216,23 +226,26 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
     }
 }
 
-/// The annotation's addresses.
-fn annotated(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Option<Vec<IpAddr>> {
-    let text = metadata.annotations.get(POD_IPS)?;
-    let mut addresses = Vec::new();
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let host = part.split_once('/').map_or(part, |(host, _)| host);
-        match address(host) {
-            Some(address) => addresses.push(address),
-            None => {
-                if let Some(metadata) = root.field("metadata")
-                    && let Some(annotations) = metadata.field("annotations")
-                    && let Some(field) = annotations.field(POD_IPS)
-                {
-                    field.expected(out, "addresses joined by commas");
-                }
-            }
-        }
+/// An annotation's addresses.
+fn annotated(
+    root: &Cursor<'_>,
+    metadata: &Metadata,
+    name: &str,
+    out: &mut Findings,
+) -> Option<Vec<IpAddr>> {
+    let text = metadata.annotations.get(name)?;
+    let parts = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+    let addresses: Option<Vec<IpAddr>> = parts.map(address_or_cidr).collect();
+    let legal = addresses.filter(|addresses| name != POD_IP || addresses.len() <= 1);
+    if legal.is_none() {
+        let several = if name == POD_IP { "one address" } else { "addresses joined by commas" };
+        annotation(root, name, several, out);
     }
-    Some(addresses)
+    Some(legal.unwrap_or_default())
+}
+
+/// An address, as itself or as the one in a CIDR.
+fn address_or_cidr(text: &str) -> Option<IpAddr> {
+    let alone = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
+    address(text).or_else(|| cidr(text).filter(alone).map(|net| net.addr()))
 }

@@ -3,8 +3,8 @@ mod validity;
 use std::fmt::Write as _;
 
 use super::object::{
-    Kind, LabelSelector, NetworkPolicy, Object, ObjectKey, Peer, Phase, Pod, PolicyType, Port,
-    PortNumber, Protocol, Subject,
+    AnnotatedIps, Kind, LabelSelector, NetworkPolicy, Object, ObjectKey, Peer, Phase, Pod,
+    PolicyType, Port, PortNumber, Protocol, Subject,
 };
 use super::problem::Severity;
 use super::tree::{Node, Value};
@@ -163,7 +163,40 @@ status:
     assert_eq!(pod.phase, Some(Phase::Running));
     assert_eq!(pod.pod_ip, "10.0.0.4".parse().ok());
     assert_eq!(pod.pod_ips.len(), 2);
-    assert_eq!(pod.annotated_ips, Some(pod.pod_ips.clone()));
+    let annotated = AnnotatedIps { pod_ips: Some(pod.pod_ips.clone()), ..AnnotatedIps::default() };
+    assert_eq!(pod.annotated_ips, annotated);
+}
+
+#[test]
+fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
+    let annotated = |name: &str, text: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: a, annotations: {{{name}: '{text}'}}}}\n"
+        );
+        invalid(&text).is_none().then(|| pod(&text).annotated_ips)
+    };
+    let addresses = |texts: &[&str]| Some(texts.iter().map(|text| text.parse().unwrap()).collect());
+    let none = AnnotatedIps::default();
+    let (ips, ip) = ("cni.projectcalico.org/podIPs", "cni.projectcalico.org/podIP");
+    let aws = "vpc.amazonaws.com/pod-ips";
+    let read = annotated(ips, "10.0.0.1/32,fd00::1/128").unwrap();
+    assert_eq!(read, AnnotatedIps { pod_ips: addresses(&["10.0.0.1", "fd00::1"]), ..none.clone() });
+    let read = annotated(ip, "10.0.0.1/32").unwrap();
+    assert_eq!(read, AnnotatedIps { pod_ip: addresses(&["10.0.0.1"]), ..none.clone() });
+    let read = annotated(ip, "").unwrap();
+    assert_eq!(read, AnnotatedIps { pod_ip: addresses(&[]), ..none.clone() });
+    let read = annotated(aws, "10.0.0.1, 10.0.0.2").unwrap();
+    assert_eq!(read, AnnotatedIps { aws_pod_ips: addresses(&["10.0.0.1", "10.0.0.2"]), ..none });
+    for (name, text) in [
+        (ip, "10.0.0.1,10.0.0.2"),
+        (ip, "here"),
+        (ips, ","),
+        (ips, "10.0.0.1,"),
+        (ips, "10.0.0.0/24"),
+        (aws, "10.0.0.1;10.0.0.2"),
+    ] {
+        assert_eq!(annotated(name, text), None, "{name}: {text}");
+    }
 }
 
 #[test]

@@ -322,7 +322,10 @@ impl<'a> Surroundings<'a> {
     /// `None`: it is no endpoint.
     fn pod(&self, key: &ObjectKey, pod: &Pod) -> Option<Member> {
         let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
-        let released = pod.deleting && pod.annotated_ips == Some(Vec::new());
+        // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.
+        let noted = &pod.annotated_ips;
+        let empty = Some(Vec::new());
+        let released = pod.deleting && (noted.pod_ip == empty || noted.aws_pod_ips == empty);
         if pod.host_network || finished || released {
             return None;
         }
@@ -330,8 +333,10 @@ impl<'a> Surroundings<'a> {
         if addresses.is_empty() {
             addresses.extend(pod.pod_ip);
         }
-        if addresses.is_empty() {
-            addresses.extend(pod.annotated_ips.iter().flatten());
+        for annotation in [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips] {
+            if addresses.is_empty() {
+                addresses.extend(annotation.iter().flatten());
+            }
         }
         if addresses.is_empty() {
             return None;

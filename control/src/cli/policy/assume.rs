@@ -53,8 +53,8 @@ pub(super) fn addresses(contents: &mut Contents) -> BTreeMap<ObjectKey, Vec<IpAd
 }
 
 fn own(pod: &Pod) -> Vec<IpAddr> {
-    let annotated = pod.annotated_ips.iter().flatten();
-    pod.pod_ips.iter().chain(&pod.pod_ip).chain(annotated).copied().collect()
+    let of_status = pod.pod_ips.iter().chain(&pod.pod_ip).copied();
+    of_status.chain(pod.annotated_ips.every()).collect()
 }
 
 /// The block's first address but the network's is the router's.

@@ -365,8 +365,27 @@ pub struct Pod {
     pub pod_ip: Option<IpAddr>,
     /// `status.podIPs`.
     pub pod_ips: Vec<IpAddr>,
-    /// The annotation `cni.projectcalico.org/podIPs`. There but empty: Calico has released the addresses.
-    pub annotated_ips: Option<Vec<IpAddr>>,
+    /// What its annotations say of addresses.
+    pub annotated_ips: AnnotatedIps,
+}
+
+/// Where CNI plugins note the addresses that they gave a pod. `None`: the annotation is not there; empty: it is, and is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AnnotatedIps {
+    /// `cni.projectcalico.org/podIPs`.
+    pub pod_ips: Option<Vec<IpAddr>>,
+    /// `cni.projectcalico.org/podIP`: one address. Calico empties it when it has released the addresses.
+    pub pod_ip: Option<Vec<IpAddr>>,
+    /// `vpc.amazonaws.com/pod-ips`. Amazon's plugin empties it when it has released the addresses.
+    pub aws_pod_ips: Option<Vec<IpAddr>>,
+}
+
+impl AnnotatedIps {
+    /// Every address that any of them names.
+    pub fn every(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let lists = [&self.pod_ips, &self.pod_ip, &self.aws_pod_ips];
+        lists.into_iter().flatten().flatten().copied()
+    }
 }
 
 impl Pod {
@@ -376,8 +395,8 @@ impl Pod {
         if self.host_network {
             return BTreeSet::new();
         }
-        let listed = self.pod_ips.iter().chain(self.annotated_ips.iter().flatten());
-        self.pod_ip.into_iter().chain(listed.copied()).collect()
+        let of_status = self.pod_ips.iter().chain(&self.pod_ip).copied();
+        of_status.chain(self.annotated_ips.every()).collect()
     }
 }
 

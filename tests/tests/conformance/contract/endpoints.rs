@@ -40,28 +40,34 @@ fn finished_pods_and_released_addresses_are_in_no_set() {
         let status = format!("phase: {phase}, podIP: 10.0.1.9");
         says(&(pod("new", "", &status) + &only_new()), gone);
     }
-    // Calico empties the annotation when it has released them.
-    let deleted = |annotation: &str| {
-        pod("new", "", "podIP: 10.0.1.9").replace(
-            "name: new,",
-            &format!(
-                "name: new, deletionTimestamp: '2024-01-01T00:00:00Z', \
-                 annotations: {{cni.projectcalico.org/podIPs: '{annotation}'}},"
-            ),
-        )
+    // Calico and Amazon's plugin empty their annotation when they have released them.
+    let noted = |deleted: &str, annotation: &str| {
+        pod("new", "", "podIP: 10.0.1.9")
+            .replace("name: new,", &format!("name: new, {deleted} annotations: {{{annotation}}},"))
+            + &only_new()
     };
-    says(&(deleted("10.0.1.9/32") + &only_new()), there);
-    says(&(deleted("") + &only_new()), gone);
+    let deleted = "deletionTimestamp: '2024-01-01T00:00:00Z',";
+    for name in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
+        says(&noted(deleted, &format!("{name}: 10.0.1.9")), there);
+        says(&noted(deleted, &format!("{name}: ''")), gone);
+        says(&noted("", &format!("{name}: ''")), there);
+    }
+    says(&noted(deleted, "cni.projectcalico.org/podIPs: ''"), there);
 }
 
 #[test]
-fn addresses_are_pod_ips_before_pod_ip_before_the_annotation() {
-    let with = |status: &str| {
-        pod("new", "", status).replace(
-            "name: new,",
-            "name: new, annotations: {cni.projectcalico.org/podIPs: '10.0.1.7/32,fd00:1::7/128'},",
-        ) + &only_new()
+fn addresses_are_pod_ips_before_pod_ip_before_the_annotations() {
+    let (list, one, amazons) = (
+        "cni.projectcalico.org/podIPs: '10.0.1.7/32,fd00:1::7/128'",
+        "cni.projectcalico.org/podIP: 10.0.1.6/32",
+        "vpc.amazonaws.com/pod-ips: '10.0.1.4,10.0.1.5'",
+    );
+    let noted = |annotations: &str, status: &str| {
+        pod("new", "", status)
+            .replace("name: new,", &format!("name: new, annotations: {{{annotations}}},"))
+            + &only_new()
     };
+    let with = |status: &str| noted(&format!("{amazons}, {one}, {list}"), status);
     says(
         &with("podIP: 10.0.1.8, podIPs: [{ip: 10.0.1.9}]"),
         "shop/db < 10.0.1.9 tcp 80 = allow
@@ -76,7 +82,19 @@ fn addresses_are_pod_ips_before_pod_ip_before_the_annotation() {
     says(
         &with(""),
         "shop/db < 10.0.1.7 tcp 80 = allow
-         shop/db < fd00:1::7 tcp 80 = allow",
+         shop/db < fd00:1::7 tcp 80 = allow
+         shop/db < 10.0.1.6 tcp 80 = deny
+         shop/db < 10.0.1.5 tcp 80 = deny",
+    );
+    says(
+        &noted(&format!("{amazons}, {one}"), ""),
+        "shop/db < 10.0.1.6 tcp 80 = allow
+         shop/db < 10.0.1.5 tcp 80 = deny",
+    );
+    says(
+        &noted(amazons, ""),
+        "shop/db < 10.0.1.4 tcp 80 = allow
+         shop/db < 10.0.1.5 tcp 80 = allow",
     );
 }
 
