@@ -9,6 +9,7 @@ use manx_policy_compiler::model::NAMESPACE;
 use manx_policy_compiler::model::Tier;
 use manx_policy_compiler::selector::Selector;
 
+use crate::import::is_evaluated;
 use crate::manifest::State;
 use crate::manifest::object::calico::{EntityRule, HostEndpoint, Rule};
 use crate::manifest::object::{Kind, Object, ObjectKey, Pairs};
@@ -24,12 +25,17 @@ pub fn undefined(contents: &Contents) -> Vec<Problem> {
         let State::Valid(object) = &stored.state else { continue };
         let mut report = Report { key, stored, problems: &mut problems };
         match &**object {
-            Object::CalicoPolicy(policy) => {
+            // A staged policy that stands for a deletion, is being learnt or is ignored is asked nothing.
+            Object::CalicoPolicy(policy) if is_evaluated(policy.staged_action) => {
                 if let Some(tier) = &policy.tier
                     && Tier::built_in(tier).is_none()
                     && !known.has(Kind::Tier, "", tier)
                 {
-                    let follows = "it comes after every other tier, and denies what its policies do not decide";
+                    let follows = if key.kind.staged() {
+                        "enforced, it would come after every other tier, and deny what its policies do not decide"
+                    } else {
+                        "it comes after every other tier, and denies what its policies do not decide"
+                    };
                     report.undefined("spec.tier", &format!("tier {tier}"), follows);
                 }
                 let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
@@ -262,6 +268,28 @@ spec: {node: n1, interfaceName: '*', profiles: [open, projectcalico-default-allo
     #[test]
     fn what_nobody_defines_is_told_with_what_follows() {
         insta::assert_snapshot!(warnings(POLICY));
+    }
+
+    #[test]
+    fn a_staged_policys_tier_is_told_if_the_policy_would_be_set() {
+        let of = |kind: &str, action: &str| {
+            let global = kind.contains("Global");
+            let namespace = if global { "" } else { ", namespace: shop" };
+            warnings(&format!(
+                "apiVersion: projectcalico.org/v3\nkind: {kind}\nmetadata: {{name: p{namespace}}}\n\
+                 spec: {{tier: ghost{action}}}\n"
+            ))
+        };
+        for kind in ["StagedGlobalNetworkPolicy", "StagedNetworkPolicy"] {
+            for action in ["Delete", "Learn", "Ignore"] {
+                assert_eq!(of(kind, &format!(", stagedAction: {action}")), "", "{kind} {action}");
+            }
+            for action in ["", ", stagedAction: Set"] {
+                let told = of(kind, action);
+                assert!(told.contains("enforced, it would come after"), "{kind} {action}: {told}");
+            }
+        }
+        assert!(of("GlobalNetworkPolicy", "").contains("it comes after every other tier"));
     }
 
     #[test]

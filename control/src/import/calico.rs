@@ -41,7 +41,7 @@ pub(super) struct Context<'a> {
 }
 
 /// Whether a staged policy is evaluated: not if it would take something away, is being learnt or is ignored.
-pub(super) fn is_evaluated(action: Option<StagedAction>) -> bool {
+pub(crate) fn is_evaluated(action: Option<StagedAction>) -> bool {
     matches!(action, None | Some(StagedAction::Set))
 }
 

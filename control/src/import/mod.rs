@@ -35,6 +35,7 @@ use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
 
+pub(crate) use calico::is_evaluated;
 pub use follow::Effect;
 pub use network::{Node, Overlay, Pool};
 pub use overlap::{Overlap, of_pools as overlapping_pools};
@@ -182,11 +183,11 @@ impl Cluster {
         };
         let context = Context { model: &self.model, doubt, namespace };
         let (policy, unknown) = match object {
-            Object::NetworkPolicy(wire) if calico::is_evaluated(wire.staged_action) => {
+            Object::NetworkPolicy(wire) if is_evaluated(wire.staged_action) => {
                 (kubernetes::import(&key.namespace, wire), None)
             }
             Object::ClusterNetworkPolicy(wire) => (cluster::import(wire), None),
-            Object::CalicoPolicy(wire) if calico::is_evaluated(wire.staged_action) => {
+            Object::CalicoPolicy(wire) if is_evaluated(wire.staged_action) => {
                 calico::import(wire, context)
             }
             Object::Profile(wire) => {
