@@ -119,9 +119,9 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
             queues: 1,
             polling,
         };
-        let (_, queues) =
+        let (_, held) =
             pod_device::attach(&agent, &attachment).map_err(|error| error.to_string())?;
-        ports.extend(queues);
+        ports.extend(held.queues);
     }
     if let Some((node, peer)) = way {
         let datagrams = Datagrams::open(node, peer).map_err(|error| error.to_string())?;

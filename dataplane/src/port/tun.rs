@@ -298,7 +298,7 @@ mod tests {
         let packet = [&[0x45][..], &[7; 99]].concat();
         for header_len in [10, 11, 12, 70, 60_000, 70_000, 10] {
             // The former user's packet: one that would pass.
-            let mut buffer = pool.take_filled(&[0x45; 65_535]).unwrap();
+            let mut buffer = pool.take_filled(&vec![0x45; 65_535]).unwrap();
             let read = read(OldKernel { header_len, packet: &packet }, &mut buffer).unwrap();
             assert_eq!(read, header_len == HEADER_LEN, "a header of {header_len} bytes");
             assert!(!read || buffer.bytes() == packet);

@@ -57,7 +57,7 @@ impl Settings {
     }
 }
 
-const OUR_LEN: i32 = HEADER_LEN as i32;
+const OUR_LEN: i32 = HEADER_LEN as u16 as i32;
 /// Said where it is true already, it holds whatever is said of the other order.
 const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
 
