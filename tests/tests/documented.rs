@@ -27,6 +27,47 @@ fn every_section_of_policy_semantics_names_files_with_tests() {
     }
 }
 
+/// Whether a source has a test of this name, which is not left out.
+fn has_test(source: &str, name: &str) -> bool {
+    let start = format!("fn {name}(");
+    let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
+    let mut found = lines.iter().enumerate().filter(|(_, line)| line.starts_with(&start));
+    found.any(|(at, _)| {
+        let above = lines[..at].iter().rev();
+        let attributes: Vec<_> = above.take_while(|line| line.starts_with(['#', '/'])).collect();
+        attributes.contains(&&"#[test]") && !attributes.iter().any(|line| line.contains("ignore"))
+    })
+}
+
+#[test]
+fn every_promise_of_security_is_held_by_tests_that_are_there() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let text = fs::read_to_string(docs.join("security.md")).unwrap();
+    let (mut promises, mut tests) = (0, 0);
+    for section in text.split("\n## ").skip(1) {
+        // Behind a table's head and its line.
+        for row in section.lines().filter(|line| line.starts_with('|')).skip(2) {
+            let held_by = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap();
+            let named: Vec<&str> = held_by.split('[').skip(1).collect();
+            assert!(!named.is_empty(), "nothing holds {row}");
+            for test in named {
+                let (name, rest) =
+                    test.split_once("](").unwrap_or_else(|| panic!("no link: {test}"));
+                let file = rest.split(')').next().unwrap();
+                let source = fs::read_to_string(docs.join(file));
+                let source = source.unwrap_or_else(|error| panic!("{file}: {error}"));
+                assert!(
+                    has_test(&source, name),
+                    "{file} has no test {name}, which is to hold {row}"
+                );
+                tests += 1;
+            }
+            promises += 1;
+        }
+    }
+    assert!(promises > 35 && tests > promises, "{promises} promises, {tests} tests");
+}
+
 #[test]
 fn every_file_that_the_documentation_links_to_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
