@@ -393,16 +393,13 @@ impl FlowTable {
         let Some((bucket, way)) = free else { return (None, evicted) };
         let first = self.first(hash);
         let place = Place { bucket, way, is_alternate: bucket != first };
-        let slot = match victim {
-            Some(slot) => {
-                self.slots.renew(slot, owner, place.note());
-                slot
-            }
-            None => {
-                let Some(slot) = self.slots.take(owner, place.note()) else { return (None, None) };
-                self.len += 1;
-                slot
-            }
+        let slot = if let Some(slot) = victim {
+            self.slots.renew(slot, owner, place.note());
+            slot
+        } else {
+            let Some(slot) = self.slots.take(owner, place.note()) else { return (None, None) };
+            self.len += 1;
+            slot
         };
         if bucket != first {
             self.buckets[first].spilled += 1;

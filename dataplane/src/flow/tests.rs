@@ -163,7 +163,7 @@ fn an_owner_that_fills_the_table_takes_nothing_from_one_within_its_share() {
     }
     assert_eq!(held(&table, Owner::endpoint(3)), 75);
     let others = [attacker, accomplice, victim].map(|owner| held(&table, owner));
-    assert!(others.into_iter().all(|held| held <= 100 && held >= 25), "{others:?}");
+    assert!(others.into_iter().all(|held| (25..=100).contains(&held)), "{others:?}");
 }
 
 #[test]
