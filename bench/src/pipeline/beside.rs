@@ -20,7 +20,7 @@ use manx_policy_compiler::update::PodChange;
 use super::node::{CLIENT_PORT, HOST, Node, Peers, Rules, Shape};
 use super::rows::WHOLE;
 use super::stream::{Stream, Way};
-use super::{Failure, PER_PACKET, workers};
+use super::{Failure, PER_PACKET, shares, workers};
 
 /// Something that happens while packets pass.
 pub(crate) struct Beside {
@@ -69,6 +69,12 @@ pub(crate) const ALL: &[Beside] = &[
         unit: PER_PACKET,
         measure: churn,
     },
+    fair("fair-memory", "64-byte packets beside 64 KB super-packets into a tunnel", shares::whole),
+    fair(
+        "fair-memory-segments",
+        "64-byte packets beside 520-byte ones of 480 segments",
+        shares::tiny,
+    ),
     workers("workers-near", "two workers, policy of both ends, 100,000 flows", workers::near),
     workers("workers-encap", "two workers, IPIP put on, 100,000 flows", workers::encap),
     workers("workers-decap", "two workers, IPIP taken off, 1,000 flows", workers::decap),
@@ -86,9 +92,20 @@ const fn workers(
     Beside { name, what, goal: Some(Goal::AtLeast(1.9)), head, unit: "Mpps", measure }
 }
 
+/// What one port has of a worker's time beside another, beside the half that is its own.
+const fn fair(
+    name: &'static str,
+    what: &'static str,
+    measure: fn(usize) -> Result<Found, Failure>,
+) -> Beside {
+    let head = "A port with cheap packets beside one with dear ones";
+    let goal = Some(Goal::AtLeast(0.9));
+    Beside { name, what, goal, head, unit: "of the worker's time", measure }
+}
+
 /// How long one round of each lasts.
-const ROUND: Duration = Duration::from_millis(500);
-const FLOWS: u32 = 1000;
+pub(super) const ROUND: Duration = Duration::from_millis(500);
+pub(super) const FLOWS: u32 = 1000;
 /// Where control's thread runs; the worker is elsewhere unless it was told otherwise.
 const CONTROL_CORE: usize = 0;
 
@@ -120,7 +137,7 @@ fn load(node: &mut Node, stream: &Stream, batches: &mut Vec<f64>) -> (u64, u64) 
 }
 
 /// The value below which all but one in a thousand lie.
-fn p999(values: &mut [f64]) -> f64 {
+pub(super) fn p999(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() * 999 / 1000).copied().unwrap_or_default()
 }

@@ -9,6 +9,7 @@ mod beside;
 mod instructions;
 mod node;
 mod rows;
+mod shares;
 mod station;
 mod stream;
 mod workers;

@@ -227,7 +227,7 @@ impl Node {
         self.tell(Command::Publish(Arc::new(self.tables.clone())))
     }
 
-    fn tell(&mut self, command: Command) -> Result<(), Failure> {
+    pub(crate) fn tell(&mut self, command: Command) -> Result<(), Failure> {
         self.commands.send(command)?;
         if self.worker.obey() { Ok(()) } else { Err("the worker has ended".into()) }
     }

@@ -83,6 +83,7 @@ impl PacketIo for Station {
                     let Some(mut packet) = pool.take() else { break };
                     let len = stream.write_next(packet.room_mut());
                     packet.set_len(len);
+                    packet.offload = stream.offload();
                     into.push(packet);
                     state.left -= 1;
                 }

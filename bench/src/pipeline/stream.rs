@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use manx_dataplane::checksum;
-use manx_dataplane::wire::protocol;
+use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
+use manx_dataplane::wire::{protocol, tcp};
 
 use super::node::{CLIENT, NODE, Peers};
 
@@ -43,6 +44,7 @@ pub(crate) struct Stream {
     template: Vec<u8>,
     /// Of the template's inner and outer header.
     sums: [u32; 2],
+    offload: Offload,
     first: u32,
     flows: u32,
     at: u32,
@@ -64,6 +66,18 @@ impl Stream {
         Self::new(peers, way, first, flows, protocol::TCP, &transport)
     }
 
+    /// TCP super-packets of this much payload, from the client.
+    pub(crate) fn super_packets(peers: &Arc<Peers>, flows: u32, payload: usize, size: u16) -> Self {
+        let mut transport = vec![0; tcp::HEADER_LEN + payload];
+        (transport[12], transport[13]) = (5 << 4, tcp::flag::ACK);
+        let mut stream = Self::new(peers, Way::Forth, 0, flows, protocol::TCP, &transport);
+        stream.offload = Offload {
+            checksum: Checksum::Partial { start: IP as u16, offset: 16 },
+            segmentation: Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false }),
+        };
+        stream
+    }
+
     fn new(
         peers: &Arc<Peers>,
         way: Way,
@@ -77,23 +91,31 @@ impl Stream {
             Way::Forth => (CLIENT, nowhere),
             Way::Back | Way::Tunnelled | Way::Knock => (nowhere, CLIENT),
         };
-        let inner = ip(LEN, protocol, source, destination);
+        let len = IP + transport.len();
+        let inner = ip(len, protocol, source, destination);
         let mut template = Vec::new();
         let mut sums = [checksum::sum(&inner), 0];
         if way == Way::Tunnelled {
-            let outer = ip(LEN + IP, protocol::IPIP, nowhere, NODE);
+            let outer = ip(len + IP, protocol::IPIP, nowhere, NODE);
             sums[1] = checksum::sum(&outer);
             template.extend(outer);
         }
         template.extend(inner);
         template.extend(transport);
         let stride = if flows.is_multiple_of(STRIDE) { 1 } else { STRIDE % flows.max(1) };
-        Self { peers: Arc::clone(peers), way, template, sums, first, flows, at: 0, stride }
+        let (peers, offload) = (Arc::clone(peers), Offload::default());
+        Self { peers, way, template, sums, offload, first, flows, at: 0, stride }
     }
 
     /// How many flows it has.
     pub(crate) fn flows(&self) -> u32 {
         self.flows
+    }
+
+    /// What a device would say of each packet.
+    #[inline]
+    pub(crate) fn offload(&self) -> Offload {
+        self.offload
     }
 
     /// One flow after the other, each once before any comes again.
