@@ -38,7 +38,8 @@ struct Entry<T> {
 /// When first fragments of one key are decided differently while the first decision stands, the key has none until 30
 /// seconds after the last of them: which of them a receiver will join the later fragments to, nobody here can know. (Two
 /// packets may come to the same id within the time, RFC 4963: rather both die than one is judged by the other.) A full
-/// bucket forgets what would expire first, and its later fragments are dropped. Time is in seconds from any fixed moment.
+/// bucket forgets what would expire first of the origin that has most there with the new one, and its later fragments are
+/// dropped. So each of two origins has half of a bucket. Time is in seconds from any fixed moment.
 #[derive(Debug)]
 pub struct FragmentTracker<T> {
     hasher: RandomState,
@@ -63,8 +64,18 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
             entry.expires = expires;
             return;
         }
-        let worth = |place: &Option<Entry<T>>| place.map_or(0, |entry| entry.expires);
-        if let Some(place) = bucket.iter_mut().min_by_key(|place| worth(place)) {
+        let live = bucket.map(|place| place.filter(|entry| now < entry.expires));
+        let held_by = |origin| live.iter().flatten().filter(|it| it.key.origin == origin).count();
+        // Free places first.
+        let worth = |place: &Option<Entry<T>>| {
+            place.map(|entry| {
+                let holds =
+                    if entry.key.origin == origin { WAYS } else { held_by(entry.key.origin) };
+                (std::cmp::Reverse(holds), entry.expires)
+            })
+        };
+        let places = bucket.iter_mut().zip(&live);
+        if let Some((place, _)) = places.min_by_key(|(_, live)| worth(live)) {
             *place = Some(Entry { key, decision: Some(decision), expires });
         }
     }
@@ -202,6 +213,25 @@ mod tests {
         );
         tracker.remember(&part(1, 7, 0), 0, 1, 'b', 50);
         assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 50), Some(Some('b')));
+    }
+
+    #[test]
+    fn an_origin_that_sends_first_fragments_all_the_time_leaves_another_its_half() {
+        let mut tracker = FragmentTracker::new(64);
+        let (attacker, neighbour) = (5, 6);
+        for n in 0..2000u16 {
+            tracker.remember(&part(9, n, 0), attacker, 1, 'a', 0);
+        }
+        // Two are no more than half of a bucket, wherever they are.
+        for n in 0..2 {
+            tracker.remember(&part(1, n, 0), neighbour, 1, 'b', 1);
+        }
+        for n in 2000..4000 {
+            tracker.remember(&part(9, n, 0), attacker, 1, 'a', 2);
+        }
+        for n in 0..2 {
+            assert_eq!(tracker.find(&part(1, n, 2), neighbour, 1, 2), Some(Some('b')), "{n}");
+        }
     }
 
     proptest! {
