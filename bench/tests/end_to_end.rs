@@ -73,7 +73,7 @@ fn an_attacker_is_measured_beside_a_loop_and_its_packets_come_in() {
     let results = folder.path().display().to_string();
     // One sends to a pod on its node, the other to another node, behind a virtio header that says something.
     let rows = ["fair-denied", "fair-two-too-big"];
-    let arguments = ["--quick", "--rounds", "1", "--seconds", "0.2", "--output", &results];
+    let arguments = ["--quick", "--rounds", "1", "--seconds", "0.5", "--output", &results];
     let output = bench(&[&arguments[..], &["--only"], &rows].concat());
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     if skips("an_attacker_is_measured_beside_a_loop_and_its_packets_come_in", &stderr) {

@@ -226,6 +226,8 @@ const CONTROL: &[(&str, &[&str])] = &[
     ("oracle", &["manifest", "store"]),
     // Tables, made of what was imported, are held to what the objects say.
     ("proof", &["import", "manifest", "oracle", "store"]),
+    // Folders that nobody else can write to.
+    ("private", &[]),
     ("block", &[]),
     ("interfaces", &[]),
     ("topology", &["block", "import", "interfaces", "manifest"]),
@@ -234,19 +236,22 @@ const CONTROL: &[(&str, &[&str])] = &[
     ("api", &["inquiry", "proof"]),
     ("client", &["api", "inquiry"]),
     ("ipam", &["api", "block"]),
-    ("references", &["manifest", "store"]),
+    ("references", &["import", "manifest", "store"]),
     ("calc", &["import", "interfaces", "store", "topology"]),
     (
         "agent",
         &[
             "api", "calc", "doctor", "import", "inquiry", "ipam", "manifest", "netlink", "netns",
-            "oracle", "proof", "store", "topology",
+            "oracle", "private", "proof", "store", "topology",
         ],
     ),
     // The rig speaks with agents as everybody does, by their sockets.
     (
         "rig",
-        &["api", "client", "doctor", "import", "manifest", "netlink", "netns", "oracle", "store"],
+        &[
+            "api", "client", "doctor", "import", "manifest", "netlink", "netns", "oracle",
+            "private", "store",
+        ],
     ),
     (
         "cli",
@@ -259,6 +264,7 @@ const CONTROL: &[(&str, &[&str])] = &[
             "inquiry",
             "manifest",
             "oracle",
+            "private",
             "proof",
             "references",
             "rig",
