@@ -128,3 +128,25 @@ pub fn pin_to(cores: &[usize]) -> bool {
         || cores.iter().all(|core| set.set(*core).is_ok())
             && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_worker_has_a_core_of_its_own_and_the_first_is_where_one_alone_is() {
+        let cores = Cores::of_this_machine();
+        for agent in [cores.agent, Placement::On(cores.receiver)] {
+            let cores = Cores { agent, ..cores };
+            let workers = cores.of_workers(true, 64);
+            assert_eq!(workers.first().copied(), cores.of_worker(true));
+            assert_eq!(workers.iter().collect::<BTreeSet<_>>().len(), workers.len());
+            assert_eq!(cores.of_workers(true, 1), workers[..1]);
+            let another = cores.of_another(&workers[..1]);
+            assert!(another == cores.sender || ![cores.receiver, workers[0]].contains(&another));
+        }
+        assert!(Cores { agent: Placement::Anywhere, ..cores }.of_workers(true, 2).is_empty());
+    }
+}

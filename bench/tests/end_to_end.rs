@@ -124,6 +124,22 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
 }
 
 #[test]
+fn a_worker_s_time_in_memory_is_told_apart_by_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().display().to_string();
+    let output =
+        bench(&["--only", "fair-memory", "--rounds", "1", "--quick", "--output", &results]);
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{stdout}\n{}", text(&output.stderr));
+    let report = fs::read_to_string(folder.path().join("results.json")).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let figure = &report["figures"][0];
+    let [beside, manx] = ["beside", "manx"].map(|side| figure[side]["median"].as_f64().unwrap());
+    assert!(beside.to_bits() == 0.5f64.to_bits() && manx > 0.0 && manx < 1.0, "{figure:#}");
+    assert!(stdout.contains("dropped: {}"), "both ports' packets come through: {stdout}");
+}
+
+#[test]
 fn without_what_counts_instructions_none_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_manx-bench"));

@@ -19,8 +19,8 @@ use crate::traffic::{self, PingPong, Streams, WARM_UP};
 
 /// How long an attacker may live beyond a measurement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// How long what an attacker has left behind may take to be handled.
-const SETTLE: Duration = Duration::from_secs(60);
+/// How long what an attacker has left behind may take to be handled: the buffers of veths hold millions of segments.
+const SETTLE: Duration = Duration::from_secs(5);
 /// After so long without a packet of the attacker's there are no more.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
 /// How long the neighbour's packets may take to get through again.
@@ -30,6 +30,7 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 pub(super) struct Field<'a> {
     row: &'a Row,
     length: Duration,
+    shape: Shape,
     path: Path,
     /// Of the ends of a stream.
     stream: Cores,
@@ -49,6 +50,8 @@ struct Attacks {
     dropped: BTreeMap<String, u64>,
     pings: usize,
     lost: usize,
+    /// How often the node was made anew, because it did not get through with what was left.
+    anew: usize,
 }
 
 /// Whom a measurement is made beside.
@@ -67,6 +70,20 @@ struct Counted {
     dropped: BTreeMap<String, u64>,
 }
 
+impl Attacks {
+    /// One more; what was counted before it, and at its end.
+    fn add(&mut self, before: &Counted, after: &Counted, lasted: Duration) {
+        self.received += after.received - before.received;
+        self.seconds += lasted.as_secs_f64();
+        for (reason, count) in &after.dropped {
+            let more = count - before.dropped.get(reason).copied().unwrap_or_default();
+            if more > 0 {
+                *self.dropped.entry(reason.clone()).or_default() += more;
+            }
+        }
+    }
+}
+
 impl<'a> Field<'a> {
     /// A node of its own.
     pub(super) fn build(row: &'a Row, settings: &Settings) -> Result<Self, Error> {
@@ -78,7 +95,7 @@ impl<'a> Field<'a> {
         let shape = Shape { device: row.device, workers: row.workers, attack: true, ..alone };
         let path = agents::path(shape)?;
         let (length, attacks) = (settings.length, Attacks::default());
-        Ok(Self { row, length, path, stream, ping, workers, attacker, attacks })
+        Ok(Self { row, length, shape, path, stream, ping, workers, attacker, attacks })
     }
 
     fn cluster(&self) -> Result<&Cluster, Error> {
@@ -122,8 +139,7 @@ impl<'a> Field<'a> {
         percentile(&waits, 99).ok_or_else(|| Error::Nothing("no ping in the time".to_owned()))
     }
 
-    /// Measures beside an attacker, and waits until the agent has nothing of it any more; or beside a loop, with one more on each of
-    /// the cores `busy`.
+    /// Measures beside an attacker, and gets rid of what it has left; or beside a loop, with one more on each of the cores `busy`.
     fn beside<T>(
         &mut self,
         beside: Beside,
@@ -145,21 +161,23 @@ impl<'a> Field<'a> {
                 Ok(found)
             }
             Beside::Attack => {
-                let before = self.counted()?.received;
+                let before = self.counted()?;
                 let began = Instant::now();
                 let attacker = start(self.row.kind, self.attacker)?;
                 let found = measure();
-                let received = self.counted()?.received - before;
-                self.attacks.seconds += began.elapsed().as_secs_f64();
+                let after = self.counted()?;
                 drop(attacker);
-                if received == 0 {
+                self.attacks.add(&before, &after, began.elapsed());
+                if after.received == before.received {
                     return Err(Error::Nothing(format!(
                         "of the attack: {}",
                         self.row.kind.words()
                     )));
                 }
-                self.attacks.received += received;
-                self.attacks.dropped = self.settle()?.dropped;
+                if !self.is_quiet()? {
+                    self.path = agents::path(self.shape)?;
+                    self.attacks.anew += 1;
+                }
                 Ok(found)
             }
         }
@@ -175,19 +193,19 @@ impl<'a> Field<'a> {
         statuses.iter().find_map(of).ok_or_else(nothing)
     }
 
-    /// Waits until nothing comes from the attacker any more.
-    fn settle(&self) -> Result<Counted, Error> {
+    /// Waits until nothing comes from the attacker any more, or for [`SETTLE`].
+    fn is_quiet(&self) -> Result<bool, Error> {
         let start = Instant::now();
         let mut seen = self.counted()?;
         while start.elapsed() < SETTLE {
             thread::sleep(QUIET);
             let now = self.counted()?;
             if now == seen {
-                return Ok(now);
+                return Ok(true);
             }
             seen = now;
         }
-        Err(Error::Failed(format!("the attacker's packets still come {SETTLE:?} after its end")))
+        Ok(false)
     }
 
     /// Who was on which core, and what came of the attacks.
@@ -197,10 +215,16 @@ impl<'a> Field<'a> {
             [] => "wherever the scheduler put them".to_owned(),
             cores => cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and "),
         };
-        let Attacks { received, seconds, dropped, pings, lost } = &self.attacks;
+        let Attacks { received, seconds, dropped, pings, lost, anew } = &self.attacks;
+        let anew = match anew {
+            0 => String::new(),
+            times => format!(
+                "; {times} times the node was made anew, after {SETTLE:?} with what was left"
+            ),
+        };
         format!(
             "{}: cores: {} the attacker, {} the stream's ends, {} the ping-pong's, {workers} the workers; {:.0} of its packets a \
-             second came in (segments counted), dropped: {dropped:?}; {lost} of {pings} pings lost beside it",
+             second came in (segments counted), dropped: {dropped:?}; {lost} of {pings} pings lost beside it{anew}",
             self.row.name,
             self.attacker,
             ends(self.stream),

@@ -114,9 +114,8 @@ impl Had {
         Self { who: NOBODY, since, spent: [0; 3], packets: 0, waits, left: None }
     }
 
-    /// From now on it is this one's time.
-    fn begin(&mut self, who: usize) {
-        let now = ticks();
+    /// From `now` on it is this one's time.
+    fn begin(&mut self, who: usize, now: u64) {
         self.spent[self.who] += now.wrapping_sub(self.since);
         if who == CHEAP {
             let left = self.left.take().map(|left| now.wrapping_sub(left) as f64);
@@ -156,7 +155,7 @@ impl PacketIo for Metered {
         into: &mut Vec<Packet>,
         limit: usize,
     ) -> io::Result<Received> {
-        self.meter.with(|had| had.begin(self.who));
+        self.meter.with(|had| had.begin(self.who, ticks()));
         let before = into.len();
         let received = self.inner.receive(pool, into, limit);
         if self.who == CHEAP {
@@ -183,5 +182,22 @@ impl PacketIo for Metered {
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_the_time_from_its_beginning_to_the_next() {
+        let mut had = Had { since: 0, ..Had::nothing() };
+        for (who, now) in
+            [(CHEAP, 10), (CHEAP, 15), (DEAR, 20), (DEAR, 50), (CHEAP, 100), (DEAR, 101)]
+        {
+            had.begin(who, now);
+        }
+        assert_eq!(had.spent, [11, 80, 10]);
+        assert_eq!(had.waits, [80.0]);
     }
 }
