@@ -17,6 +17,8 @@ use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
     match role {
         Role::Closed => Err(DropReason::NoTables),
+        // Attached, and nobody that the cluster knows: also what it would answer is nobody's.
+        Role::Endpoint(index) if tables.endpoint(index).is_none() => Err(DropReason::NoTables),
         Role::Endpoint(index) => Ok(Some(Entrance::endpoint(index))),
         Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
         Role::Host => Ok(Some(Entrance::HOST)),
@@ -167,7 +169,8 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
 /// segments counted. Returns how many packets it is [on a wire](crate::packet::Body::on_a_wire).
 #[inline]
 pub(crate) fn take_in(packet: &mut Packet, parsed: &Parsed) -> Result<(u32, u32), DropReason> {
-    if !may_be_finished(packet.offload.checksum, parsed) {
+    let is_true = packet.offload.segmentation.is_none_or(|it| may_be_cut(it.kind, parsed));
+    if !is_true || !may_be_finished(packet.offload.checksum, parsed) {
         return Err(DropReason::Malformed);
     }
     packet.truncate(parsed.total_len.into());
@@ -178,8 +181,21 @@ pub(crate) fn take_in(packet: &mut Packet, parsed: &Parsed) -> Result<(u32, u32)
     }
 }
 
+/// Whether there are super-packets of this kind in the packet's protocol. Senders choose the kind; what is no such packet is never cut,
+/// counted as many all the same, and handed to a device that does not take it. (Of a tunnel in the packet the kernel says what is in
+/// the tunnel.)
+fn may_be_cut(kind: SegmentKind, parsed: &Parsed) -> bool {
+    let is_kind = match kind {
+        SegmentKind::Tcp4 => parsed.is_v4() && parsed.protocol == protocol::TCP,
+        SegmentKind::Tcp6 => !parsed.is_v4() && parsed.protocol == protocol::TCP,
+        SegmentKind::Udp => parsed.protocol == protocol::UDP,
+    };
+    is_kind || parsed.protocol == protocol::IPIP
+}
+
 /// Whether a checksum that is written later changes nothing by which the packet is judged: it is the upper layer's own, or
-/// lies behind that layer's header (of a tunnel within). Senders choose its place, and would choose a port's.
+/// lies behind that layer's header (of a tunnel within). Senders choose its place, and would choose a port's. Behind the packet's
+/// end, in the link's padding, it is none of the packet's.
 #[inline]
 fn may_be_finished(checksum: Checksum, parsed: &Parsed) -> bool {
     let Checksum::Partial { start, offset } = checksum else { return true };
@@ -191,8 +207,9 @@ fn may_be_finished(checksum: Checksum, parsed: &Parsed) -> bool {
         _ => None,
     };
     let is_own = start == parsed.transport_offset && own == Some(usize::from(offset));
+    let is_inside = u32::from(start) + u32::from(offset) + 2 <= u32::from(parsed.total_len);
     // What an ICMP error quotes is judged too.
-    is_own || (start >= parsed.header_len && !parsed.is_icmp_error())
+    is_inside && (is_own || start >= parsed.header_len && !parsed.is_icmp_error())
 }
 
 #[cfg(test)]

@@ -152,8 +152,9 @@ pub struct Quoted {
 /// sent.
 pub fn quoted(bytes: &[u8], parsed: &Parsed) -> Option<Quoted> {
     let redirect = parsed.is_v4() && parsed.icmp_type == icmpv4::kind::REDIRECT;
-    let past = !parsed.is_v4() && parsed.icmp_type > icmpv6::kind::PARAMETER_PROBLEM;
-    if !parsed.is_icmp_error() || redirect || past {
+    let known = icmpv6::kind::UNREACHABLE..=icmpv6::kind::PARAMETER_PROBLEM;
+    let other = !parsed.is_v4() && !known.contains(&parsed.icmp_type);
+    if !parsed.is_icmp_error() || redirect || other {
         return None;
     }
     let quote = bytes.get(usize::from(parsed.header_len)..usize::from(parsed.total_len))?;

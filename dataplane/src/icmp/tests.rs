@@ -175,6 +175,21 @@ fn a_quote_that_names_no_flow_of_the_receivers_is_nothing() {
 }
 
 #[test]
+fn over_ipv6_only_the_errors_that_are_defined_are_about_a_packet() {
+    let mut bytes = vec![0; 48];
+    (bytes[0], bytes[5], bytes[6], bytes[7]) = (0x60, 8, 17, 64);
+    (bytes[8], bytes[24], bytes[39], bytes[45]) = (0xfd, 0xfd, 1, 8);
+    let answer = ask(&bytes, ErrorKind::TimeExceeded).unwrap();
+    for kind in 0..128 {
+        let mut bytes = answer.bytes().to_vec();
+        bytes[40] = kind;
+        let parsed = parse(&bytes).unwrap();
+        assert!(parsed.is_icmp_error());
+        assert_eq!(quoted(&bytes, &parsed).is_some(), (1..=4).contains(&kind), "type {kind}");
+    }
+}
+
+#[test]
 fn without_a_buffer_there_is_no_answer() {
     let bytes = v4([10, 0, 0, 7], [10, 0, 1, 9], 0);
     let parsed = parse(&bytes).unwrap();

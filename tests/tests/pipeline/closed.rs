@@ -1,7 +1,7 @@
 //! Fail closed: what is not known passes nothing.
 
 use manx_dataplane::fate::DropReason;
-use manx_dataplane::packet::Offload;
+use manx_dataplane::packet::{Checksum, Offload};
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
@@ -88,6 +88,42 @@ fn an_attached_pod_that_the_cluster_does_not_know_passes_nothing_in_or_out() {
     // To itself it may speak no more than to others.
     let itself = Tuple::new(address, address, UDP, 1).opening();
     assert_eq!(fabric.send_at(0, port, &itself), []);
+}
+
+#[test]
+fn an_attached_pod_that_the_cluster_knows_no_more_answers_nobody_not_even_its_node() {
+    let mut fabric = Fabric::new(&open_cluster());
+    let (_, a) = fabric.port("shop/a");
+    let asked = [("172.18.0.2", UDP), ("172.18.0.2", TCP), ("192.0.2.1", UDP)];
+    for (from, protocol) in asked {
+        let tuple = Tuple::new(from, A, protocol, 80);
+        assert_eq!(fabric.send_at(0, HOST, &tuple.opening()).len(), 1);
+        assert_eq!(fabric.send("shop/a", &tuple.answer()).len(), 1);
+    }
+    // It is attached and has its address still.
+    fabric.apply(&pod("shop/b", 0, "{}", &[B, B6]));
+    for (from, protocol) in asked {
+        let more = Tuple::new(from, A, protocol, 80).reversed().data(b"more");
+        is_dropped(&mut fabric, 0, a, &more, DropReason::NoTables);
+    }
+}
+
+#[test]
+fn an_unfinished_checksum_behind_the_packets_end_is_no_packets() {
+    let mut fabric = Fabric::new(&open_cluster());
+    let (_, a) = fabric.port("shop/a");
+    let mut padded = a_to_b();
+    let end = padded.len() as u16;
+    padded.extend([0; 40]);
+    for (start, passes) in [(end - 2, true), (end - 1, false), (end, false), (end + 8, false)] {
+        let checksum = Checksum::Partial { start, offset: 0 };
+        let offload = Offload { checksum, segmentation: None };
+        let before = fabric.nodes[0].dropped(a, DropReason::Malformed);
+        fabric.nodes[0].inject_with(a, &padded, offload);
+        assert_eq!(fabric.settle().len(), usize::from(passes), "{start} of {end}");
+        let dropped = fabric.nodes[0].dropped(a, DropReason::Malformed) - before;
+        assert_eq!(dropped, u64::from(!passes), "{start} of {end}");
+    }
 }
 
 #[test]

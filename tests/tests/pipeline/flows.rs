@@ -116,8 +116,8 @@ fn a_reused_address_is_judged_as_its_new_pod() {
         assert!(!passes(&mut fabric, "shop/thief", &tuple.data(b"x")), "the new pod");
         assert!(!passes(&mut fabric, "shop/server", &tuple.reversed().data(b"x")), "to it");
         let (node, port) = fabric.port(from);
-        assert!(!passes(&mut fabric, from, &tuple.data(b"x")), "the old pod has no address");
-        assert_eq!(fabric.nodes[node].dropped(port, DropReason::SourceSpoofed), 1);
+        assert!(!passes(&mut fabric, from, &tuple.data(b"x")), "the old pod is nobody's");
+        assert_eq!(fabric.nodes[node].dropped(port, DropReason::NoTables), 1);
     }
 }
 

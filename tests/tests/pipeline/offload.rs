@@ -1,18 +1,19 @@
 //! Super-packets: judged once, cut where a wire begins, put together where one ends, and counted in segments.
 
 use manx_dataplane::fate::DropReason;
-use manx_dataplane::packet::{Checksum, Offload};
+use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::Frame;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Delivery, Fabric, HOST, MTU, RAW, UNDERLAY, pod, policy, workers};
 use manx_tests::packet::{
-    TCP, Tuple, UDP, addresses, assert_whole, change_v4, super_packet, tunnelled, with_ttl,
+    ICMP, ICMPV6, SCTP, TCP, Tuple, UDP, addresses, assert_whole, change_v4, super_packet, tunnelled, with_ttl,
 };
 
 const A: &str = "10.1.0.1";
 const A6: &str = "fd00:1::1";
 const B: &str = "10.1.0.3";
+const B6: &str = "fd00:1::3";
 const PLAIN: &str = "10.1.0.2";
 const PLAIN6: &str = "fd00:1::2";
 const FAR: &str = "10.2.0.1";
@@ -62,6 +63,34 @@ fn assert_stream<'a>(packets: impl Iterator<Item = &'a [u8]>, data: &[u8], mtu: 
         joined.extend_from_slice(carried(bytes));
     }
     assert_eq!(joined, data);
+}
+
+#[test]
+fn a_super_packet_of_another_protocol_than_its_device_says_is_malformed() {
+    let kinds = [SegmentKind::Tcp4, SegmentKind::Tcp6, SegmentKind::Udp];
+    let cases = [
+        (Tuple::new(A, B, TCP, 80), Some(SegmentKind::Tcp4)),
+        (Tuple::new(A, B, UDP, 80), Some(SegmentKind::Udp)),
+        (Tuple::new(A, B, ICMP, 80), None),
+        (Tuple::new(A, B, SCTP, 80), None),
+        (Tuple::new(A6, B6, TCP, 80), Some(SegmentKind::Tcp6)),
+        (Tuple::new(A6, B6, UDP, 80), Some(SegmentKind::Udp)),
+        (Tuple::new(A6, B6, ICMPV6, 80), None),
+    ];
+    let b = pod("shop/b", 0, "{}", &[B, B6]);
+    for (tuple, own) in cases {
+        for kind in kinds {
+            let mut fabric = fabric(&(pods() + &b));
+            let (_, a) = fabric.port("shop/a");
+            let segmentation = Some(Segmentation { kind, size: 600, ecn: false });
+            let offload = Offload { checksum: Checksum::Verified, segmentation };
+            fabric.nodes[0].inject_with(a, &tuple.data(&noise(1200)), offload);
+            let passes = usize::from(own == Some(kind));
+            assert_eq!(fabric.settle().len(), passes, "{tuple:?} as {kind:?}");
+            let malformed = fabric.nodes[0].dropped(a, DropReason::Malformed);
+            assert_eq!(malformed, 1 - passes as u64, "{tuple:?} as {kind:?}");
+        }
+    }
 }
 
 fn open(fabric: &mut Fabric, from: &str, tuple: Tuple) {
