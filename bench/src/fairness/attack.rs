@@ -81,7 +81,7 @@ pub(super) fn start(kind: Kind, attack: &Attack, place: Place) -> Result<Process
     Process::start_and_wait(&mut command)
 }
 
-/// Runs as an attacker, with the arguments that [`start`] gave. Call before any thread exists.
+/// Runs as an attacker, with the arguments that `start` gave. Call before any thread exists.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     attack(&Arguments::parse_from(arguments)).map_err(|error| error.to_string())
 }

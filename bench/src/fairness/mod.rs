@@ -1,6 +1,6 @@
 //! What a pod's attack leaves its neighbour of one node's workers.
 //!
-//! A process in a pod sends one [`Kind`] of packets as fast as it can, while another pod of the node has a TCP stream to a third
+//! A process in a pod sends one kind of packets as fast as it can, while another pod of the node has a TCP stream to a third
 //! one, or a UDP ping-pong. The control, in turn with it, is the same neighbour beside a process that computes on the attacker's
 //! core and sends nothing. What the attacker takes from the neighbour as a process is in both; what it takes as a sender of
 //! packets is the difference.
