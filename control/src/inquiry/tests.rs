@@ -118,3 +118,29 @@ fn while_a_pool_is_not_valid_nobody_can_tell() {
     assert!(told.starts_with("nobody knows the routes of node n2: not valid"), "{told}");
     assert!(told.contains("IPPool four"), "{told}");
 }
+
+#[test]
+fn nothing_passes_to_or_from_the_addresses_of_a_pod_that_is_not_valid() {
+    let broken = "---\n{apiVersion: v1, kind: Pod, metadata: {name: broken}, spec: {nodeName: n1, hostNetwork: 5}, \
+                  status: {podIP: 10.1.1.9, podIPs: [{ip: 10.1.1.9}, {ip: 'fd00:1::9'}]}}\n";
+    let objects = format!("{broken}{NODES}{}", pool("four", "10.1.0.0/16", "ipipMode: Always"));
+    for more in [broken, &objects] {
+        for (other, closed, ipv6) in [
+            ("192.0.2.1", "10.1.1.9", false),
+            ("2001:db8::1", "fd00:1::9", true),
+            ("10.1.1.2", "10.1.1.9", false),
+            ("c", "10.1.1.9", false),
+        ] {
+            for (from, to) in [(other, closed), (closed, other)] {
+                let story = asked(more, from, to, ipv6).unwrap();
+                assert!(!story.allowed && !story.intended, "{story}");
+                assert!(story.to_string().lines().next().unwrap().ends_with(": DENIED"), "{story}");
+            }
+        }
+        assert!(asked(more, "192.0.2.1", "198.51.100.1", false).unwrap().allowed);
+    }
+    let story = asked(&objects, "node/n1", "10.1.1.9", false).unwrap();
+    assert!(!story.allowed && story.ingress.why == "no such endpoint", "{story}");
+    let told = asked(broken, "c", "broken", false).unwrap_err();
+    assert_eq!(told, "Pod default/broken is not valid, so it is no endpoint and nothing passes");
+}

@@ -177,6 +177,8 @@ pub(super) struct Members {
     pub(super) unknown_sets: bool,
     /// The addresses of pods that are not valid.
     pub(super) invalid_addresses: BTreeSet<IpAddr>,
+    /// These, and those of pods that are no endpoints since their namespace or service account is not valid.
+    pub(super) closed_addresses: BTreeSet<IpAddr>,
     /// The namespaces that are known of.
     pub(super) namespaces: BTreeSet<String>,
 }
@@ -193,7 +195,10 @@ impl Members {
             }
             match &stored.state {
                 State::Valid(object) => match &**object {
-                    Object::Pod(pod) => members.list.extend(surroundings.pod(key, pod)),
+                    Object::Pod(pod) => match (surroundings.pod(key, pod), addresses(pod)) {
+                        (Some(member), _) => members.list.push(member),
+                        (None, addresses) => members.closed_addresses.extend(addresses),
+                    },
                     Object::HostEndpoint(host) => {
                         members.list.push(surroundings.host_endpoint(key, host));
                     }
@@ -204,7 +209,10 @@ impl Members {
                     _ => {}
                 },
                 State::Invalid(invalid) => match key.kind {
-                    Kind::Pod => members.invalid_addresses.extend(&invalid.addresses),
+                    Kind::Pod => {
+                        members.invalid_addresses.extend(&invalid.addresses);
+                        members.closed_addresses.extend(&invalid.addresses);
+                    }
                     Kind::NetworkSet | Kind::GlobalNetworkSet => {
                         let labels = invalid.labels.clone();
                         let set = labels.map(|labels| NetworkSet { labels, nets: Vec::new() });
@@ -321,23 +329,7 @@ impl<'a> Surroundings<'a> {
 
     /// `None`: it is no endpoint.
     fn pod(&self, key: &ObjectKey, pod: &Pod) -> Option<Member> {
-        let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
-        // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.
-        let noted = &pod.annotated_ips;
-        let empty = Some(Vec::new());
-        let released = pod.deleting && (noted.pod_ip == empty || noted.aws_pod_ips == empty);
-        if pod.host_network || finished || released {
-            return None;
-        }
-        let mut addresses: BTreeSet<IpAddr> = pod.pod_ips.iter().copied().collect();
-        if addresses.is_empty() {
-            addresses.extend(pod.pod_ip);
-        }
-        for annotation in [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips] {
-            if addresses.is_empty() {
-                addresses.extend(annotation.iter().flatten());
-            }
-        }
+        let addresses = addresses(pod);
         if addresses.is_empty() {
             return None;
         }
@@ -396,4 +388,26 @@ impl<'a> Surroundings<'a> {
         member.named_ports = host.ports.iter().cloned().collect();
         member
     }
+}
+
+/// The addresses that are a pod's own: none on the host's network, or when it has finished.
+fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
+    let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
+    // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.
+    let noted = &pod.annotated_ips;
+    let empty = Some(Vec::new());
+    let released = pod.deleting && (noted.pod_ip == empty || noted.aws_pod_ips == empty);
+    if pod.host_network || finished || released {
+        return BTreeSet::new();
+    }
+    let mut addresses: BTreeSet<IpAddr> = pod.pod_ips.iter().copied().collect();
+    if addresses.is_empty() {
+        addresses.extend(pod.pod_ip);
+    }
+    for annotation in [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips] {
+        if addresses.is_empty() {
+            addresses.extend(annotation.iter().flatten());
+        }
+    }
+    addresses
 }

@@ -195,8 +195,9 @@ impl Oracle {
         self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
     }
 
-    /// A node judges what its own pods send to it. Host endpoint policy does not apply to that; what else passes a node's
-    /// interfaces is asked of [`Oracle::judge_host`].
+    /// Nothing passes an address that a pod has which is no endpoint since it, or what it belongs to, is not valid. A node
+    /// judges what its own pods send to it. Host endpoint policy does not apply to that; what else passes a node's interfaces
+    /// is asked of [`Oracle::judge_host`].
     fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> Explanation {
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = local
@@ -204,6 +205,11 @@ impl Oracle {
             && self.members.list[pod].node.as_ref() == Some(name)
         {
             return Explanation::EndpointToHost { accepted: self.hosts.accepts_pods(name) };
+        }
+        if let Party::Address(address) = local
+            && self.members.closed_addresses.contains(address)
+        {
+            return Explanation::NoEndpoint;
         }
         Explanation::NoPod
     }

@@ -6,6 +6,7 @@ mod change;
 mod closed;
 mod connections;
 mod errors;
+mod explained;
 mod flows;
 mod fragments;
 mod headers;

@@ -267,7 +267,13 @@ fn one_probe(
 ) {
     let has_ports = matches!(tuple.protocol, 6 | 17 | 132);
     let port = has_ports.then_some(tuple.destination_port);
-    let judgement = oracle.judge(&from.party, &to.party, Packet::to_port(tuple.protocol, port));
+    let mut judgement = oracle.judge(&from.party, &to.party, Packet::to_port(tuple.protocol, port));
+    // A pod that is not valid is attached to no port here: somebody in the world has its address.
+    for side in [&mut judgement.egress, &mut judgement.ingress] {
+        if side.why == Explanation::NoEndpoint {
+            *side = Explanation::NoPod.into();
+        }
+    }
     let source_node = from.node.or(to.node).unwrap();
     let (mut node, mut at) = (to.node.unwrap_or(source_node), to.port);
     // A node that is not the pod's own is somebody in the world, unless its address is behind the tunnel.

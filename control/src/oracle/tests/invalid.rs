@@ -200,6 +200,29 @@ fn the_address_of_an_invalid_pod_is_denied_as_a_peer() {
 }
 
 #[test]
+fn nothing_passes_between_an_address_of_a_closed_pod_and_who_is_no_pod() {
+    let addresses = BTreeSet::from([ip("10.0.9.9")]);
+    let broken =
+        Cluster::new().invalid(Kind::Pod, "lab/broken", Invalid { addresses, ..nothing() });
+    // A pod whose namespace or account is not valid has addresses that everybody knows.
+    let nowhere = Cluster::new().invalid(Kind::Namespace, "lab", nothing());
+    let nobody = Cluster::new().invalid(Kind::ServiceAccount, "lab/default", nothing());
+    let lab = address(&lab().address().to_string());
+    for (cluster, closed) in [(broken, address("10.0.9.9")), (nowhere, lab.clone()), (nobody, lab)]
+    {
+        for other in [stranger(), node("node-1"), web()] {
+            let text = format!("{closed} and {other}");
+            assert!(!cluster.allows(&other, &closed, 80), "to {text}");
+            assert!(!cluster.allows(&closed, &other, 80), "from {text}");
+        }
+        let told = cluster.says(&stranger(), &closed, 80);
+        assert_eq!(told, "denied: egress: no pod, no policy; ingress: no such endpoint");
+        assert!(cluster.allows(&stranger(), &address("10.0.9.8"), 80));
+        assert!(cluster.allows(&stranger(), &web(), 80));
+    }
+}
+
+#[test]
 fn pods_of_an_invalid_namespace_or_service_account_are_no_endpoints() {
     let cluster = Cluster::new().invalid(Kind::Namespace, "lab", nothing());
     assert!(!cluster.allows(&web(), &lab(), 80) && cluster.allows(&web(), &db(), 80));
