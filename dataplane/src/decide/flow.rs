@@ -246,7 +246,7 @@ fn stamp(
 }
 
 /// An ICMP error: it passes with the flow that its quoted header names, towards the sender of what it quotes and from the
-/// side to which that was going.
+/// side to which that was going. One of an endpoint to itself passes.
 pub(super) fn related(
     tables: &Tables,
     flows: &mut FlowTable,
@@ -257,6 +257,11 @@ pub(super) fn related(
     let unmatched = Settled::refused(DropReason::IcmpErrorUnmatched);
     if !subject.glance.entrance.admits(tables.route(parsed.source).encode()) {
         return Settled::refused(subject.glance.entrance.refusal());
+    }
+    let way = Way { from: tables.hop(parsed.source), to: tables.hop(parsed.destination) };
+    if way.from == way.to && way.from.endpoint().is_some() {
+        // About traffic of an endpoint with itself, of which there are no flows.
+        return Settled { verdict: Ok(way), rules: Judgement::without_rules(None).rules };
     }
     let Some(quoted) = icmp::quoted(subject.packet.bytes(), parsed) else {
         return unmatched;

@@ -159,7 +159,7 @@ fn no_error_about_an_error_or_a_later_fragment() {
 }
 
 /// A port-unreachable about a packet.
-fn error_v4(source: &str, destination: &str, about: &[u8]) -> Vec<u8> {
+pub(crate) fn error_v4(source: &str, destination: &str, about: &[u8]) -> Vec<u8> {
     let octets = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
     let mut bytes = Vec::new();
     PacketBuilder::ipv4(octets(source), octets(destination), 64)

@@ -9,6 +9,8 @@ use manx_dataplane::tables::Connections;
 use manx_tests::fabric::{Delivery, Fabric, pod};
 use manx_tests::packet::{TCP, Tuple, UDP, addresses, super_packet, with_ttl};
 
+use crate::errors::error_v4;
+
 const A: &str = "10.1.0.1";
 const B: &str = "10.1.0.2";
 const B2: &str = "10.1.0.3";
@@ -78,6 +80,9 @@ fn traffic_of_a_pod_with_itself_passes_and_makes_no_flow() {
                 assert_eq!((delivered[0].node, delivered[0].port), (0, b));
             }
         }
+        let about = alone(B, B2, UDP).opening();
+        assert_eq!(fabric.send("shop/b", &error_v4(B2, B, &about)).len(), 1, "an error about it");
+        assert_eq!(fabric.send("shop/a", &error_v4(A, B, &about)), [], "a neighbour's");
         assert!(fabric.nodes[0].flows().is_empty());
     }
 }

@@ -7,7 +7,8 @@ use manx_dataplane::port::memory::Frame;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Delivery, Fabric, HOST, MTU, RAW, UNDERLAY, pod, policy, workers};
 use manx_tests::packet::{
-    ICMP, ICMPV6, SCTP, TCP, Tuple, UDP, addresses, assert_whole, change_v4, super_packet, tunnelled, with_ttl,
+    ICMP, ICMPV6, SCTP, TCP, Tuple, UDP, addresses, assert_whole, change_v4, super_packet,
+    tunnelled, with_ttl,
 };
 
 const A: &str = "10.1.0.1";
