@@ -223,7 +223,7 @@ pub struct Status {
     pub flows: Vec<FlowStatus>,
     /// Packets by the rule (or reason) that decided, allowed and denied.
     pub rules: Vec<RuleCount>,
-    /// Packets by the rules that were met on the way: Pass, Log, and what staged policies would have done.
+    /// Packets by what was met on the way: Pass and Log rules, and what staged policies would have done.
     pub noted: Vec<NotedCount>,
     /// How large the policy tables are.
     pub policy: PolicyStatus,
@@ -270,10 +270,10 @@ pub struct Verified {
     pub milliseconds: u64,
 }
 
-/// Packets that met one rule on the way to what decided.
+/// Packets that met one rule, or the end of a staged policy's tier, on the way to what decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotedCount {
-    /// The rule.
+    /// The rule; `StagedNetworkPolicy default/p ingress[end of tier]` where none of a staged policy would have decided.
     pub rule: String,
     /// What it did, or, staged, would have done: `allow`, `deny`, `pass` or `log`.
     pub action: String,

@@ -102,12 +102,10 @@ impl Expected {
             }
             Self::Among { reasons, through, staged } => {
                 let noted = |is_staged: bool| {
-                    path.decision
-                        .noted
-                        .iter()
-                        .filter(move |it| it.rule.policy.kind.staged() == is_staged)
+                    let all = path.decision.noted.iter();
+                    all.filter(move |it| it.policy().kind.staged() == is_staged)
                 };
-                let met = noted(false).map(|noted| &noted.rule).eq(through);
+                let met = noted(false).map(Noted::rule).eq(through.iter().map(Some));
                 path.verdict == path.decision.reason.verdict()
                     && reasons.contains(&path.decision.reason)
                     && (linear || (met && noted(true).eq(staged)))
@@ -125,17 +123,16 @@ impl From<Decision> for Expected {
 impl fmt::Display for Expected {
     /// What decides, and after what.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (reasons, through): (&[Reason], Vec<&RuleName>) = match self {
+        let (reasons, through, noted): (&[Reason], &[RuleName], &[Noted]) = match self {
             Self::Decision(Decision { reason, noted }) => {
-                (std::slice::from_ref(reason), noted.iter().map(|noted| &noted.rule).collect())
+                (std::slice::from_ref(reason), &[], noted)
             }
-            Self::Among { reasons, through, staged } => {
-                (reasons, through.iter().chain(staged.iter().map(|noted| &noted.rule)).collect())
-            }
+            Self::Among { reasons, through, staged } => (reasons, through, staged),
         };
         let reasons: Vec<String> = reasons.iter().map(Reason::to_string).collect();
         f.write_str(&reasons.join(" or "))?;
-        through.into_iter().try_for_each(|rule| write!(f, ", after {rule}"))
+        through.iter().try_for_each(|rule| write!(f, ", after {rule}"))?;
+        noted.iter().try_for_each(|noted| write!(f, ", after {noted}"))
     }
 }
 

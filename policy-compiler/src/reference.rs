@@ -263,9 +263,13 @@ impl<'m> Reference<'m> {
             let tier = &policy.tier;
             let end =
                 at + sound[at..].iter().take_while(|(_, policy)| policy.tier == *tier).count();
+            let denies = self.model.tier(tier).default_action == DefaultAction::Deny
+                && matches!(stage, Stage::Pod | Stage::Host | Stage::Forward);
+            let all_staged = sound[at..end].iter().all(|(name, _)| name.kind.staged());
             let mut first_of_tier: Option<&PolicyName> = None;
             let mut passed = false;
             for (name, policy) in &sound[at..end] {
+                let mut matched = false;
                 if !name.kind.staged() {
                     first_of_tier.get_or_insert(name);
                     first_enforced.get_or_insert(*name);
@@ -277,12 +281,13 @@ impl<'m> Reference<'m> {
                     let index = rule.index;
                     let rule_name = RuleName { policy: (*name).clone().into(), direction, index };
                     let mut note = |action| {
-                        noted.push(Noted { rule: rule_name.clone(), action });
+                        noted.push(Noted::Rule(rule_name.clone(), action));
                     };
                     match rule.action {
                         Action::Log => note(Action::Log),
                         action if name.kind.staged() => {
                             note(action);
+                            matched = true;
                             break;
                         }
                         Action::Pass => {
@@ -297,9 +302,10 @@ impl<'m> Reference<'m> {
                 if passed {
                     break;
                 }
+                if all_staged && denies && !matched {
+                    noted.push(Noted::TierEnd(direction, (*name).clone().into()));
+                }
             }
-            let denies = self.model.tier(tier).default_action == DefaultAction::Deny
-                && matches!(stage, Stage::Pod | Stage::Host | Stage::Forward);
             if let (Some(first), true, false) = (first_of_tier, denies, passed) {
                 return Reason::Isolated(direction, first.clone());
             }

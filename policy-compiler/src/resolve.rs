@@ -206,6 +206,7 @@ pub enum Outcome {
     /// Goes on with the next rule.
     Log(Arc<Noted>),
     /// Goes on with the next rule; of one staged policy only the first that matches is noted, besides those before it that log.
+    /// Behind its rules one may stand that matches every packet: what the end of its tier would do.
     Staged(Arc<Noted>),
 }
 
@@ -255,11 +256,10 @@ impl Steps {
                     tier += 1;
                 }
                 // Behind the rule that matches a staged policy says no more.
-                Outcome::Log(noted) | Outcome::Staged(noted)
-                    if staged == Some(&noted.rule.policy) => {}
+                Outcome::Log(noted) | Outcome::Staged(noted) if staged == Some(noted.policy()) => {}
                 Outcome::Log(noted) => note(noted),
                 Outcome::Staged(noted) => {
-                    staged = Some(&noted.rule.policy);
+                    staged = Some(noted.policy());
                     note(noted);
                 }
             }

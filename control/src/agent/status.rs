@@ -58,13 +58,13 @@ fn policy(agent: &Agent) -> PolicyStatus {
     PolicyStatus { chains, linear, classes, rows, bytes: agent.tables.image.bytes() }
 }
 
-/// Rules that were met on the way to what decided, and how often.
+/// What was met on the way to what decided, and how often.
 fn noted(agent: &Agent) -> Vec<NotedCount> {
     let noted = agent.calculation.noted(|slot| agent.workers.rule(slot)).into_iter();
     let one = |(met, packets): (&Noted, u64)| NotedCount {
-        rule: met.rule.to_string(),
-        action: format!("{:?}", met.action).to_lowercase(),
-        staged: met.rule.policy.kind.staged(),
+        rule: met.to_string(),
+        action: format!("{:?}", met.action()).to_lowercase(),
+        staged: met.policy().kind.staged(),
         packets,
     };
     noted.filter(|(_, packets)| *packets > 0).map(one).collect()

@@ -113,7 +113,7 @@ fn churn_of_policies_is_bounded_and_no_packet_is_counted_for_another_rule() {
 }
 
 #[test]
-fn what_rules_do_on_the_way_is_counted_by_rule() {
+fn what_rules_and_the_ends_of_tiers_of_staged_policies_do_on_the_way_is_counted() {
     let policies = "---
 apiVersion: projectcalico.org/v3
 kind: StagedGlobalNetworkPolicy
@@ -124,6 +124,16 @@ apiVersion: projectcalico.org/v3
 kind: GlobalNetworkPolicy
 metadata: {name: noisy}
 spec: {selector: all(), ingress: [{action: Log}, {action: Allow, protocol: TCP}, {action: Pass}]}
+---
+apiVersion: projectcalico.org/v3
+kind: Tier
+metadata: {name: trial}
+spec: {order: 1}
+---
+apiVersion: projectcalico.org/v3
+kind: StagedNetworkPolicy
+metadata: {name: trial.web, namespace: default}
+spec: {tier: trial, ingress: [{action: Allow, protocol: TCP}]}
 ";
     let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: node, containers: [{name: c}]}\n\
                status: {podIP: 10.244.0.2}\n";
@@ -143,11 +153,13 @@ spec: {selector: all(), ingress: [{action: Log}, {action: Allow, protocol: TCP},
     let told = noted
         .iter()
         .filter(|(_, packets)| **packets > 0)
-        .map(|(met, packets)| format!("{:?} {} {packets}", met.action, met.rule));
+        .map(|(met, packets)| format!("{:?} {met} {packets}", met.action()));
     insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r"
     Log GlobalNetworkPolicy noisy ingress[0] 9
     Pass GlobalNetworkPolicy noisy ingress[2] 4
+    Allow StagedNetworkPolicy default/trial.web ingress[0] 5
     Deny StagedGlobalNetworkPolicy strict ingress[0] 3
+    Deny StagedNetworkPolicy default/trial.web ingress[end of tier] 4
     ");
 }
 

@@ -48,6 +48,8 @@ pub(super) trait Watch {
     fn policy(&mut self, _policy: &Policy) {}
     /// A rule of it was asked.
     fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
+    /// No rule of a staged policy decided, only staged policies of its tier are asked, and the end of the tier would deny.
+    fn staged_tier_end(&mut self, _policy: &Policy) {}
     /// A profile begins.
     fn profile(&mut self, _name: &str) {}
 }
@@ -108,16 +110,20 @@ impl Oracle {
             let mut asked = Vec::new();
             let mut passed = false;
             watch.tier(tier);
+            let denies = !tier.passes && chain.ends_tiers();
             let here = selecting.iter().filter(|it| it.tier == index);
-            for policy in here.map(|it| &self.policies[it.policy]) {
-                if !chain.asks(policy.hook) {
-                    continue;
-                }
-                let Some(rules) = policy.rules(flow.direction) else { continue };
+            let here = here.map(|it| &self.policies[it.policy]);
+            let here = here.filter(|policy| chain.asks(policy.hook));
+            let here = here.filter_map(|policy| Some((policy, policy.rules(flow.direction)?)));
+            let only_staged = here.clone().all(|(policy, _)| policy.staged);
+            for (policy, rules) in here {
                 watch.policy(policy);
                 if policy.staged {
                     // Asked only for those who look on.
-                    first_match(rules, flow, watch, |_, _| {});
+                    let decides = first_match(rules, flow, watch, |_, _| {}).is_some();
+                    if only_staged && denies && !decides {
+                        watch.staged_tier_end(policy);
+                    }
                     continue;
                 }
                 nobody = false;
@@ -137,7 +143,7 @@ impl Oracle {
                     None => {}
                 }
             }
-            if !passed && !asked.is_empty() && !tier.passes && chain.ends_tiers() {
+            if !passed && !asked.is_empty() && denies {
                 return Outcome::Decided(Explanation::TierEnd {
                     tier: tier.name.clone(),
                     policies: asked.into_iter().cloned().collect(),

@@ -5,29 +5,35 @@ use std::fmt;
 use super::decide::Watch;
 use super::policies::Policy;
 use super::rules::{Direction, Mismatch, Rule};
-use super::verdict::RuleName;
+use super::verdict::{RuleName, name};
 use super::{Oracle, Packet, Party};
 use crate::manifest::object::ObjectKey;
 use crate::manifest::object::calico::Action;
 
-/// A rule of a staged policy that would have decided, or logged, had the policy been enforced: the search came to it.
+/// What a staged policy would have done, had it been enforced: the search came to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Staged {
-    /// The rule.
-    pub rule: RuleName,
-    /// What it does.
-    pub action: Action,
+pub enum Staged {
+    /// A rule of it would have decided, or logged.
+    Rule(RuleName, Action),
+    /// No rule of it would have decided, and the end of its tier would have denied. Only where no enforced policy of the tier
+    /// is asked: with one the end denies without the staged policy.
+    TierEnd(Direction, ObjectKey),
 }
 
 impl fmt::Display for Staged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} by {}", self.action, self.rule)
+        match self {
+            Self::Rule(rule, action) => write!(f, "{action:?} by {rule}"),
+            Self::TierEnd(direction, policy) => {
+                write!(f, "Deny by {} {direction}[end of tier]", name(policy))
+            }
+        }
     }
 }
 
 impl Oracle {
-    /// The rules of staged policies that would have decided about a packet or logged it, in the order in which they were come
-    /// to. What comes behind the enforced rule that decided is not among them.
+    /// What staged policies would have done about a packet, in the order in which they were come to. What comes behind the
+    /// enforced rule that decided is not among it.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
         if super::is_same_pod(from, to) {
@@ -68,11 +74,15 @@ impl Watch for Collector<'_> {
         {
             let policy = policy.clone();
             let name = RuleName { policy, direction: self.direction, index: rule.index };
-            self.found.push(Staged { rule: name, action: rule.action });
+            self.found.push(Staged::Rule(name, rule.action));
             if rule.action != Action::Log {
                 self.asked = None;
             }
         }
+    }
+
+    fn staged_tier_end(&mut self, policy: &Policy) {
+        self.found.push(Staged::TierEnd(self.direction, policy.key.clone()));
     }
 
     fn profile(&mut self, _name: &str) {

@@ -114,7 +114,12 @@ impl ByObjects<'_> {
     fn expected(&self, end: &End<'_>, verdict: oracle::Verdict, staged: &[Staged]) -> Expected {
         let reasons = self.reasons(end, verdict.why);
         let through = verdict.through.iter().filter(|rule| rule.policy.kind != Kind::Profile);
-        let noted = |one: &Staged| Some(Noted { rule: rule_name(&one.rule)?, action: action(one) });
+        let noted = |one: &Staged| match one {
+            Staged::Rule(rule, does) => Some(Noted::Rule(rule_name(rule)?, action(*does))),
+            Staged::TierEnd(side, policy) => {
+                Some(Noted::TierEnd(direction(*side), policy_name(policy)?.into()))
+            }
+        };
         Expected::Among {
             reasons,
             through: through.filter_map(rule_name).collect(),
@@ -181,6 +186,14 @@ pub(super) const fn side(direction: Direction) -> oracle::Direction {
     }
 }
 
+/// The oracle's direction in the model's words.
+const fn direction(side: oracle::Direction) -> Direction {
+    match side {
+        oracle::Direction::Ingress => Direction::Ingress,
+        oracle::Direction::Egress => Direction::Egress,
+    }
+}
+
 /// The packet in the oracle's words.
 pub(super) const fn packet(transport: Transport) -> Packet {
     let shown = match transport.shown {
@@ -191,8 +204,8 @@ pub(super) const fn packet(transport: Transport) -> Packet {
     Packet { protocol: transport.protocol, shown }
 }
 
-const fn action(staged: &Staged) -> Action {
-    match staged.action {
+const fn action(action: calico::Action) -> Action {
+    match action {
         calico::Action::Allow => Action::Allow,
         calico::Action::Deny => Action::Deny,
         calico::Action::Pass => Action::Pass,
@@ -201,10 +214,7 @@ const fn action(staged: &Staged) -> Action {
 }
 
 fn rule_name(rule: &oracle::RuleName) -> Option<RuleName> {
-    let direction = match rule.direction {
-        oracle::Direction::Ingress => Direction::Ingress,
-        oracle::Direction::Egress => Direction::Egress,
-    };
+    let policy = policy_name(&rule.policy)?.into();
     let index = u32::try_from(rule.index).ok()?;
-    Some(RuleName { policy: policy_name(&rule.policy)?.into(), direction, index })
+    Some(RuleName { policy, direction: direction(rule.direction), index })
 }

@@ -1,4 +1,6 @@
-//! Agents that prove their tables before they publish them, and tell what they have loaded.
+//! Agents that prove their tables before they publish them, and tell what they have loaded and counted.
+
+use std::fs;
 
 use crate::bench::{Bench, deviations, json};
 
@@ -34,4 +36,32 @@ fn agents_prove_their_tables_and_explain_by_what_they_have_loaded() {
     }
     assert_eq!(bench.manx(&["rig", "down"]).status.code(), Some(0));
     bench.assert_nothing_left();
+}
+
+/// It isolates by being there, once it is enforced.
+const STAGED: &str = "
+apiVersion: projectcalico.org/v3
+kind: StagedNetworkPolicy
+metadata: {name: silent, namespace: demo}
+spec: {selector: app == 'stranger', types: [Egress]}
+";
+
+#[test]
+fn what_the_end_of_a_tier_of_staged_policies_would_deny_is_counted_and_explained() {
+    let Some(bench) = Bench::new() else { return };
+    fs::write(bench.rig().join("staged.yaml"), STAGED).unwrap();
+    let output = bench.run(&["--keep", "--ttl", "5m", "--output", "json"]);
+    assert_eq!(deviations(&json(&output)), Vec::<String>::new());
+    let socket = bench.socket(0);
+    let status = json(&bench.manx(&["status", "--output", "json", "--socket", &socket]));
+    let [counted] = status["noted"].as_array().unwrap().as_slice() else { panic!("{status:#}") };
+    assert_eq!(counted["rule"], "StagedNetworkPolicy demo/silent egress[end of tier]");
+    assert_eq!((&counted["action"], &counted["staged"]), (&"deny".into(), &true.into()));
+    assert!(counted["packets"].as_u64().unwrap() > 0, "{status:#}");
+    let question = ["policy", "explain", "--from", "demo/stranger", "--to", "demo/client"];
+    let from_agent = ["--port", "tcp/80", "--output", "json", "--socket", &socket];
+    let told = bench.manx(&[&question[..], &from_agent].concat());
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    let would = serde_json::json!(["Deny by StagedNetworkPolicy demo/silent egress[end of tier]"]);
+    assert_eq!(json(&told)["staged"], would);
 }

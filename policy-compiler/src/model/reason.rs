@@ -210,13 +210,49 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A rule that was met on the way to what decided.
+/// What was met on the way to what decided.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Noted {
-    /// The rule.
-    pub rule: RuleName,
-    /// What it did ([`Action::Pass`] or [`Action::Log`]), or, of a staged policy, would have done.
-    pub action: Action,
+pub enum Noted {
+    /// A rule, and what it did ([`Action::Pass`] or [`Action::Log`]) or, of a staged policy, would have done.
+    Rule(RuleName, Action),
+    /// A staged policy of which no rule would have decided. The end of its tier would have denied: the tier's default action is
+    /// Deny, and only staged policies of it are asked here.
+    TierEnd(Direction, Arc<PolicyName>),
+}
+
+impl Noted {
+    /// The policy.
+    pub const fn policy(&self) -> &Arc<PolicyName> {
+        match self {
+            Self::Rule(rule, _) => &rule.policy,
+            Self::TierEnd(_, policy) => policy,
+        }
+    }
+
+    /// The rule, if it is one.
+    pub const fn rule(&self) -> Option<&RuleName> {
+        match self {
+            Self::Rule(rule, _) => Some(rule),
+            Self::TierEnd(..) => None,
+        }
+    }
+
+    /// What it did or would have done.
+    pub const fn action(&self) -> Action {
+        match self {
+            Self::Rule(_, action) => *action,
+            Self::TierEnd(..) => Action::Deny,
+        }
+    }
+}
+
+impl fmt::Display for Noted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule, _) => rule.fmt(f),
+            Self::TierEnd(direction, policy) => write!(f, "{policy} {direction}[end of tier]"),
+        }
+    }
 }
 
 /// What decided and what was met on the way there.

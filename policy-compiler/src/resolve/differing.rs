@@ -38,10 +38,15 @@ impl ResolvedList {
             (own, others) = (own_rest, others_rest);
         }
         let mut differing = Vec::new();
-        for (here, there) in [(own, others), (others, own)] {
+        for (list, here, there) in [(self, own, others), (other, others, own)] {
             let there: AHashSet<usize> = there.iter().map(place).collect();
             let only = here.iter().filter(|rules| !there.contains(&place(rules)));
-            differing.extend(only.flat_map(|it| it.steps.iter().map(|step| &*step.rule)));
+            // The end of a staged policy's tier is a step of some lists only.
+            let stands =
+                |end: &&Step| list.steps.steps.iter().any(|it| Arc::ptr_eq(&it.rule, &end.rule));
+            let steps =
+                only.flat_map(|it| it.steps.iter().chain(it.tier_end.iter().filter(stands)));
+            differing.extend(steps.map(|step| &*step.rule));
         }
         Some(differing)
     }

@@ -59,6 +59,8 @@ pub(crate) struct PolicyRules {
     pub(super) asked: [Asked; 2],
     /// What happens behind its tier's last rule, where it is the first of it that is enforced and nothing goes on.
     pub(super) isolated: Arc<Decision>,
+    /// Of a staged policy: the step behind its rules, in a list where its tier denies at its end and has staged policies only.
+    pub(super) tier_end: Option<Step>,
     /// Made when first needed.
     pub(super) revision: OnceLock<u64>,
 }
@@ -145,12 +147,14 @@ impl Kept {
         direction: Direction,
         (name, policy): Speaking<'_>,
         steps: Vec<Step>,
+        tier_end: Option<Step>,
     ) -> Arc<PolicyRules> {
         let rules = Arc::new(PolicyRules {
             name: Arc::clone(name),
             policy: Arc::clone(policy),
             asked: asked(&steps),
             isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
+            tier_end,
             steps: steps.into(),
             revision: OnceLock::new(),
         });

@@ -245,7 +245,12 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let steps =
             rules.iter().map(|rule| self.step(direction, rule, outcome(name, direction, rule)));
         let steps = steps.collect();
-        self.kept.keep_rules(direction, speaking, steps)
+        let tier_end = name.kind.staged().then(|| {
+            let noted = Noted::TierEnd(direction, Arc::clone(name));
+            let everything = Rule::every_packet(0, Action::Deny);
+            self.step(direction, &everything, Outcome::Staged(Arc::new(noted)))
+        });
+        self.kept.keep_rules(direction, speaking, steps, tier_end)
     }
 
     /// The steps, which of them are the policies' own, and the names of these' tiers.
@@ -280,14 +285,17 @@ impl<'m, 'k> Resolver<'m, 'k> {
         for of_tier in sound.chunk_by(|a, b| a.0.1.tier == b.0.1.tier) {
             let tier = steps.ends.len() as u32;
             tiers.extend(of_tier.first().map(|((_, policy), _)| policy.tier.clone()));
-            for (_, rules) in of_tier {
-                steps.steps.extend(rules.steps.iter().map(|step| Step { tier, ..step.clone() }));
-            }
-            let enforced = of_tier.iter().find(|((name, _), _)| !name.kind.staged());
-            let end = enforced.filter(|((_, policy), _)| {
+            let denies = of_tier.first().is_some_and(|((_, policy), _)| {
                 stage.ends_tiers()
                     && self.model.tier(&policy.tier).default_action == DefaultAction::Deny
             });
+            let enforced = of_tier.iter().find(|((name, _), _)| !name.kind.staged());
+            for (_, rules) in of_tier {
+                let tier_end = rules.tier_end.iter().filter(|_| denies && enforced.is_none());
+                let all = rules.steps.iter().chain(tier_end);
+                steps.steps.extend(all.map(|step| Step { tier, ..step.clone() }));
+            }
+            let end = enforced.filter(|_| denies);
             steps.ends.push(end.map(|(_, rules)| Arc::clone(&rules.isolated)));
         }
         let of_policies = first_of_policies..steps.steps.len();
@@ -443,7 +451,7 @@ fn decide(reason: Reason) -> Outcome {
 
 fn outcome(policy: &Arc<PolicyName>, direction: Direction, rule: &Rule) -> Outcome {
     let name = RuleName { policy: Arc::clone(policy), direction, index: rule.index };
-    let noted = |rule: RuleName, action| Arc::new(Noted { rule, action });
+    let noted = |rule: RuleName, action| Arc::new(Noted::Rule(rule, action));
     match rule.action {
         Action::Log => Outcome::Log(noted(name, Action::Log)),
         action if policy.kind.staged() => Outcome::Staged(noted(name, action)),

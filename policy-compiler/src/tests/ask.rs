@@ -54,15 +54,15 @@ impl Cluster {
     }
 }
 
-/// The verdict, what decided, and the rules that were noted on the way.
+/// The verdict, what decided, and what was noted on the way.
 fn shown(decision: &Decision) -> String {
     let verdict = match decision.reason.verdict() {
         Verdict::Allow => "allow",
         Verdict::Deny => "deny",
     };
     let mut text = format!("{verdict}: {}", decision.reason);
-    for Noted { rule, action } in &decision.noted {
-        write!(text, "; {action:?} {rule}").unwrap();
+    for noted in &decision.noted {
+        write!(text, "; {:?} {noted}", noted.action()).unwrap();
     }
     text
 }

@@ -168,8 +168,7 @@ fn a_changed_verdict_reason_or_note_is_found() {
             direction: Direction::Ingress,
             index: 0,
         };
-        let noted =
-            [path.decision.noted.clone(), vec![Noted { rule, action: Action::Log }]].concat();
+        let noted = [path.decision.noted.clone(), vec![Noted::Rule(rule, Action::Log)]].concat();
         bench.change(
             |image| &mut Arc::make_mut(&mut Arc::make_mut(&mut image.paths)[at].decision).noted,
             noted,

@@ -279,6 +279,55 @@ fn a_policy_that_changes_leaves_other_lists_alone() {
 }
 
 #[test]
+fn what_the_end_of_a_tier_of_staged_policies_would_deny_follows_every_change() {
+    let mut kept = cluster();
+    let db = name("shop/db");
+    let tier = |default_action| Tier { order: Order::new(1.0).unwrap(), default_action };
+    let set_tier = |kept: &mut Kept, action| {
+        kept.model.tiers.insert("kept".to_owned(), tier(action));
+        kept.image = kept.compiler.compile(&kept.model, &kept.local);
+        kept.is_as_from_nothing();
+    };
+    let set = |kept: &mut Kept, Draft(name, says): Draft, there: bool| {
+        kept.policy(&name, there.then_some(says));
+        kept.is_as_from_nothing();
+    };
+    // The staged policies whose tier's end is noted.
+    let ends = |kept: &Kept| {
+        let chain = kept.image.chain(&db, Direction::Ingress).unwrap();
+        let [own, peer] = ["10.0.0.1", "203.0.113.1"].map(|it| kept.image.identity(ip(it)));
+        let path = kept.image.classify(chain, own, peer, Transport::bare(6));
+        let noted = &kept.image.path(path).decision.noted;
+        let ends = noted.iter().filter(|it| it.rule().is_none());
+        ends.map(|it| it.policy().name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    let staged = |name| staged(name).tier("kept");
+    set_tier(&mut kept, DefaultAction::Deny);
+    set(&mut kept, staged("a").ingress([log()]), true);
+    assert_eq!(ends(&kept), "a");
+    // The tier is there by now, and nothing else about it changes.
+    set(&mut kept, staged("b").ingress([]), true);
+    assert_eq!(ends(&kept), "a b");
+    set(&mut kept, staged("b").ingress([allow()]), true);
+    assert_eq!(ends(&kept), "a");
+    set(&mut kept, staged("b").ingress([]), true);
+    assert_eq!(ends(&kept), "a b");
+    set(&mut kept, global("c").tier("kept").ingress([allow()]), true);
+    assert_eq!(ends(&kept), "");
+    set(&mut kept, staged("b").ingress([log()]), true);
+    assert_eq!(ends(&kept), "");
+    set(&mut kept, global("c").tier("kept").ingress([allow()]), false);
+    assert_eq!(ends(&kept), "a b");
+    set_tier(&mut kept, DefaultAction::Pass);
+    assert_eq!(ends(&kept), "");
+    set_tier(&mut kept, DefaultAction::Deny);
+    set(&mut kept, staged("a").ingress([]), false);
+    assert_eq!(ends(&kept), "b");
+    set(&mut kept, staged("b").ingress([]), false);
+    assert_eq!(ends(&kept), "");
+}
+
+#[test]
 fn rows_that_nobody_uses_any_more_are_left_out() {
     let mut kept = cluster();
     let in_use = kept.image.counts().rows;

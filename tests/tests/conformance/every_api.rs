@@ -453,23 +453,34 @@ fn policy_name(key: &ObjectKey) -> PolicyName {
 fn rule_name(rule: &OracleRule) -> RuleName {
     RuleName {
         policy: policy_name(&rule.policy).into(),
-        direction: match rule.direction {
-            Side::Ingress => Direction::Ingress,
-            Side::Egress => Direction::Egress,
-        },
+        direction: direction_of(rule.direction),
         index: u32::try_from(rule.index).unwrap(),
+    }
+}
+
+fn direction_of(side: Side) -> Direction {
+    match side {
+        Side::Ingress => Direction::Ingress,
+        Side::Egress => Direction::Egress,
     }
 }
 
 /// What a staged policy would have done, in the model's words.
 fn noted(staged: &Staged) -> Noted {
-    let action = match staged.action {
-        calico::Action::Allow => Action::Allow,
-        calico::Action::Deny => Action::Deny,
-        calico::Action::Pass => Action::Pass,
-        calico::Action::Log => Action::Log,
-    };
-    Noted { rule: rule_name(&staged.rule), action }
+    match staged {
+        Staged::Rule(rule, action) => {
+            let action = match action {
+                calico::Action::Allow => Action::Allow,
+                calico::Action::Deny => Action::Deny,
+                calico::Action::Pass => Action::Pass,
+                calico::Action::Log => Action::Log,
+            };
+            Noted::Rule(rule_name(rule), action)
+        }
+        Staged::TierEnd(side, policy) => {
+            Noted::TierEnd(direction_of(*side), policy_name(policy).into())
+        }
+    }
 }
 
 /// The oracle's reason in the model's words. Of several policies that are not valid either may name any.
@@ -526,8 +537,8 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                         let packet = reference::Packet { local: *address, peer, transport };
                         let decision = judge.judge(&pod, direction, &packet);
                         let reference = decision.reason;
-                        let enforced = decision.noted.iter().map(|noted| &noted.rule);
-                        let enforced = enforced.filter(|rule| !rule.policy.kind.staged());
+                        let enforced = decision.noted.iter();
+                        let enforced = enforced.filter(|noted| !noted.policy().kind.staged());
                         let through: Vec<RuleName> =
                             verdict.through.iter().map(rule_name).collect();
                         let (from, to) = match direction {
@@ -537,17 +548,14 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                         let staged: Vec<_> = decision
                             .noted
                             .iter()
-                            .filter(|noted| noted.rule.policy.kind.staged())
+                            .filter(|noted| noted.policy().kind.staged())
                             .cloned()
                             .collect();
-                        prop_assert_eq!(
-                            oracle.staged(from, to, asked).iter().map(noted).collect::<Vec<_>>(),
-                            staged,
-                            "staged: {}",
-                            text
-                        );
+                        let told = oracle.staged(from, to, asked);
+                        let told = told.iter().map(noted);
+                        prop_assert_eq!(told.collect::<Vec<_>>(), &staged[..], "staged: {}", text);
                         prop_assert!(
-                            enforced.eq(&through),
+                            enforced.map(Noted::rule).eq(through.iter().map(Some)),
                             "noted: {:?}, {:?}: {}",
                             decision.noted,
                             through,
@@ -586,7 +594,10 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                             Reason::Broken(..) => "broken",
                             _ => "unknown",
                         };
-                        *seen.borrow_mut().entry(kind).or_default() += 1;
+                        let ends = staged.iter().any(|noted| noted.rule().is_none());
+                        for kind in [kind].into_iter().chain(ends.then_some("staged tier end")) {
+                            *seen.borrow_mut().entry(kind).or_default() += 1;
+                        }
                     }
                 }
             }
@@ -601,6 +612,7 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
     for kind in [
         "profile",
         "tier end",
+        "staged tier end",
         "broken",
         "unknown",
         "NetworkPolicy",

@@ -263,6 +263,51 @@ fn a_staged_policy_says_what_it_would_have_decided() {
 }
 
 #[test]
+fn what_the_end_of_a_tier_would_deny_is_told_of_each_staged_policy_if_none_is_enforced() {
+    let staged = |cluster: Cluster, tier, order, name: &str, policy: calico::Policy| {
+        let policy = in_tier(tier, order, policy);
+        cluster.with(Kind::StagedGlobalNetworkPolicy, name, Object::CalicoPolicy(Box::new(policy)))
+    };
+    let said = |cluster: &Cluster| {
+        let all = cluster.oracle().staged(&web(), &db(), Packet::to_port(6, Some(80)));
+        all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let nobody = || vec![from(Allow, whom("app == 'x'")), rule(Log)];
+    let cluster = |action| {
+        let cluster = Cluster::new().tier("mine", Some(1.0), action);
+        let cluster = staged(cluster, "mine", 1.0, "a", ingress("app == 'db'", nobody()));
+        let cluster = staged(cluster, "mine", 2.0, "b", one(Allow));
+        let cluster = staged(cluster, "mine", 3.0, "c", ingress("app == 'db'", vec![]));
+        let cluster = staged(cluster, "mine", 4.0, "elsewhere", ingress("app == 'web'", vec![]));
+        staged(
+            cluster,
+            "default",
+            1.0,
+            "d",
+            egress("app == 'web'", vec![from(Deny, whom("app == 'x'"))]),
+        )
+    };
+    insta::assert_snapshot!(said(&cluster(Deny)), @r"
+    Deny by StagedGlobalNetworkPolicy d egress[end of tier]
+    Log by StagedGlobalNetworkPolicy a ingress[1]
+    Deny by StagedGlobalNetworkPolicy a ingress[end of tier]
+    Allow by StagedGlobalNetworkPolicy b ingress[0]
+    Deny by StagedGlobalNetworkPolicy c ingress[end of tier]
+    ");
+    insta::assert_snapshot!(said(&cluster(Pass)), @r"
+    Deny by StagedGlobalNetworkPolicy d egress[end of tier]
+    Log by StagedGlobalNetworkPolicy a ingress[1]
+    Allow by StagedGlobalNetworkPolicy b ingress[0]
+    ");
+    let last = in_tier("mine", 9.0, ingress("app == 'db'", vec![rule(Pass)]));
+    insta::assert_snapshot!(said(&cluster(Deny).policy("enforced", last)), @r"
+    Deny by StagedGlobalNetworkPolicy d egress[end of tier]
+    Log by StagedGlobalNetworkPolicy a ingress[1]
+    Allow by StagedGlobalNetworkPolicy b ingress[0]
+    ");
+}
+
+#[test]
 fn types_default_by_the_rules_that_are_there() {
     let speaks = |policy: &calico::Policy| {
         let cluster = Cluster::new().policy("p", policy.clone());

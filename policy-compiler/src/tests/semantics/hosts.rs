@@ -76,6 +76,20 @@ fn a_staged_policy_on_forward_makes_nothing_be_denied() {
 }
 
 #[test]
+fn what_a_staged_policy_would_deny_by_isolation_is_noted_where_tiers_end() {
+    let cluster = |hook| host().policy(staged("p").hook(hook).ingress([]));
+    let noted = "Deny StagedGlobalNetworkPolicy p ingress[end of tier]";
+    cluster(Hook::Forward).says(&format!(
+        "eth0@forward < 203.0.113.1 tcp 80 = allow: no host policy for ingress; {noted}
+         eth0@host < 203.0.113.1 tcp 80 = deny: no profile allows ingress; {noted}"
+    ));
+    cluster(Hook::PreDnat)
+        .says("eth0@prednat < 203.0.113.1 tcp 80 = allow: no host policy for ingress");
+    cluster(Hook::Untracked)
+        .says("eth0@untracked < 203.0.113.1 tcp 80 = allow: no host policy for ingress");
+}
+
+#[test]
 fn a_host_endpoint_that_is_not_valid_denies_local_traffic_and_what_some_policy_may_deny_of_forwarded()
  {
     let broken = || Cluster::new().broken_host("eth0").failsafe("tcp/22", "");

@@ -273,7 +273,7 @@ fn behind_the_rule_that_matches_a_staged_policy_logs_nothing() {
         "shop/db < 10.0.0.1 tcp 80 = allow: no policy selects it for ingress; \
          Allow StagedGlobalNetworkPolicy a ingress[0]
          shop/db < 10.0.0.1 tcp 81 = allow: no policy selects it for ingress; \
-         Log StagedGlobalNetworkPolicy a ingress[1]",
+         Log StagedGlobalNetworkPolicy a ingress[1]; Deny StagedGlobalNetworkPolicy a ingress[end of tier]",
     );
 }
 
@@ -284,7 +284,68 @@ fn staged_policies_never_make_a_tier_count_as_present() {
         .policy(staged("a").tier("first").ingress([pass().tcp("80")]))
         .policy(draft(PolicyKind::StagedKubernetes, "shop/b").ingress([]));
     cluster.says(
-        "shop/db < 10.0.0.1 tcp 80 = allow: no policy selects it for ingress; Pass StagedGlobalNetworkPolicy a ingress[0]
+        "shop/db < 10.0.0.1 tcp 80 = allow: no policy selects it for ingress; Pass StagedGlobalNetworkPolicy a ingress[0]; \
+         Deny StagedKubernetesNetworkPolicy shop/b ingress[end of tier]
+         shop/db < 10.0.0.1 tcp 81 = allow: no policy selects it for ingress; \
+         Deny StagedGlobalNetworkPolicy a ingress[end of tier]; \
+         Deny StagedKubernetesNetworkPolicy shop/b ingress[end of tier]",
+    );
+}
+
+#[test]
+fn in_a_tier_of_staged_policies_alone_each_without_a_rule_that_decides_would_deny_at_its_end() {
+    let cluster = pods()
+        .policy(staged("a").order(1.0).ingress([deny().tcp("22"), log()]))
+        .policy(staged("b").order(2.0).ingress([]).egress([allow().tcp("80")]))
+        .policy(staged("c").order(3.0).ingress([allow().tcp("80"), pass().tcp("22")]));
+    let ends = |names: &[&str]| {
+        let end = |it| format!("Deny StagedGlobalNetworkPolicy {it}[end of tier]");
+        names.iter().map(end).collect::<Vec<_>>().join("; ")
+    };
+    let nobody = "allow: no policy selects it for";
+    cluster.says(&format!(
+        "shop/db < 10.0.0.1 tcp 80 = {nobody} ingress; Log StagedGlobalNetworkPolicy a ingress[1]; {}; \
+         Allow StagedGlobalNetworkPolicy c ingress[0]
+         shop/db < 10.0.0.1 tcp 22 = {nobody} ingress; Deny StagedGlobalNetworkPolicy a ingress[0]; {}; \
+         Pass StagedGlobalNetworkPolicy c ingress[1]
+         shop/db < 203.0.113.1 proto 50 = {nobody} ingress; Log StagedGlobalNetworkPolicy a ingress[1]; {}
+         shop/db > 10.0.0.1 tcp 80 = {nobody} egress; Allow StagedGlobalNetworkPolicy b egress[0]
+         shop/db > fd00::99 udp 80 = {nobody} egress; {}",
+        ends(&["a ingress", "b ingress"]),
+        ends(&["b ingress"]),
+        ends(&["a ingress", "b ingress", "c ingress"]),
+        ends(&["b egress"]),
+    ));
+}
+
+#[test]
+fn beside_an_enforced_policy_or_where_the_tier_passes_a_staged_policys_isolation_would_change_nothing()
+ {
+    let enforced = pods()
+        .policy(staged("a").order(1.0).ingress([]).egress([]))
+        .policy(global("b").order(2.0).ingress([allow().tcp("80"), pass().tcp("81")]))
+        .policy(staged("c").order(3.0).ingress([]));
+    enforced.says(
+        "shop/db < 10.0.0.1 tcp 80 = allow: GlobalNetworkPolicy b ingress[0]
+         shop/db < 10.0.0.1 tcp 81 = allow: no policy selects it for ingress; Pass GlobalNetworkPolicy b ingress[1]
+         shop/db < 10.0.0.1 tcp 82 = deny: isolated by GlobalNetworkPolicy b for ingress, no rule allows
+         shop/db > 10.0.0.1 tcp 80 = allow: no policy selects it for egress; \
+         Deny StagedGlobalNetworkPolicy a egress[end of tier]",
+    );
+    // Each endpoint for itself: the enforced one does not select the other.
+    let others = pods()
+        .policy(staged("a").ingress([]))
+        .policy(global("b").selects("app == 'db'").ingress([allow()]));
+    others.says(
+        "shop/db < 10.0.0.1 tcp 80 = allow: GlobalNetworkPolicy b ingress[0]
+         shop/web < 10.0.0.2 tcp 80 = allow: no policy selects it for ingress; \
+         Deny StagedGlobalNetworkPolicy a ingress[end of tier]",
+    );
+    let passing = pods()
+        .tier("first", 1.0, DefaultAction::Pass)
+        .policy(staged("a").tier("first").ingress([allow().tcp("80")]));
+    passing.says(
+        "shop/db < 10.0.0.1 tcp 80 = allow: no policy selects it for ingress; Allow StagedGlobalNetworkPolicy a ingress[0]
          shop/db < 10.0.0.1 tcp 81 = allow: no policy selects it for ingress",
     );
 }
