@@ -237,14 +237,14 @@ impl Cluster {
     fn note_overlaps(&mut self, contents: &Contents) {
         self.overlaps = overlap::overlaps(&self.nodes);
         for Overlap { outer, inner } in self.overlaps.clone() {
-            let of_inner =
-                |(key, _): &(&ObjectKey, &Stored)| key.kind == Kind::Node && key.name == inner.0;
-            if let Some((key, stored)) = contents.objects.iter().find(of_inner) {
+            let key =
+                ObjectKey { kind: Kind::Node, namespace: String::new(), name: inner.0.clone() };
+            if let Some(stored) = contents.objects.get(&key) {
                 let message = format!(
                     "its pod CIDR {} overlaps {} of node {}: neither is routed",
                     inner.1, outer.1, outer.0
                 );
-                self.problem(key, stored, message);
+                self.problem(&key, stored, message);
             }
         }
     }

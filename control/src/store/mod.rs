@@ -315,7 +315,9 @@ impl Contents {
                 let other = stored.place.to_string();
                 let same = stored.state == entry.state;
                 if !same {
-                    stored.state = State::Invalid(either(&stored.state, &entry.state));
+                    // Taken and not copied: of very many definitions each would copy what all before it have added.
+                    let before = mem::replace(&mut stored.state, entry.state.clone());
+                    stored.state = State::Invalid(either(before, entry.state.clone()));
                 }
                 self.problems.push(Problem {
                     severity: if same { Severity::Warning } else { Severity::Error },
@@ -344,7 +346,7 @@ fn listed(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
 }
 
 /// What is known of an object with two definitions: of its subject and labels what both say, the addresses of both.
-fn either(one: &State, other: &State) -> Invalid {
+fn either(one: State, other: State) -> Invalid {
     let (mut one, other) = (known(one), known(other));
     one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
     one.labels = one.labels.filter(|labels| other.labels.as_ref() == Some(labels));
@@ -353,18 +355,18 @@ fn either(one: &State, other: &State) -> Invalid {
 }
 
 /// What of an object stays known when it is not valid.
-fn known(state: &State) -> Invalid {
+fn known(state: State) -> Invalid {
     let object = match state {
-        State::Valid(object) => &**object,
-        State::Invalid(invalid) => return invalid.clone(),
+        State::Valid(object) => object,
+        State::Invalid(invalid) => return invalid,
     };
     Invalid {
         subject: object.subject(),
-        labels: match object {
+        labels: match &*object {
             Object::NetworkSet(set) => Some(set.labels.clone()),
             _ => None,
         },
-        addresses: match object {
+        addresses: match &*object {
             Object::Pod(pod) => pod.every_address(),
             _ => BTreeSet::new(),
         },
