@@ -1,9 +1,11 @@
-//! A worker allocates nothing for the packets of established flows.
+//! A worker allocates nothing for the packets of established flows, and a manifest costs in proportion to its length.
 #![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use manx::import::import;
+use manx::store::Contents;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{HOST, RAW, UNDERLAY};
@@ -12,32 +14,40 @@ use manx_tests::shop::{self, A, A6, B, B6, FAR};
 
 thread_local! {
     /// Allocations of this thread since it began to count; `None`: it does not count.
-    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+    static COUNT: Cell<Option<Allocated>> = const { Cell::new(None) };
+}
+
+/// What was allocated, whether or not it was given back.
+#[derive(Debug, Clone, Copy, Default)]
+struct Allocated {
+    times: u64,
+    bytes: u64,
 }
 
 struct Counting;
 
-fn count() {
+fn count(bytes: usize) {
+    let more = |it: Allocated| Allocated { times: it.times + 1, bytes: it.bytes + bytes as u64 };
     // A thread that is ending has no counter any more, and nothing to count.
-    let _ = COUNT.try_with(|count| count.set(count.get().map(|n| n + 1)));
+    let _ = COUNT.try_with(|count| count.set(count.get().map(more)));
 }
 
 // SAFETY: every call is passed on to the system's allocator with what it was given; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         // SAFETY: the caller keeps `alloc`'s contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         // SAFETY: the caller keeps `alloc_zeroed`'s contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
+        count(size);
         // SAFETY: the caller keeps `realloc`'s contract, and `pointer` came from the system's allocator.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -51,17 +61,17 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often `work` allocates.
-fn allocations(work: impl FnOnce()) -> u64 {
-    COUNT.set(Some(0));
+fn allocations(work: impl FnOnce()) -> Allocated {
+    COUNT.set(Some(Allocated::default()));
     work();
     COUNT.take().unwrap()
 }
 
 #[test]
 fn an_allocation_is_counted() {
-    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
-    assert_eq!(allocations(|| drop(std::hint::black_box(Vec::<u8>::new()))), 0);
+    let one = allocations(|| drop(std::hint::black_box(Box::new(1_u64))));
+    assert_eq!((one.times, one.bytes), (1, 8));
+    assert_eq!(allocations(|| drop(std::hint::black_box(Vec::<u8>::new()))).times, 0);
 }
 
 const ROUNDS: usize = 300;
@@ -124,8 +134,98 @@ fn established_flows_allocate_nothing() {
                 wire.recycle(frame);
             }
         }
-        counted += if number < WARM_UP { 0 } else { in_turns };
+        counted += if number < WARM_UP { 0 } else { in_turns.times };
     }
     assert!(forwarded >= ROUNDS * 20, "only {forwarded} packets came out");
     assert_eq!(counted, 0, "allocations in {ROUNDS} rounds");
+}
+
+/// Texts that ask for much, each with a name.
+fn greedy() -> Vec<(&'static str, String)> {
+    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n";
+    fn each(count: usize, one: impl Fn(usize) -> String) -> String {
+        (0..count).map(one).collect()
+    }
+    let bomb = |bottom: &str, separator: &str| {
+        let level =
+            |n: usize| format!("a{n}: &a{n} [{}]{separator}", format!("*a{}, ", n - 1).repeat(10));
+        format!("a0: &a0 {bottom}{separator}{}", each(8, |n| level(n + 1)))
+    };
+    let harmless =
+        format!("{POD}a: &a [{}]\nb: [{}]\n---\n", "x, ".repeat(300), "*a, ".repeat(500));
+    let long = "x".repeat(1_000_000);
+    let unknown = each(1000, |n| format!("f{n}: 1, "));
+    let doubles = "a: 1, ".repeat(3000);
+    let labels = each(100_000, |n| format!("l{n}: v, "));
+    let stored = |n| {
+        let metadata = format!(
+            "{{name: t, annotations: {{projectcalico.org/metadata: '{{{}}}'}}}}",
+            bomb("x", ", ")
+        );
+        format!(
+            "---\napiVersion: crd.projectcalico.org/v1\nkind: Tier\nmetadata: {}\n",
+            metadata.replace("t,", &format!("t{n},"))
+        )
+    };
+    let pod = |n| {
+        format!(
+            "--- {{apiVersion: v1, kind: Pod, metadata: {{name: p}}, status: {{podIP: 10.0.{}.{}}}}}\n",
+            n / 256,
+            n % 256
+        )
+    };
+    let node = |n| {
+        format!(
+            "--- {{apiVersion: v1, kind: Node, metadata: {{name: n{n}}}, spec: {{podCIDR: 10.0.0.0/24}}}}\n"
+        )
+    };
+    vec![
+        ("aliases of aliases", format!("{POD}{}", bomb("[x, x]", "\n"))),
+        ("aliases of long texts", format!("{POD}{}", bomb(&format!("[{long}]"), "\n"))),
+        ("documents of harmless aliases", harmless.repeat(200)),
+        ("metadata of Calico's own", each(50, stored)),
+        (
+            "labels",
+            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p, labels: {{{labels}}}}}\n"),
+        ),
+        (
+            "wrong labels",
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, labels: {{{}}}}}\n",
+                labels.replace('l', "-")
+            ),
+        ),
+        (
+            "unknown fields of a long name",
+            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {long}}}\nspec: {{{unknown}}}\n"),
+        ),
+        (
+            "flawed items",
+            format!(
+                "apiVersion: v1\nkind: PodList\nitems: [{}]\nmore: {{{doubles}}}\n",
+                "{metadata: {name: p}}, ".repeat(3000)
+            ),
+        ),
+        (
+            "items of a long kind",
+            format!("apiVersion: v1\nkind: {long}List\nitems: [{}]\n", "{}, ".repeat(3000)),
+        ),
+        ("definitions of one pod", each(3000, pod)),
+        ("nodes of one block", each(2000, node)),
+    ]
+}
+
+#[test]
+fn a_manifest_costs_in_proportion_to_its_length() {
+    let mut costly = Vec::new();
+    for (name, text) in greedy() {
+        let cost = allocations(|| {
+            drop(import(&Contents::of_texts([("file.yaml", &*text)])));
+        });
+        let most = 50 * (text.len() as u64 + (1 << 20));
+        if cost.bytes > most {
+            costly.push(format!("{name}: {cost:?} for {} bytes of text", text.len()));
+        }
+    }
+    assert_eq!(costly, [""; 0]);
 }

@@ -99,7 +99,9 @@ fn nearest(name: &str, version: Option<&str>) -> Option<&'static str> {
     if Kind::ALL.into_iter().any(|kind| kind.name() == name) {
         return None;
     }
-    let near = candidates.map(|kind| (edits_apart(name, kind.name()), kind.name()));
+    // An edit makes a name longer by one letter at most.
+    let comparable = candidates.filter(|kind| kind.name().len().abs_diff(name.len()) <= 3);
+    let near = comparable.map(|kind| (edits_apart(name, kind.name()), kind.name()));
     near.filter(|(edits, known)| *edits <= 3.min(known.len() / 3)).min().map(|(_, known)| known)
 }
 

@@ -1,11 +1,11 @@
 //! A node together with the path that led to it: what every decoder walks with, and how it reports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use super::problem::{Cause, Severity};
-use super::tree::{Node, Position, Value};
+use super::tree::{Flaw, Node, Position, Value, shown};
 
 /// One report about a field, before it is known which object it belongs to.
 #[derive(Debug, Clone)]
@@ -16,17 +16,77 @@ pub(super) struct Finding {
     pub(super) cause: Cause,
 }
 
-/// Everything that was found in one object.
+/// How many of each severity there were.
 #[derive(Debug, Default)]
-pub(super) struct Findings(pub(super) Vec<Finding>);
+pub(super) struct Tally(BTreeMap<Severity, usize>);
+
+impl Tally {
+    /// Counts one more, and returns how many of its severity there are now.
+    pub(super) fn count(&mut self, severity: Severity) -> usize {
+        let count = self.0.entry(severity).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// How many there are beyond the first `told` of a severity.
+    pub(super) fn beyond(&self, told: usize) -> impl Iterator<Item = (Severity, usize)> {
+        let beyond = move |(severity, count): (&Severity, &usize)| (*severity, count - told);
+        self.0.iter().filter(move |(_, count)| **count > told).map(beyond)
+    }
+}
+
+/// What was found in one object. Of each severity the first [`Self::MOST`] are told and the others counted, because a small
+/// object may be wrong in very many ways.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    told: Vec<Finding>,
+    tally: Tally,
+}
 
 impl Findings {
+    /// Findings of one severity that are told.
+    pub(super) const MOST: usize = 100;
+
+    /// What is wrong with the document as a tree.
+    pub(super) fn of_flaws(flaws: &[Flaw]) -> Self {
+        let mut findings = Self::default();
+        for flaw in flaws {
+            findings.push(Severity::Error, || {
+                (flaw.at, String::new(), Cause::Flaw(flaw.kind.to_string()))
+            });
+        }
+        findings
+    }
+
     pub(super) fn errors(&self) -> bool {
         self.error_count() > 0
     }
 
     pub(super) fn error_count(&self) -> usize {
-        self.0.iter().filter(|finding| finding.severity == Severity::Error).count()
+        self.tally.0.get(&Severity::Error).copied().unwrap_or(0)
+    }
+
+    /// How many there are of any severity, told or not.
+    pub(super) fn count(&self) -> usize {
+        self.tally.0.values().sum()
+    }
+
+    /// Takes a finding's place, field and cause. They are not made of one that is only counted.
+    fn push(&mut self, severity: Severity, finding: impl FnOnce() -> (Position, String, Cause)) {
+        if self.tally.count(severity) <= Self::MOST {
+            let (at, field, cause) = finding();
+            self.told.push(Finding { severity, at, field, cause });
+        }
+    }
+
+    /// Those that are told, and how many more there are of the object at `at`.
+    pub(super) fn told(self, at: Position) -> impl Iterator<Item = Finding> {
+        let untold = |(severity, count)| {
+            let cause = Cause::Untold { count, of: "object" };
+            Finding { severity, at, field: String::new(), cause }
+        };
+        let untold: Vec<Finding> = self.tally.beyond(Self::MOST).map(untold).collect();
+        self.told.into_iter().chain(untold)
     }
 }
 
@@ -58,13 +118,13 @@ impl<'a> Cursor<'a> {
             Step::Root => {}
             // A key with dots of its own (labels, annotations) would read as several fields.
             Step::Key(key) if key.contains(['.', '/']) => {
-                let _ = write!(path, "[{key:?}]");
+                let _ = write!(path, "[{:?}]", shown(key));
             }
             Step::Key(key) => {
                 if !path.is_empty() {
                     path.push('.');
                 }
-                path.push_str(key);
+                path.push_str(&shown(key));
             }
             Step::Index(index) => {
                 let _ = write!(path, "[{index}]");
@@ -75,14 +135,12 @@ impl<'a> Cursor<'a> {
 
     /// Reports an error here.
     pub(super) fn error(&self, out: &mut Findings, cause: Cause) {
-        let (at, field) = (self.node.at, self.path());
-        out.0.push(Finding { severity: Severity::Error, at, field, cause });
+        out.push(Severity::Error, || (self.node.at, self.path(), cause));
     }
 
     /// Reports that something here has no effect, or another than its author may expect.
     pub(super) fn warning(&self, out: &mut Findings, cause: Cause) {
-        let (at, field) = (self.node.at, self.path());
-        out.0.push(Finding { severity: Severity::Warning, at, field, cause });
+        self.warning_at(out, self.node.at, cause);
     }
 
     /// Reports that what stands here excludes something that stands elsewhere.
@@ -100,7 +158,7 @@ impl<'a> Cursor<'a> {
     /// Reports that `found`, at a place of its own (a key), should be something else.
     pub(super) fn error_at(&self, out: &mut Findings, at: Position, found: &str, expected: &str) {
         let cause = Cause::Unexpected { found: found.to_owned(), expected: expected.to_owned() };
-        out.0.push(Finding { severity: Severity::Error, at, field: self.path(), cause });
+        out.push(Severity::Error, || (at, self.path(), cause));
     }
 
     /// Reports that the field `key` of this mapping is missing.
@@ -148,9 +206,10 @@ impl<'a> Cursor<'a> {
         };
         for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
             let child = Cursor { node: &entry.node, up: Some(self), step: Step::Key(&entry.key) };
-            let similar = similar(&entry.key, known).map(str::to_owned);
-            let cause = Cause::UnknownField { similar };
-            out.0.push(Finding { severity, at: entry.at, field: child.path(), cause });
+            out.push(severity, || {
+                let similar = similar(&entry.key, known).map(str::to_owned);
+                (entry.at, child.path(), Cause::UnknownField { similar })
+            });
         }
         true
     }
@@ -175,7 +234,7 @@ impl<'a> Cursor<'a> {
 
     /// Reports that `found`, at a place of its own (a key), has no effect, or another than its author may expect.
     pub(super) fn warning_at(&self, out: &mut Findings, at: Position, cause: Cause) {
-        out.0.push(Finding { severity: Severity::Warning, at, field: self.path(), cause });
+        out.push(Severity::Warning, || (at, self.path(), cause));
     }
 
     /// What `each` makes of every item of a list; what is not a list is reported and gives nothing.
@@ -304,8 +363,11 @@ impl<'a> Cursor<'a> {
 
 /// The one of `known` that is spelled most like `key`, if any is.
 fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
-    let (distance, best) = known.iter().map(|other| (edits_apart(key, other), *other)).min()?;
-    (distance <= key.len().max(best.len()) / 3).then_some(best)
+    let most = |other: &str| key.len().max(other.len()) / 3;
+    // Each byte that one is longer is an edit: what cannot be near is not compared.
+    let near = known.iter().filter(|other| key.len().abs_diff(other.len()) <= most(other));
+    let (distance, best) = near.map(|other| (edits_apart(key, other), *other)).min()?;
+    (distance <= most(best)).then_some(best)
 }
 
 /// How many bytes to insert, remove or replace to make one text of another, in any case (Levenshtein).

@@ -7,7 +7,7 @@ use super::syntax::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, POLICY_NAME, QUALIFIED_NAME, is_dns_label,
     is_dns_subdomain, is_label_value, is_policy_name, is_qualified_name,
 };
-use super::tree::{Node, Value};
+use super::tree::{Node, Value, shown};
 use super::yaml;
 
 const READ: &[&str] = &["name", "namespace", "labels", "annotations", "deletionTimestamp"];
@@ -28,6 +28,10 @@ const IGNORED: &[&str] = &[
 const STORED: &str = "projectcalico.org/metadata";
 const STORED_VERSION: &str = "crd.projectcalico.org/v1";
 
+/// Most bytes of an object's annotations, keys and values (apimachinery, `TotalAnnotationSizeLimitB`; Calico's validation has
+/// the same).
+const MAX_ANNOTATIONS: usize = 256 << 10;
+
 /// What of `metadata` anybody needs besides the identity.
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
@@ -43,7 +47,7 @@ pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
     let namespace = if kind.namespaced() { namespace(root)? } else { String::new() };
     let stored = match stored(root) {
         Stored::Metadata(node) => match node.get("name").map(|name| &name.value) {
-            Some(Value::String(name)) => Some(name.clone()),
+            Some(Value::String(name)) => Some(shown(name).into_owned()),
             _ => None,
         },
         Stored::Nothing | Stored::Unreadable => None,
@@ -68,7 +72,7 @@ fn stored(root: &Cursor<'_>) -> Stored {
         return Stored::Nothing;
     };
     let Value::String(text) = &node.value else { return Stored::Unreadable };
-    match <[_; 1]>::try_from(yaml::parse(text).unwrap_or_default()) {
+    match <[_; 1]>::try_from(yaml::parse_json(text).unwrap_or_default()) {
         Ok([document])
             if document.flaws.is_empty() && matches!(document.root.value, Value::Mapping(_)) =>
         {
@@ -90,9 +94,10 @@ pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     }
 }
 
+/// A text that is longer than any name is cut, which makes no name of it: all that is told of the object repeats it.
 fn text(root: &Cursor<'_>, key: &str) -> Option<String> {
     match &root.node.get("metadata")?.get(key)?.value {
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) => Some(shown(text).into_owned()),
         Value::Integer(number) => Some(number.to_string()),
         Value::Boolean(truth) => Some(truth.to_string()),
         _ => None,
@@ -146,6 +151,15 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
     metadata.labels_readable = out.error_count() == before;
     if let Some(annotations) = cursor.field("annotations") {
         metadata.annotations = pairs(&annotations, out, false);
+        let pairs = metadata.annotations.iter();
+        let bytes: usize = pairs.map(|(key, text)| key.len() + text.len()).sum();
+        if bytes > MAX_ANNOTATIONS {
+            let found = format!("{bytes} bytes of keys and values");
+            let expected = format!(
+                "at most {MAX_ANNOTATIONS}, the API server's limit: keep long ones elsewhere"
+            );
+            annotations.error(out, Cause::Unexpected { found, expected });
+        }
     }
     metadata.deleting = cursor.field("deletionTimestamp").is_some();
     metadata
@@ -194,7 +208,7 @@ pub(super) fn pairs(cursor: &Cursor<'_>, out: &mut Findings, labels: bool) -> Pa
     cursor.entries(out, |key, at, value, out| {
         let lower = key.to_ascii_lowercase();
         if !is_qualified_name(if labels { key } else { &lower }) {
-            value.error_at(out, at, &format!("the key {key:?}"), QUALIFIED_NAME);
+            value.error_at(out, at, &format!("the key {:?}", shown(key)), QUALIFIED_NAME);
         }
         let text = if labels {
             value.parsed(out, LABEL_VALUE, |text| is_label_value(text).then(|| text.to_owned()))

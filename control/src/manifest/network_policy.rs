@@ -47,9 +47,9 @@ pub(super) fn decode(
     }
     let mut readable = true;
     if let Some(selector) = spec.field("podSelector") {
-        let before = out.0.len();
+        let before = out.count();
         policy.pod_selector = label_selector(&selector, out);
-        readable = out.0.len() == before;
+        readable = out.count() == before;
     }
     policy.policy_types = spec.field("policyTypes").map(|types| policy_types(&types, out));
     policy.ingress = spec

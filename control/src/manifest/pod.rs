@@ -1,5 +1,6 @@
 //! `v1` Pod, as far as networking needs it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -169,15 +170,14 @@ fn container(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Vec<ContainerPor
         name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
     }
     let Some(field) = cursor.field("ports") else { return Some(Vec::new()) };
-    let mut names = Vec::new();
+    let mut names = BTreeSet::new();
     Some(field.items(out, |item, out| {
         let port = container_port(item, out)?;
-        if let Some(name) = &port.name {
-            if names.contains(name) {
-                let message = format!("the name {name:?} is another port's of this container");
-                item.error(out, Cause::Conflict(message));
-            }
-            names.push(name.clone());
+        if let Some(name) = &port.name
+            && !names.insert(name.clone())
+        {
+            let message = format!("the name {name:?} is another port's of this container");
+            item.error(out, Cause::Conflict(message));
         }
         Some(port)
     }))

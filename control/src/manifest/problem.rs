@@ -102,6 +102,14 @@ pub enum Cause {
     /// The document is flawed as a tree: a key twice, a tag without meaning.
     #[error("{0}")]
     Flaw(String),
+    /// There are more of this severity than are told.
+    #[error("{count} further problems of this {of} are not told: correct those above first")]
+    Untold {
+        /// How many.
+        count: usize,
+        /// `object` or `file`.
+        of: &'static str,
+    },
     /// Something else was expected here.
     #[error("found {found}, expected {expected}")]
     Unexpected {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::calico;
 use super::claim::{Claim, OF_ITSELF, holds_policies};
 use super::cluster;
-use super::cursor::{Cursor, Finding, Findings};
+use super::cursor::{Cursor, Finding, Findings, Tally};
 use super::infrastructure;
 use super::metadata::{self, Metadata};
 use super::network_policy;
@@ -15,8 +15,14 @@ use super::object::{Kind, Object, ObjectKey, Pairs, Subject};
 use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::service;
-use super::tree::{Document, Node, Position, Value};
+use super::tree::{Document, Flaw, Node, Position, Value, shown};
 use super::yaml;
+
+/// Most bytes of an object as JSON: the longest request that the API server takes (apiserver, `MaxRequestBodyBytes`). What it
+/// takes still has to fit into etcd's 1.5 MiB, in another form.
+pub(super) const MAX_OBJECT: usize = 3 << 20;
+/// Problems of one severity that are told of a file.
+pub(super) const MAX_PROBLEMS: usize = 10_000;
 
 /// What a file says.
 #[derive(Debug, Clone, Default)]
@@ -63,8 +69,12 @@ pub struct Invalid {
 /// Reads `text`, the content of the file called `file`. `Err`: it is no YAML or JSON, and nothing of it can be used.
 pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     let file: Arc<str> = file.into();
-    let mut reader =
-        Reader { file: &file, lines: text.lines().collect(), manifest: Manifest::default() };
+    let mut reader = Reader {
+        file: &file,
+        lines: text.lines().collect(),
+        manifest: Manifest::default(),
+        reported: Tally::default(),
+    };
     let documents = yaml::parse(text).map_err(|error| {
         let place = Place { file: Arc::clone(&file), document: 0, at: error.at() };
         Box::new(Problem {
@@ -76,16 +86,26 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     for document in &documents {
         reader.document(document);
     }
-    Ok(reader.manifest)
+    Ok(reader.finish())
 }
 
 struct Reader<'a> {
     file: &'a Arc<str>,
     lines: Vec<&'a str>,
     manifest: Manifest,
+    reported: Tally,
 }
 
 impl Reader<'_> {
+    fn finish(mut self) -> Manifest {
+        for (severity, count) in self.reported.beyond(MAX_PROBLEMS) {
+            let cause = Cause::Untold { count, of: "file" };
+            let problem = Problem { severity, ..Problem::of_file(self.file, cause) };
+            self.manifest.problems.push(problem);
+        }
+        self.manifest
+    }
+
     fn line(&self, at: Option<Position>) -> Option<String> {
         let line = self.lines.get(at?.line.checked_sub(1)?)?;
         // A file of one endless line would make an endless message.
@@ -94,24 +114,29 @@ impl Reader<'_> {
 
     fn report(&mut self, document: usize, object: Option<&ObjectKey>, finding: Finding) {
         let Finding { severity, at, field, cause } = finding;
+        if self.reported.count(severity) > MAX_PROBLEMS {
+            return;
+        }
         let place = Place { file: Arc::clone(self.file), document, at: Some(at) };
         let line = self.line(Some(at));
         let object = object.cloned();
         self.manifest.problems.push(Problem { severity, place, object, field, cause, line });
     }
 
+    fn report_all(
+        &mut self,
+        document: usize,
+        object: Option<&ObjectKey>,
+        found: Findings,
+        node: &Node,
+    ) {
+        for finding in found.told(node.at) {
+            self.report(document, object, finding);
+        }
+    }
+
     fn document(&mut self, document: &Document) {
-        let flaws = document
-            .flaws
-            .iter()
-            .map(|flaw| Finding {
-                severity: Severity::Error,
-                at: flaw.at,
-                field: String::new(),
-                cause: Cause::Flaw(flaw.kind.to_string()),
-            })
-            .collect();
-        self.value(&document.root, document.number, (None, None), flaws);
+        self.value(&document.root, document.number, (None, None), &document.flaws);
     }
 
     /// An object or a list of objects. `flaws` of the document belong to whatever it holds; `default` is what the list that
@@ -121,7 +146,7 @@ impl Reader<'_> {
         node: &Node,
         document: usize,
         default: (Option<&str>, Option<&str>),
-        flaws: Vec<Finding>,
+        flaws: &[Flaw],
     ) {
         let text = |key| match node.get(key).map(|field| &field.value) {
             Some(Value::String(text)) => Some(text.as_str()),
@@ -135,11 +160,14 @@ impl Reader<'_> {
         ) {
             // The items of a list that does not say what it is are no less closed for that.
             if kind.is_none() || version.is_none() {
-                self.unidentified(node, document, kind, Vec::new());
+                self.unidentified(node, document, kind, &[]);
             }
             let item_kind = (!item_kind.is_empty()).then_some(item_kind);
+            // Nobody knows whose the flaws are: one of them closes every item, and the others are told once.
+            let (first, further) = flaws.split_at(flaws.len().min(items.len()).min(1));
+            self.report_all(document, None, Findings::of_flaws(further), node);
             for item in items {
-                self.value(item, document, (item_kind, version), flaws.clone());
+                self.value(item, document, (item_kind, version), first);
             }
             return;
         }
@@ -151,7 +179,7 @@ impl Reader<'_> {
             self.unidentified(node, document, kind, flaws);
             return;
         };
-        let (kind, api_version) = (kind.to_owned(), version.to_owned());
+        let (kind, api_version) = (shown(kind).into_owned(), shown(version).into_owned());
         // A policy that is passed over leaves open what its author believes closed: that is an error.
         let of_policies = kind.contains("Policy") && holds_policies(&api_version);
         let (severity, cause) = if kind.contains("NetworkPolicy") || of_policies {
@@ -164,14 +192,8 @@ impl Reader<'_> {
     }
 
     /// Reports what does not say which kind of object it is.
-    fn unidentified(
-        &mut self,
-        node: &Node,
-        document: usize,
-        kind: Option<&str>,
-        flaws: Vec<Finding>,
-    ) {
-        let mut out = Findings(flaws);
+    fn unidentified(&mut self, node: &Node, document: usize, kind: Option<&str>, flaws: &[Flaw]) {
+        let mut out = Findings::of_flaws(flaws);
         let root = Cursor::root(node);
         if matches!(node.value, Value::Mapping(_)) {
             let field = if kind.is_none() { "kind" } else { "apiVersion" };
@@ -179,14 +201,19 @@ impl Reader<'_> {
         } else {
             root.expected(&mut out, "a Kubernetes object");
         }
-        for finding in out.0 {
-            self.report(document, None, finding);
-        }
+        self.report_all(document, None, out, node);
     }
 
-    fn object(&mut self, node: &Node, document: usize, claim: Claim<'_>, flaws: Vec<Finding>) {
+    fn object(&mut self, node: &Node, document: usize, claim: Claim<'_>, flaws: &[Flaw]) {
         let root = Cursor::root(node);
-        let mut out = Findings(flaws);
+        let mut out = Findings::of_flaws(flaws);
+        let bytes = node.json_len();
+        if bytes > MAX_OBJECT {
+            let found = format!("an object of {bytes} bytes as JSON");
+            let expected =
+                format!("at most {MAX_OBJECT}, the API server's limit: split it into several");
+            root.error(&mut out, Cause::Unexpected { found, expected });
+        }
         claim.check(&root, &mut out);
         let kind = claim.kind;
         let identity = metadata::identity(&root, kind);
@@ -207,9 +234,7 @@ impl Reader<'_> {
             }
             _ => State::Invalid(invalid),
         };
-        for finding in out.0 {
-            self.report(document, key.as_ref(), finding);
-        }
+        self.report_all(document, key.as_ref(), out, node);
         if let Some(key) = key {
             let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
             self.manifest.entries.push(Entry { key, identified, place, state });

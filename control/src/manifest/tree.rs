@@ -1,5 +1,6 @@
 //! A manifest's values with the position of every one: what the decoders read.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// A place in a file, counted from 1 in characters.
@@ -140,7 +141,64 @@ impl Value {
     }
 }
 
+/// A text of a manifest in a message: cut where it is longer than any legal name, kind or field.
+pub(super) fn shown(text: &str) -> Cow<'_, str> {
+    const MOST: usize = 320;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
 impl Node {
+    /// How many bytes this is as JSON without white space. Escapes count as what they stand for.
+    pub fn json_len(&self) -> usize {
+        match &self.value {
+            Value::Null | Value::Boolean(true) => 4,
+            Value::Boolean(false) => 5,
+            Value::Integer(number) => {
+                let digits = number.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
+                digits + usize::from(*number < 0)
+            }
+            Value::Float(text) => text.len(),
+            Value::String(text) => text.len() + 2,
+            // Brackets, and a comma behind each value but the last.
+            Value::Sequence(nodes) => {
+                let values: usize = nodes.iter().map(|node| node.json_len() + 1).sum();
+                1 + values.max(1)
+            }
+            // The same, and for each key its quotes and a colon.
+            Value::Mapping(entries) => {
+                let pairs = entries.iter().map(|entry| entry.key.len() + entry.node.json_len() + 4);
+                1 + pairs.sum::<usize>().max(1)
+            }
+        }
+    }
+
+    /// How many values this holds, itself included.
+    pub(super) fn size(&self) -> usize {
+        1 + self.children().map(Self::size).sum::<usize>()
+    }
+
+    /// How many levels of lists and mappings this has.
+    pub(super) fn depth(&self) -> usize {
+        match &self.value {
+            Value::Sequence(_) | Value::Mapping(_) => {
+                1 + self.children().map(Self::depth).max().unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
+    fn children(&self) -> impl Iterator<Item = &Self> {
+        let (nodes, entries): (&[Self], &[Entry]) = match &self.value {
+            Value::Sequence(nodes) => (nodes, &[]),
+            Value::Mapping(entries) => (&[], entries),
+            _ => (&[], &[]),
+        };
+        nodes.iter().chain(entries.iter().map(|entry| &entry.node))
+    }
+
     /// The value under `key`, if this is a mapping that has it.
     pub fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {

@@ -1,15 +1,17 @@
 //! Text to documents. JSON is read by the same parser: it is YAML in flow style.
 //!
 //! Bounded, because a manifest may come from anywhere: [`MAX_BYTES`] of text, [`MAX_DEPTH`] of nesting, [`MAX_NODES`]
-//! values a file, those that aliases repeat included.
+//! values a file, those that aliases repeat included. A file costs memory in proportion to its length, because anchors and
+//! aliases repeat no more than that and [`MAX_REPEATED`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::scalar;
-use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value};
+use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
 
 /// Longest file in bytes.
 pub const MAX_BYTES: usize = 256 << 20;
@@ -17,6 +19,9 @@ pub const MAX_BYTES: usize = 256 << 20;
 pub const MAX_DEPTH: usize = 64;
 /// Most values in a file.
 pub const MAX_NODES: usize = 16 << 20;
+/// Bytes as JSON that the anchors and aliases of a file may repeat beyond its own length. kubectl's parser bounds the values
+/// that come from aliases, in a short document 400,000 (goyaml, `allowedAliasRatio`); bytes bound long texts, too.
+pub const MAX_REPEATED: usize = 1 << 20;
 
 /// Why a file gives no documents at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,11 +40,21 @@ pub enum SyntaxError {
         /// Where.
         at: Position,
     },
-    /// There are too many values, perhaps by aliases of aliases.
+    /// There are too many values.
     #[error("more than {MAX_NODES} values in one file")]
     TooMany {
         /// Where.
         at: Position,
+    },
+    /// Anchors and aliases repeat too much, perhaps by aliases of aliases.
+    #[error(
+        "anchors and aliases repeat more than {most} bytes, the length of the file and {MAX_REPEATED}: write out what they stand for"
+    )]
+    Repeats {
+        /// Where.
+        at: Position,
+        /// How much they may.
+        most: usize,
     },
     /// The file is too long.
     #[error("{found} bytes are more than the {MAX_BYTES} that a manifest may have")]
@@ -53,7 +68,10 @@ impl SyntaxError {
     /// Where; a file that is too long has no place.
     pub fn at(&self) -> Option<Position> {
         match self {
-            Self::NotYaml { at, .. } | Self::TooDeep { at } | Self::TooMany { at } => Some(*at),
+            Self::NotYaml { at, .. }
+            | Self::TooDeep { at }
+            | Self::TooMany { at }
+            | Self::Repeats { at, .. } => Some(*at),
             Self::TooLong { .. } => None,
         }
     }
@@ -61,10 +79,19 @@ impl SyntaxError {
 
 /// All documents of `text` that hold something.
 pub fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
+    parse_repeating(text, text.len() + MAX_REPEATED)
+}
+
+/// As [`parse`], of JSON, which has no aliases.
+pub fn parse_json(text: &str) -> Result<Vec<Document>, SyntaxError> {
+    parse_repeating(text, 0)
+}
+
+fn parse_repeating(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxError> {
     if text.len() > MAX_BYTES {
         return Err(SyntaxError::TooLong { found: text.len() });
     }
-    let mut builder = Builder::default();
+    let mut builder = Builder { may_repeat, ..Builder::default() };
     let mut parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| not_yaml(&error))?;
@@ -110,6 +137,9 @@ struct Builder {
     flaws: Vec<Flaw>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
+    /// Bytes as JSON that anchors keep and aliases have repeated, and how many they may.
+    repeated: usize,
+    may_repeat: usize,
 }
 
 impl Builder {
@@ -129,8 +159,8 @@ impl Builder {
                     return Err(SyntaxError::NotYaml { at, message });
                 };
                 let node = target.clone();
-                self.count(size(&node), at)?;
-                if self.stack.len() + depth(&node) > MAX_DEPTH {
+                self.repeat(&node, at)?;
+                if self.stack.len() + node.depth() > MAX_DEPTH {
                     return Err(SyntaxError::TooDeep { at });
                 }
                 self.add(node, false);
@@ -166,6 +196,14 @@ impl Builder {
         if self.nodes > MAX_NODES { Err(SyntaxError::TooMany { at }) } else { Ok(()) }
     }
 
+    /// Counts what is there once more.
+    fn repeat(&mut self, node: &Node, at: Position) -> Result<(), SyntaxError> {
+        self.count(node.size(), at)?;
+        self.repeated += node.json_len();
+        let most = self.may_repeat;
+        if self.repeated > most { Err(SyntaxError::Repeats { at, most }) } else { Ok(()) }
+    }
+
     fn open(&mut self, at: Position, anchor: usize, content: Content) -> Result<(), SyntaxError> {
         self.count(1, at)?;
         if self.stack.len() >= MAX_DEPTH {
@@ -179,9 +217,9 @@ impl Builder {
         let Some(Open { at, anchor, content }) = self.stack.pop() else { return Ok(()) };
         let value = match content {
             Content::Sequence(nodes) => Value::Sequence(nodes),
-            Content::Mapping { mut entries, merges, .. } => {
+            Content::Mapping { mut entries, mut explicit, merges, .. } => {
                 for merge in merges {
-                    self.merge(&mut entries, merge);
+                    self.merge(&mut entries, &mut explicit, merge);
                 }
                 Value::Mapping(entries)
             }
@@ -204,7 +242,7 @@ impl Builder {
     /// An anchor's number is 0 where there is none.
     fn remember(&mut self, anchor: usize, node: &Node) -> Result<(), SyntaxError> {
         if anchor != 0 {
-            self.count(size(node), node.at)?;
+            self.repeat(node, node.at)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(())
@@ -231,7 +269,8 @@ impl Builder {
                     KeyKind::Merge => merges.push(node),
                     KeyKind::Text(text) => {
                         if let Some(first) = explicit.get(&text) {
-                            let kind = FlawKind::DuplicateKey { key: text, first: *first };
+                            let key = shown(&text).into_owned();
+                            let kind = FlawKind::DuplicateKey { key, first: *first };
                             self.flaws.push(Flaw { at, kind });
                         } else {
                             explicit.insert(text.clone(), at);
@@ -243,12 +282,18 @@ impl Builder {
         }
     }
 
-    /// `<<`: keys that the mapping does not have itself; of several mappings the first wins.
-    fn merge(&mut self, entries: &mut Vec<Entry>, from: Node) {
+    /// `<<`: keys that the mapping does not have itself; of several mappings the first wins. `keys` are those of `entries`.
+    fn merge(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        keys: &mut HashMap<String, Position>,
+        from: Node,
+    ) {
         match from.value {
             Value::Mapping(more) => {
                 for entry in more {
-                    if entries.iter().all(|mine| mine.key != entry.key) {
+                    if let hash_map::Entry::Vacant(vacant) = keys.entry(entry.key.clone()) {
+                        vacant.insert(entry.at);
                         entries.push(entry);
                     }
                 }
@@ -257,7 +302,7 @@ impl Builder {
                 if nodes.iter().all(|node| matches!(node.value, Value::Mapping(_))) =>
             {
                 for node in nodes {
-                    self.merge(entries, node);
+                    self.merge(entries, keys, node);
                 }
             }
             other => {
@@ -283,7 +328,7 @@ impl Builder {
         if !tag.is_yaml_core_schema() {
             // `! text` is the non-specific tag: a string.
             if !(tag.handle.is_empty() && tag.suffix == "!") {
-                self.flaws.push(Flaw { at, kind: FlawKind::UnknownTag(tag.to_string()) });
+                self.flaws.push(Flaw { at, kind: unknown(tag) });
             }
             return Value::String(text.into_owned());
         }
@@ -295,12 +340,13 @@ impl Builder {
             "bool" => matches!(value, Value::Boolean(_)),
             "null" => matches!(value, Value::Null),
             _ => {
-                self.flaws.push(Flaw { at, kind: FlawKind::UnknownTag(tag.to_string()) });
+                self.flaws.push(Flaw { at, kind: unknown(tag) });
                 return value;
             }
         };
         if !fits {
-            let kind = FlawKind::TagContradicted { tag: tag.to_string(), text: text.into_owned() };
+            let text = shown(&text).into_owned();
+            let kind = FlawKind::TagContradicted { tag: tag.to_string(), text };
             self.flaws.push(Flaw { at, kind });
         }
         value
@@ -310,9 +356,13 @@ impl Builder {
         if let Some(tag) = tag
             && !(tag.is_yaml_core_schema() && tag.suffix == own)
         {
-            self.flaws.push(Flaw { at, kind: FlawKind::UnknownTag(tag.to_string()) });
+            self.flaws.push(Flaw { at, kind: unknown(tag) });
         }
     }
+}
+
+fn unknown(tag: &Tag) -> FlawKind {
+    FlawKind::UnknownTag(shown(&tag.to_string()).into_owned())
 }
 
 /// A key that waits for its value.
@@ -338,25 +388,5 @@ fn key_kind(value: Value) -> KeyKind {
         other @ (Value::Null | Value::Sequence(_) | Value::Mapping(_)) => {
             KeyKind::Illegal(other.type_name())
         }
-    }
-}
-
-/// How many values a node holds, itself included.
-fn size(node: &Node) -> usize {
-    match &node.value {
-        Value::Sequence(nodes) => 1 + nodes.iter().map(size).sum::<usize>(),
-        Value::Mapping(entries) => 1 + entries.iter().map(|entry| size(&entry.node)).sum::<usize>(),
-        _ => 1,
-    }
-}
-
-/// How many levels of lists and mappings a node has.
-fn depth(node: &Node) -> usize {
-    match &node.value {
-        Value::Sequence(nodes) => 1 + nodes.iter().map(depth).max().unwrap_or(0),
-        Value::Mapping(entries) => {
-            1 + entries.iter().map(|entry| depth(&entry.node)).max().unwrap_or(0)
-        }
-        _ => 0,
     }
 }

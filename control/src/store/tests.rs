@@ -1,5 +1,6 @@
 mod changes;
 
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -106,6 +107,29 @@ fn a_half_written_file_keeps_its_last_good_state_and_is_reported() {
     let contents = store.contents();
     assert_eq!(team(contents, "a").as_deref(), Some("w"));
     assert!(contents.problems.is_empty());
+}
+
+#[test]
+fn a_file_that_becomes_an_alias_bomb_keeps_its_last_good_state_and_its_neighbour_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::new(directory.path());
+    put(directory.path(), "a.yaml", &namespace("a", "x"));
+    assert!(store.refresh().is_some());
+
+    let mut bomb = format!("{}x0: &x0 {}\n", namespace("a", "w"), "z".repeat(1000));
+    for level in 1..9 {
+        let aliases = format!("*x{}, ", level - 1).repeat(10);
+        writeln!(bomb, "x{level}: &x{level} [{aliases}]").unwrap();
+    }
+    put(directory.path(), "a.yaml", &bomb);
+    put(directory.path(), "b.yaml", &namespace("b", "v"));
+    assert!(store.refresh().is_some());
+    let contents = store.contents();
+    assert_eq!(team(contents, "a").as_deref(), Some("x"));
+    assert_eq!(team(contents, "b").as_deref(), Some("v"));
+    assert_eq!(contents.problems.len(), 1);
+    let told = contents.problems[0].summary();
+    assert!(told.starts_with("a.yaml:7:50: anchors and aliases repeat more than"), "{told}");
 }
 
 #[test]
