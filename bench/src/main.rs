@@ -68,7 +68,7 @@ struct Arguments {
 enum Command {
     /// Pass packets of a row of the pipeline once and measure nothing
     ///
-    /// For `valgrind --tool=callgrind --toggle-collect='*Node*run*' manx-bench instructions flows-1k`.
+    /// For `valgrind --tool=callgrind --toggle-collect='*Setup*more*' manx-bench instructions flows-1k`.
     Instructions {
         /// The row
         row: String,

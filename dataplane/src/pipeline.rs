@@ -26,6 +26,7 @@ use crate::parse::{self, parse};
 use crate::ports::Ports;
 use crate::report::Report;
 use crate::stage::{Stage, Stopwatch};
+use crate::sys::memory::prefetch;
 use crate::tables::{Link, PortId, Role, Tables};
 
 /// How much a worker may remember.
@@ -121,6 +122,8 @@ pub(crate) struct Pipeline {
     arrivals: Vec<Arrival>,
     /// Of each packet that has been read.
     glances: Vec<Glance>,
+    /// What other workers have handed over, on its way into the batch.
+    handed_over: Vec<HandedOver>,
     /// Of the last batch none was to be looked for among the flows: the next one's are not guessed.
     all_untracked: bool,
     counters: Arc<WorkerCounters>,
@@ -161,6 +164,7 @@ impl Pipeline {
             aged: Duration::ZERO,
             arrivals: Vec::new(),
             glances: Vec::new(),
+            handed_over: Vec::new(),
             all_untracked: false,
             counters,
             reports,
@@ -193,7 +197,13 @@ impl Pipeline {
         port: PortId,
         role: Role,
     ) {
-        let bytes: usize = batch.iter().map(|packet| packet.len()).sum();
+        let mut bytes = 0;
+        for packet in &*batch {
+            bytes += packet.len();
+            // A device may have written it long ago.
+            packet.prefetch();
+        }
+        self.handed_over.iter().for_each(|it| it.packet.prefetch());
         let received = match admit::entrance(context.tables, role) {
             Ok(Some(entrance)) => {
                 let arrival = Arrival { entrance, port, times: 0 };
@@ -220,16 +230,43 @@ impl Pipeline {
         }
     }
 
-    /// Takes in a packet that another worker has received, behind what is already in the batch.
-    #[inline(never)]
+    /// Takes up to `limit` packets out of the mailbox, and asks for them: their lines are another core's.
+    /// [`Pipeline::take_over`] is to follow.
+    #[inline]
+    pub(crate) fn fetch(&mut self, context: &mut Context<'_>, limit: usize) {
+        while self.handed_over.len() < limit
+            && let Some(handed_over) = context.colleagues.take(context.pool)
+        {
+            prefetch(&raw const *handed_over.packet);
+            self.handed_over.push(handed_over);
+        }
+    }
+
+    /// Takes in what was fetched, behind what is already in the batch. Returns how many packets it was.
+    #[inline]
     pub(crate) fn take_over(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &mut Vec<Packet>,
+    ) -> usize {
+        let count = self.handed_over.len();
+        if count > 0 {
+            self.glances.truncate(batch.len());
+            let mut handed_over = std::mem::take(&mut self.handed_over);
+            handed_over.drain(..).for_each(|it| self.take_in(context, batch, it));
+            self.handed_over = handed_over;
+        }
+        count
+    }
+
+    #[inline(never)]
+    fn take_in(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
         handed_over: HandedOver,
     ) {
         let HandedOver { mut packet, segments, port, peer, times } = handed_over;
-        self.glances.truncate(batch.len());
         if context.ports.slot(port).is_none() {
             self.counters.portless.add(segments.into());
             context.pool.put(packet);

@@ -2,22 +2,26 @@
 //!
 //! UDP packets of 64 bytes, IP header included, by tables that the real compiler and calculation have made, with all checks
 //! on: header checksums, source check, flow state and generations, counters of ports, rules and drops, hop limit, MTU.
-//! Cycles are those of the time-stamp counter, whose rate is constant, whatever the core's frequency is at the moment.
-//! What generator and sink cost is measured by runs without a decision between them, and taken off.
+//! Cycles are those of the time-stamp counter, whose rate is constant, whatever the core's frequency is at the moment, as long as the
+//! worker's thread has its core. What generator and sink cost is measured by runs without a decision between them, and taken off.
 
 mod beside;
+mod framed;
 mod instructions;
 mod node;
+mod peers;
 mod rows;
+mod setup;
 mod shares;
 mod station;
 mod stream;
+mod time;
 mod workers;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use manx_dataplane::stage::Stage;
-use manx_dataplane::sys::clock::{UNIT, ticks};
+use manx_dataplane::sys::clock::UNIT;
 
 use crate::cores::pin;
 use crate::error::Error;
@@ -28,7 +32,9 @@ use crate::run::{Listed, Run, Settings};
 use crate::statistics::Summary;
 
 use beside::Beside;
-use rows::{Figures, ROWS};
+use rows::{ROWS, Row};
+use setup::Figures;
+use time::rate;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -37,7 +43,7 @@ const PER_PACKET: &str = if UNIT.len() == 2 { "ns per packet" } else { "cycles p
 const HEAD: &str = "The pipeline in memory";
 /// The row of instructions, and about how long counting takes.
 const COUNTED: &str = "instructions";
-const COUNTING: Duration = Duration::from_secs(45);
+const COUNTING: Duration = Duration::from_secs(60);
 
 /// Its rows.
 pub fn rows(settings: &Settings) -> Vec<Listed> {
@@ -72,7 +78,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
             continue;
         }
         run.progress.begin(&format!("{}: {}", row.name, row.what));
-        match rows::measure(row, run.settings.rounds, run.settings.packets) {
+        match setup::measure(row, run.settings.rounds, run.settings.packets) {
             Ok(figures) => {
                 run.progress.step(
                     format!("{}: {:.0}", row.name, figures.packet.median),
@@ -81,7 +87,9 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
                 empties.push(figures.empty);
                 run.consists(Breakdown {
                     row: row.name,
-                    head: format!("The pipeline's stages: packets a second, and {PER_PACKET}"),
+                    head: format!(
+                        "The pipeline's stages: packets a second, packets a batch, and {PER_PACKET}"
+                    ),
                     parts: by_stage(&figures, rate),
                 })?;
                 run.found(Figure {
@@ -92,7 +100,7 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
                     beside: None,
                     manx: figures.packet,
                     ratio: None,
-                    goal: Some(Goal::AtMost(row.goal.into())),
+                    goal: row.goal.map(|cycles| Goal::AtMost(cycles.into())),
                 })?;
             }
             Err(error) => run.lacks(row.name, error.to_string(), true)?,
@@ -131,11 +139,12 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
     Ok(())
 }
 
-/// Millions of packets a second, by the median, and what they cost by stage.
+/// Millions of packets a second, by the median, the batches that the worker met, and what packets cost by stage.
 fn by_stage(figures: &Figures, rate: f64) -> Vec<(&'static str, f64)> {
     let stages = Stage::ALL.iter().zip(figures.stages.each).map(|(stage, it)| (stage.name(), it));
     let mpps = ("Mpps", rate / figures.packet.median / 1e6);
-    [mpps].into_iter().chain(stages).chain([("turns", figures.stages.turns)]).collect()
+    let batch = ("batch", figures.stages.batch);
+    [mpps, batch].into_iter().chain(stages).chain([("turns", figures.stages.turns)]).collect()
 }
 
 /// Counts instructions.
@@ -159,24 +168,16 @@ fn count(run: &mut Run) -> Result<(), Error> {
 
 /// Passes packets of this row once and measures nothing: for a profiler that counts instructions.
 pub fn instructions(name: &str, packets: u64) -> Result<String, Error> {
-    let Some(row) = ROWS.iter().find(|row| row.name == name) else {
+    let Some(row) = Row::named(name) else {
         let known = ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
         return Err(Error::Failed(format!("found the row {name:?}, expected one of {known}")));
     };
     let passed = || {
         let mut setup = row.set_up()?;
         let warm = setup.node.counters.packets.read();
-        setup.cycles(packets)?;
+        setup.node.count_time();
+        setup.more(packets)?;
         Ok::<_, Failure>(format!("{warm} packets to set {name} up, and {packets} more"))
     };
     passed().map_err(|error| Error::Failed(error.to_string()))
-}
-
-/// Ticks a second.
-fn rate() -> f64 {
-    let (start, from) = (Instant::now(), ticks());
-    while start.elapsed().as_millis() < 50 {
-        std::hint::spin_loop();
-    }
-    ticks().wrapping_sub(from) as f64 / start.elapsed().as_secs_f64()
 }

@@ -18,14 +18,17 @@ use manx_dataplane::counters::{PortCounters, WorkerCounters};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::link::Link as Wire;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::worker::{Clock, Command, Polling, Settings, Share, Worker};
 use manx_policy_compiler::model::{Endpoint, ObjectName};
 
 use super::Failure;
-use super::station::Station;
-use super::stream::PORT;
+use super::framed::Framed;
+use super::peers::{self, BLOCK, FAR, NETWORKS, POOLS, PORT, far_pod, network, underlay};
+use super::station::{Pace, Station};
 
 /// The node's name.
 pub(crate) const NAME: &str = "node-0";
@@ -34,7 +37,7 @@ pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
 /// The pod whose packets are measured.
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 10);
 /// The pod beside it.
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 11);
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 11);
 const MTU: u32 = 1500;
 
 /// The port of the node, and of the world behind it.
@@ -49,61 +52,22 @@ pub(crate) const CLIENT_PORT: PortId = PortId(3);
 pub(crate) const SERVER_PORT: PortId = PortId(4);
 const PORTS: [PortId; 5] = [HOST, RAW, UPLINK, CLIENT_PORT, SERVER_PORT];
 
-/// Pods of other nodes: where they are, and behind which node.
-const FAR: u32 = 512;
-/// Pools of pods of other nodes: without a tunnel, and behind one. Each node has a block of 4,096 in each.
-const POOLS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 64, 0, 0), Ipv4Addr::new(10, 128, 0, 0)];
-const BLOCK: u32 = 1 << 12;
-
-/// Whom the client speaks with: a power of two of pods.
-pub(crate) struct Peers {
-    shift: u32,
-    /// Each one's address and its node's.
-    hosts: Vec<(u32, u32)>,
-}
-
-impl Peers {
-    /// The pods of `nodes` other nodes, behind a tunnel or not.
-    pub(crate) fn far(nodes: u32, tunnel: bool) -> Arc<Self> {
-        let hosts = (0..FAR).map(|at| {
-            let node = 1 + at % nodes;
-            (far_pod(tunnel, node, at / nodes), underlay(node))
-        });
-        Arc::new(Self { shift: FAR.ilog2(), hosts: hosts.collect() })
-    }
-
-    /// The pod beside the client.
-    pub(crate) fn near() -> Arc<Self> {
-        Arc::new(Self { shift: 0, hosts: vec![(SERVER.to_bits(), NODE.to_bits())] })
-    }
-
-    /// The peer of a flow, the peer's node, and what tells the flow from others of the same peer.
-    #[inline]
-    pub(crate) fn of(&self, flow: u32) -> (u32, u32, u32) {
-        let (peer, node) = self.hosts[flow as usize & (self.hosts.len() - 1)];
-        (peer, node, flow >> self.shift)
-    }
-}
-
-fn far_pod(tunnel: bool, node: u32, at: u32) -> u32 {
-    POOLS[usize::from(tunnel)].to_bits() + node * BLOCK + 16 + at
-}
-
-fn underlay(node: u32) -> u32 {
-    NODE.to_bits() + node
-}
-
 /// What the client's policies, or the uplink's, ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rules {
-    /// This many rules for the client in each direction; the last allows the peers.
+    /// This many rules for the client in each direction; the last allows the pods, each of the others a network.
     Pods(u32),
     /// One rule for the client in each direction, which allows a set of this many members; the peers are among them.
     Set(u32),
-    /// This many rules before connection tracking for the uplink, outwards; the last allows the peers. All blocks have one
-    /// length, or many.
+    /// This many rules before connection tracking for the uplink, outwards; the last allows the pods, each of the others a
+    /// network. All networks have one length, or many.
     Untracked(u32, bool),
 }
+
+/// About what a packet takes.
+const OF_A_PACKET: Duration = Duration::from_nanos(50);
+/// Buffers of a worker: a device's ring of them, and as many again.
+pub(crate) const BUFFERS: usize = 2 * Pace::DEVICE.ring;
 
 /// A node's shape.
 #[derive(Debug, Clone, Copy)]
@@ -114,11 +78,13 @@ pub(crate) struct Shape {
     pub(crate) nodes: u32,
     /// Flows that a worker's table holds.
     pub(crate) flows: usize,
+    /// Frames cross the wires and not packets.
+    pub(crate) ethernet: bool,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { rules: Rules::Pods(101), nodes: 1, flows: Sizes::default().flows }
+        Self { rules: Rules::Pods(101), nodes: 1, flows: Sizes::default().flows, ethernet: false }
     }
 }
 
@@ -136,6 +102,8 @@ pub(crate) struct Node {
     pub(crate) reports: Receiver<Report>,
     worker: Worker,
     clock: Clock,
+    /// The time, where packets make it.
+    counted: Option<Duration>,
     /// What the last turn found.
     found: usize,
 }
@@ -143,7 +111,7 @@ pub(crate) struct Node {
 impl Node {
     /// A node with tables, its worker's ports attached, and no flows.
     pub(crate) fn new(shape: Shape) -> Result<Self, Failure> {
-        let sizes = Sizes { flows: shape.flows, ..Sizes::default() };
+        let sizes = Sizes { flows: shape.flows, buffers: BUFFERS, ..Sizes::default() };
         Self::shared(shape, sizes, Share::nothing())
     }
 
@@ -183,11 +151,22 @@ impl Node {
             reports,
             worker,
             clock: Clock::start(),
+            counted: None,
             found: 0,
         };
         for port in PORTS {
-            let (station, counters) = (Station::new()?, Arc::new(PortCounters::default()));
-            let io = Box::new(station.clone());
+            let ends = shape.ethernet.then(|| wire(port));
+            let counters = Arc::new(PortCounters::default());
+            let (station, io): (_, Box<dyn PacketIo>) = match ends {
+                None => {
+                    let station = Station::new(None)?;
+                    (station.clone(), Box::new(station))
+                }
+                Some([near, far]) => {
+                    let station = Station::new(Some(far))?;
+                    (station.clone(), Box::new(Framed::new(station, near)))
+                }
+            };
             node.tell(Command::Attach(port, io, Arc::clone(&counters)))?;
             node.stations.insert(port, (station, counters));
         }
@@ -222,9 +201,16 @@ impl Node {
         }))
     }
 
-    /// Hands the worker the tables.
-    pub(crate) fn publish(&mut self) -> Result<(), Failure> {
-        self.tell(Command::Publish(Arc::new(self.tables.clone())))
+    /// Hands the worker the tables, in a copy that others may be handed too.
+    pub(crate) fn publish(&mut self) -> Result<Arc<Tables>, Failure> {
+        let tables = Arc::new(self.tables.clone());
+        self.judge_by(&tables)?;
+        Ok(tables)
+    }
+
+    /// Hands the worker tables that others judge by too.
+    pub(crate) fn judge_by(&mut self, tables: &Arc<Tables>) -> Result<(), Failure> {
+        self.tell(Command::Publish(Arc::clone(tables)))
     }
 
     pub(crate) fn tell(&mut self, command: Command) -> Result<(), Failure> {
@@ -232,19 +218,33 @@ impl Node {
         if self.worker.obey() { Ok(()) } else { Err("the worker has ended".into()) }
     }
 
-    /// One turn as the worker's own loop makes it, but for ageing.
+    /// One turn as the worker's own loop makes it.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        let now = self.clock.turn(self.found > 0);
-        self.worker.obey();
-        self.found = match self.worker.turn(now) {
+        self.found = match self.step() {
             0 => {
                 self.worker.ask(Duration::ZERO);
-                self.worker.turn(now)
+                self.step()
             }
             found => found,
         };
         self.found
+    }
+
+    /// From now on time goes by with packets, so that what is done by time is done as often whenever it is run.
+    pub(crate) fn count_time(&mut self) {
+        self.counted = Some(self.clock.turn(false));
+    }
+
+    #[inline]
+    fn step(&mut self) -> usize {
+        let mut now = self.clock.turn(self.found > 0);
+        if let Some(counted) = &mut self.counted {
+            *counted += OF_A_PACKET * self.found as u32;
+            now = *counted;
+        }
+        // Nobody ends it.
+        self.worker.step(now).unwrap_or_default()
     }
 
     /// Turns until nothing comes any more.
@@ -297,6 +297,12 @@ impl Node {
     }
 }
 
+/// The two ends of a port's wire: the worker's, and that of whoever is behind it.
+pub(super) fn wire(PortId(number): PortId) -> [Wire; 2] {
+    let [own, peer] = [0, 1].map(|end| [2, 0, 0, number as u8, 0, end]);
+    [(own, peer), (peer, own)].map(|(own, peer)| Wire { own, peer, addresses: Vec::new() })
+}
+
 /// Nodes, pools, and the pods of other nodes.
 fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
     for node in 0..=nodes {
@@ -340,7 +346,7 @@ fn manifests(shape: Shape) -> String {
     let mut text = String::from("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n");
     let ports = format!(
         "[{{protocol: UDP, port: {PORT}, endPort: {}}}, {{protocol: TCP, port: {PORT}}}]",
-        PORT + 63
+        PORT + peers::PORTS - 1
     );
     let allow = |to: &str| {
         format!("{{{to}: [{{podSelector: {{matchLabels: {{role: server}}}}}}], ports: {ports}}}")
@@ -361,10 +367,9 @@ fn manifests(shape: Shape) -> String {
     match shape.rules {
         Rules::Pods(count) => {
             let rules = |to: &str| {
-                let others = (1..count).map(|at| {
-                    let block = Ipv4Addr::from_bits(0xc000_0000 + at * 256);
-                    let port = 6000 + at % 10_000;
-                    format!("{{{to}: [{{ipBlock: {{cidr: {block}/24}}}}], ports: [{{protocol: UDP, port: {port}}}]}}")
+                let others = (1..count).map(|rule| {
+                    let peers::Network { address, length, port } = network(rule, false);
+                    format!("{{{to}: [{{ipBlock: {{cidr: {address}/{length}}}}}], ports: [{{protocol: UDP, port: {port}}}]}}")
                 });
                 others.chain([allow(to)]).collect::<Vec<_>>().join(", ")
             };
@@ -392,15 +397,15 @@ fn manifests(shape: Shape) -> String {
             );
         }
         Rules::Untracked(count, many_lengths) => {
-            policy(&mut text, "client", "client", &allow("from"), &allow("to"));
+            let networks = format!("{{to: [{{ipBlock: {{cidr: {NETWORKS}}}}}]}}");
+            let out = format!("{}, {networks}", allow("to"));
+            policy(&mut text, "client", "client", &allow("from"), &out);
             let rules: Vec<String> = (1..count)
-                .map(|at| {
-                    let length = if many_lengths { 12 + at % 21 } else { 24 };
-                    let bits = 0xc000_0000 + at * 256;
-                    let block = Ipv4Addr::from_bits(bits & (u32::MAX << (32 - length)));
-                    format!("{{action: Allow, protocol: UDP, destination: {{nets: [{block}/{length}], ports: [{}]}}}}", 6000 + at % 10_000)
+                .map(|rule| {
+                    let peers::Network { address, length, port } = network(rule, many_lengths);
+                    format!("{{action: Allow, protocol: UDP, destination: {{nets: [{address}/{length}], ports: [{port}]}}}}")
                 })
-                .chain([format!("{{action: Allow, protocol: UDP, destination: {{nets: [{}/10], ports: ['{PORT}:{}']}}}}", POOLS[0], PORT + 63)])
+                .chain([format!("{{action: Allow, protocol: UDP, destination: {{nets: [{}/10], ports: ['{PORT}:{}']}}}}", POOLS[0], PORT + peers::PORTS - 1)])
                 .collect();
             let _ = writeln!(
                 text,

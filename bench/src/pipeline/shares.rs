@@ -14,10 +14,12 @@ use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::worker::{Command, Wrap};
 
 use super::beside::{FLOWS, Found, ROUND, p999};
-use super::node::{CLIENT_PORT, Node, Peers, SERVER_PORT, Shape};
-use super::rows::WHOLE;
-use super::stream::{Stream, Way};
-use super::{Failure, rate};
+use super::Failure;
+use super::node::{CLIENT_PORT, Node, SERVER_PORT, Shape};
+use super::peers::Peers;
+use super::station::Pace;
+use super::stream::{Order, Stream, Way};
+use super::time::rate;
 use crate::statistics::{Pair, Summary};
 
 /// Who has the time: the port with cheap packets, the one with dear ones, nobody.
@@ -26,28 +28,28 @@ const DEAR: usize = 1;
 const NOBODY: usize = 2;
 /// What is fairly its own of one of two ports that want all.
 const HALF: f64 = 0.5;
-/// As many super-packets of 64 KB as a device gives at once.
-const AT_ONCE: usize = 4;
+/// As many super-packets of 64 KB as a device gives at once, each read when it is asked for.
+const WHOLE: Pace = Pace { vector: 4, ring: 0 };
 
 /// Beside super-packets of 64 KB.
 pub(super) fn whole(rounds: usize) -> Result<Found, Failure> {
-    shared(rounds, 45 * 1440, 1440, AT_ONCE)
+    shared(rounds, 45 * 1440, 1440, WHOLE)
 }
 
 /// Beside super-packets of 480 segments of one byte.
 pub(super) fn tiny(rounds: usize) -> Result<Found, Failure> {
-    shared(rounds, 480, 1, WHOLE)
+    shared(rounds, 480, 1, Pace::DEVICE)
 }
 
 /// What the port with cheap packets, between the two pods, has of the worker's time beside one whose super-packets are cut for a
 /// tunnel.
-fn shared(rounds: usize, payload: usize, size: u16, at_once: usize) -> Result<Found, Failure> {
+fn shared(rounds: usize, payload: usize, size: u16, pace: Pace) -> Result<Found, Failure> {
     let mut node = Node::new(Shape::default())?;
     let near = Peers::near();
     let forth = Stream::udp(&near, Way::Forth, 0, FLOWS);
     let cheap = Stream::udp(&near, Way::Back, 0, FLOWS);
-    for (port, stream) in [(CLIENT_PORT, forth.in_order()), (SERVER_PORT, cheap.clone())] {
-        node.station(port).load(stream, FLOWS.into(), WHOLE);
+    for (port, stream) in [(CLIENT_PORT, forth.in_order(Order::InTurn)), (SERVER_PORT, cheap.clone().in_order(Order::InTurn))] {
+        node.station(port).load(stream, FLOWS.into(), Pace::DEVICE);
         node.run();
     }
     let dear = Stream::super_packets(&Peers::far(1, true), 1, payload, size);
@@ -59,9 +61,9 @@ fn shared(rounds: usize, payload: usize, size: u16, at_once: usize) -> Result<Fo
     }
     let (mut pairs, mut waits, mut rates) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
     for _ in 0..rounds {
-        node.station(SERVER_PORT).load(cheap.clone(), u64::MAX, WHOLE);
+        node.station(SERVER_PORT).load(cheap.clone(), u64::MAX, Pace::DEVICE);
         rates[0].push(pass(&mut node, &meter).1);
-        node.station(CLIENT_PORT).load(dear.clone(), u64::MAX, at_once);
+        node.station(CLIENT_PORT).load(dear.clone(), u64::MAX, pace);
         let (had, rate) = pass(&mut node, &meter);
         node.station(CLIENT_PORT).unload();
         node.station(SERVER_PORT).unload();

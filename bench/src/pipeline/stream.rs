@@ -7,7 +7,8 @@ use manx_dataplane::checksum;
 use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
 use manx_dataplane::wire::{protocol, tcp};
 
-use super::node::{CLIENT, NODE, Peers};
+use super::node::{CLIENT, NODE};
+use super::peers::{Peer, Peers, scattered};
 
 /// Length of a packet without an outer header, from the IP header on.
 pub(crate) const LEN: usize = 64;
@@ -15,13 +16,6 @@ const IP: usize = 20;
 const SOURCE: usize = 12;
 const DESTINATION: usize = 16;
 const CHECKSUM: usize = 10;
-/// The well-known port of all flows, and the 63 behind it.
-pub(crate) const PORT: u16 = 5000;
-/// The other port is from here up to `FIRST_SOURCE_PORT + SOURCE_PORTS - 1`: none that is treated apart, as VXLAN's is.
-const FIRST_SOURCE_PORT: u16 = 8192;
-const SOURCE_PORTS: u32 = 1 << 15;
-/// Flows follow each other in this stride, so that no two neighbours in time are neighbours in memory.
-const STRIDE: u32 = 77_773;
 
 /// Which way packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,19 +30,47 @@ pub(crate) enum Way {
     Knock,
 }
 
-/// The packets of `flows` flows between the client and its peers, in turn, for ever.
+/// Which flow comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Any, each as likely as any other, whatever has come before. The draws are the same in each run.
+    Random,
+    /// One after the other.
+    InTurn,
+    /// None that was there before, as far as there are numbers (2^30), in no order.
+    Scattered,
+}
+
+/// Packets of `flows` flows between the client and its peers, for ever.
 #[derive(Clone)]
 pub(crate) struct Stream {
     peers: Arc<Peers>,
     way: Way,
+    order: Order,
     template: Vec<u8>,
     /// Of the template's inner and outer header.
     sums: [u32; 2],
     offload: Offload,
+    /// Where the (outer) IP header begins in the template.
+    start: usize,
     first: u32,
     flows: u32,
     at: u32,
-    stride: u32,
+    draw: Draw,
+}
+
+/// Numbers drawn at random, the same in each run: a linear congruential generator.
+#[derive(Clone, Default)]
+pub(crate) struct Draw(u64);
+
+impl Draw {
+    /// A number below this one, each as likely as any other.
+    #[inline]
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
+        // The constants of Knuth's MMIX; the upper bits are the good ones.
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (((self.0 >> 32) * u64::from(limit)) >> 32) as u32
+    }
 }
 
 impl Stream {
@@ -102,9 +124,20 @@ impl Stream {
         }
         template.extend(inner);
         template.extend(transport);
-        let stride = if flows.is_multiple_of(STRIDE) { 1 } else { STRIDE % flows.max(1) };
-        let (peers, offload) = (Arc::clone(peers), Offload::default());
-        Self { peers, way, template, sums, offload, first, flows, at: 0, stride }
+        let (peers, order) = (Arc::clone(peers), Order::Random);
+        Self {
+            peers,
+            way,
+            order,
+            template,
+            sums,
+            offload: Offload::default(),
+            start: 0,
+            first,
+            flows,
+            at: 0,
+            draw: Draw::default(),
+        }
     }
 
     /// How many flows it has.
@@ -118,26 +151,44 @@ impl Stream {
         self.offload
     }
 
-    /// One flow after the other, each once before any comes again.
-    pub(crate) fn in_order(mut self) -> Self {
-        self.stride = 1;
+    /// The same in another order.
+    pub(crate) fn in_order(self, order: Order) -> Self {
+        Self { order, ..self }
+    }
+
+    /// A packet, but for what differs.
+    pub(crate) fn packet(&self) -> &[u8] {
+        &self.template[self.start..]
+    }
+
+    /// The same, each packet behind this header, and no other.
+    pub(crate) fn behind(mut self, header: &[u8]) -> Self {
+        self.template.splice(..self.start, header.iter().copied());
+        self.start = header.len();
         self
+    }
+
+    #[inline]
+    fn next(&mut self) -> u32 {
+        let at = match self.order {
+            Order::Random => self.draw.below(self.flows),
+            Order::InTurn | Order::Scattered => {
+                let at = self.at;
+                self.at = if at + 1 == self.flows { 0 } else { at + 1 };
+                if self.order == Order::Scattered { scattered(at) } else { at }
+            }
+        };
+        self.first.wrapping_add(at)
     }
 
     /// Writes the next packet and tells its length.
     #[inline]
     pub(crate) fn write_next(&mut self, room: &mut [u8]) -> usize {
-        let flow = self.first.wrapping_add(self.at);
-        self.at += self.stride;
-        if self.at >= self.flows {
-            self.at -= self.flows;
-        }
+        let flow = self.next();
         let len = self.template.len();
-        let bytes = &mut room[..len];
-        bytes.copy_from_slice(&self.template);
-        let (peer, node, rest) = self.peers.of(flow);
-        let source = FIRST_SOURCE_PORT + (rest % SOURCE_PORTS) as u16;
-        let destination = PORT + (rest / SOURCE_PORTS) as u16 % 64;
+        room[..len].copy_from_slice(&self.template);
+        let bytes = &mut room[self.start..len];
+        let Peer { address: peer, node, ports: [client_port, peer_port] } = self.peers.of(flow);
         let inner = if self.way == Way::Tunnelled {
             address(bytes, SOURCE, node, self.sums[1]);
             &mut bytes[IP..]
@@ -145,9 +196,9 @@ impl Stream {
             bytes
         };
         let (at, ports) = match self.way {
-            Way::Forth => (DESTINATION, [source, destination]),
-            Way::Back | Way::Tunnelled => (SOURCE, [destination, source]),
-            Way::Knock => (SOURCE, [source, destination]),
+            Way::Forth => (DESTINATION, [client_port, peer_port]),
+            Way::Back | Way::Tunnelled => (SOURCE, [peer_port, client_port]),
+            Way::Knock => (SOURCE, [client_port, peer_port]),
         };
         address(inner, at, peer, self.sums[0]);
         inner[IP..IP + 2].copy_from_slice(&ports[0].to_be_bytes());
@@ -172,4 +223,37 @@ fn ip(len: usize, protocol: u8, source: Ipv4Addr, destination: Ipv4Addr) -> [u8;
     header[SOURCE..SOURCE + 4].copy_from_slice(&source.octets());
     header[DESTINATION..DESTINATION + 4].copy_from_slice(&destination.octets());
     header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOWS: u32 = 1000;
+
+    fn drawn(order: Order, count: usize) -> Vec<u32> {
+        let peers = Peers::far(1, false);
+        let mut stream = Stream::udp(&peers, Way::Forth, 0, FLOWS).in_order(order);
+        (0..count).map(|_| stream.next()).collect()
+    }
+
+    #[test]
+    fn random_flows_come_in_no_order_that_repeats_and_each_as_often() {
+        let drawn = drawn(Order::Random, 100_000);
+        let (first, others) = drawn.split_at(2 * FLOWS as usize);
+        let start = &first[..8];
+        assert!(!others.windows(8).any(|window| window == start), "the order repeats");
+        let mut counts = [0; FLOWS as usize];
+        for flow in &drawn {
+            counts[*flow as usize] += 1;
+        }
+        // Of 100 expected: five standard deviations.
+        assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn in_turn_each_flow_comes_once_before_any_comes_again() {
+        let expected: Vec<u32> = (0..FLOWS).chain(0..FLOWS).collect();
+        assert_eq!(drawn(Order::InTurn, 2 * FLOWS as usize), expected);
+    }
 }

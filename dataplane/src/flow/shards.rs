@@ -34,7 +34,7 @@ const COUNT_BITS: u32 = 8;
 const MANY: u16 = (1 << COUNT_BITS) - 1;
 /// So many that two workers' flows seldom fall into one, for those of the later one are all handed over: of two workers with a fifth
 /// of what they can hold, one in 600.
-const SHARDS_PER_FLOW: usize = 32;
+const SHARDS_PER_FLOW: usize = 512;
 
 impl Shards {
     /// For tables that hold `flows` flows together. Takes at most 128 bytes for each. Errors: no address space.
@@ -48,7 +48,16 @@ impl Shards {
     }
 
     pub(super) fn shard(&self, hash: u64) -> &AtomicU16 {
-        &self.shards[(hash >> 8) as usize & (self.shards.len() - 1)]
+        &self.shards[self.place(hash)]
+    }
+
+    /// Asks for the shard before it is needed.
+    pub(super) fn prefetch(&self, hash: u64) {
+        self.shards.prefetch(self.place(hash));
+    }
+
+    fn place(&self, hash: u64) -> usize {
+        (hash >> 8) as usize & (self.shards.len() - 1)
     }
 
     /// Whose the flows of this hash are. `None`: nobody has one.

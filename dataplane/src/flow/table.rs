@@ -256,9 +256,12 @@ impl FlowTable {
             Some(way) => Guess(bucket.slots[way]),
             None if bucket.spilled > 0 => self.guess_alternate(hash),
             None => {
-                // Who opens it may have to look there.
+                // Who opens it may have to look there, and asks whose it is.
                 if bucket.is_crowded() {
                     self.buckets.prefetch(self.alternate(hash));
+                }
+                if let Some((shards, _)) = &self.shards {
+                    shards.prefetch(hash);
                 }
                 Guess::NONE
             }

@@ -36,6 +36,20 @@ pub enum Pages {
     Huge = libc::MADV_HUGEPAGE,
 }
 
+/// Asks the processor to fetch the cache line of this address. A hint, no effect but on time.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+pub fn prefetch<T>(address: *const T) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: prefetching reads nothing and faults on no address; SSE is part of x86-64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+}
+
+/// Where the language offers no such hint: nothing.
+#[inline]
+#[cfg(not(target_arch = "x86_64"))]
+pub fn prefetch<T>(_address: *const T) {}
+
 /// A fixed array of zeroed values in pages of its own. A page takes memory when it is first touched, never before.
 #[derive(Debug)]
 pub struct ZeroedPages<T: Zeroed> {
@@ -76,21 +90,11 @@ impl<T: Zeroed> ZeroedPages<T> {
         Ok(Self { first, len })
     }
 
-    /// Asks the processor to fetch the cache line of a value's first byte. A hint, no effect but on time; where there is no value, none
-    /// at all.
+    /// Asks for the cache line of a value's first byte; where there is no value, nothing.
     #[inline]
-    #[cfg(target_arch = "x86_64")]
     pub fn prefetch(&self, at: usize) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let value = self.first.as_ptr().wrapping_add(at);
-        // SAFETY: prefetching reads nothing and faults on no address; SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(value.cast()) };
+        prefetch(self.first.as_ptr().wrapping_add(at));
     }
-
-    /// Where the language offers no such hint: nothing.
-    #[inline]
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn prefetch(&self, _at: usize) {}
 
     fn bytes(len: usize) -> Option<usize> {
         len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok())

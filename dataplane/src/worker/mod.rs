@@ -185,15 +185,12 @@ impl Worker {
         let mut idle = Idle::new(Instant::now());
         let mut found = 0;
         loop {
-            let now = clock.turn(found > 0);
-            if !self.obey() {
-                return;
+            match self.step(clock.turn(found > 0)) {
+                Some(packets) => found = packets,
+                None => return,
             }
-            self.pipeline.age(now);
-            found = self.turn(now);
             if found > 0 {
                 idle.found();
-                self.counters.busy_turns.add(1);
                 continue;
             }
             let is_silent = self.polling == Polling::Adaptive && idle.sleeps(Instant::now());
@@ -213,6 +210,21 @@ impl Worker {
                 self.colleagues.awake();
             }
         }
+    }
+
+    /// What [`Worker::run`] repeats: control is obeyed, flows age, the ports have their turn. Returns how many packets it found; `None`:
+    /// control has ended the worker. `now` counts from the worker's start.
+    #[inline]
+    pub fn step(&mut self, now: Duration) -> Option<usize> {
+        if !self.obey() {
+            return None;
+        }
+        self.pipeline.age(now);
+        let found = self.turn(now);
+        if found > 0 {
+            self.counters.busy_turns.add(1);
+        }
+        Some(found)
     }
 
     /// Does what control has asked for. False: end.
@@ -434,17 +446,12 @@ impl Worker {
         };
         let mut found = self.batch.len();
         let own = found;
+        self.pipeline.fetch(&mut context, limit);
         if let Some(port) = from {
             let role = context.tables.role(port);
             self.pipeline.enter(&mut context, &mut self.batch, port, role);
         }
-        let most = found + limit;
-        while found < most
-            && let Some(handed_over) = context.colleagues.take(context.pool)
-        {
-            self.pipeline.take_over(&mut context, &mut self.batch, handed_over);
-            found += 1;
-        }
+        found += self.pipeline.take_over(&mut context, &mut self.batch);
         if found > 0 {
             self.pipeline.judge(&mut context, &mut self.batch);
             self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);

@@ -485,3 +485,23 @@ fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
     assert_eq!(stages, ["read", "guess", "forward", "send"], "nothing came out of a tunnel");
     assert_eq!(after(false), measured);
 }
+
+#[test]
+fn a_step_obeys_control_lets_flows_age_and_counts_its_cycles() {
+    let (mut worker, commands, _reports) = worker();
+    let received = |pool: &mut Pool, into: &mut Vec<Packet>| {
+        into.extend(pool.take_filled(&[0x45; 40]));
+        Ok(Received::default())
+    };
+    let (reader, _writer) = io::pipe().unwrap();
+    let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    // Ageing sets it to what the table holds.
+    worker.counters.flows.set(7);
+    assert_eq!(worker.step(Duration::from_secs(1)), Some(1));
+    let WorkerCounters { flows, busy_turns, busy_cycles, .. } = &*worker.counters;
+    assert_eq!((flows.read(), busy_turns.read()), (0, 1));
+    assert!(busy_cycles.read() > 0);
+    commands.send(Command::Stop).unwrap();
+    assert_eq!(worker.step(Duration::from_secs(1)), None);
+}
