@@ -13,8 +13,8 @@ use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::worker::{Command, Wrap};
 
-use super::beside::{FLOWS, Found, ROUND, p999};
 use super::Failure;
+use super::beside::{FLOWS, Found, ROUND, p999};
 use super::node::{CLIENT_PORT, Node, SERVER_PORT, Shape};
 use super::peers::Peers;
 use super::station::Pace;
@@ -48,7 +48,10 @@ fn shared(rounds: usize, payload: usize, size: u16, pace: Pace) -> Result<Found,
     let near = Peers::near();
     let forth = Stream::udp(&near, Way::Forth, 0, FLOWS);
     let cheap = Stream::udp(&near, Way::Back, 0, FLOWS);
-    for (port, stream) in [(CLIENT_PORT, forth.in_order(Order::InTurn)), (SERVER_PORT, cheap.clone().in_order(Order::InTurn))] {
+    for (port, stream) in [
+        (CLIENT_PORT, forth.in_order(Order::InTurn)),
+        (SERVER_PORT, cheap.clone().in_order(Order::InTurn)),
+    ] {
         node.station(port).load(stream, FLOWS.into(), Pace::DEVICE);
         node.run();
     }

@@ -70,7 +70,7 @@ fn open(
         && way.from != way.to
         && tables.link(ends.to).is_some()
     {
-        if let Some(owner) = memory.flows.claim(name.hash) {
+        if let Some(owner) = memory.flows.claim(name.hash, found) {
             return Settled::handed_over(owner);
         }
         let evicted = memory.flows.insert(name.hash, found, owner(way), now, |entry| {

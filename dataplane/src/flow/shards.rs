@@ -1,12 +1,15 @@
 //! Whose flow is it, where a node has several workers: each has a flow table of its own, and this tells in which a flow is.
 //!
-//! Flows fall by their hash into many small shards, several for each flow that there can be. A shard belongs to nobody until a worker
+//! Flows fall by their hash into many small shards, thousands for each flow that there can be. A shard belongs to nobody until a worker
 //! opens a flow in it, and from then on to that worker until the last of its flows is gone. So a flow is where its first packet was
 //! read (unless the shard was another's), as the kernel spreads packets over the queues; and whoever meets a packet whose flow he does not know learns by one load
 //! whose it is. A known flow's packet asks nothing.
+//!
+//! Only shards that have an owner take memory: 512 of them share a bucket, which holds three. In a bucket that is full the worker of one that
+//! it holds takes all that it does not hold. So there is always an answer, and always the same to all.
 
 use std::io;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ahash::RandomState;
 
@@ -19,145 +22,293 @@ pub struct WorkerId(pub u8);
 /// The workers that one node can have.
 pub const MAX_WORKERS: usize = 255;
 
-/// Whose each shard is. Only its owner changes a shard that has one, so no two workers open flows in one shard at a time.
+/// Whose each shard is. A bucket changes as a whole, so no two workers open flows in one shard at a time.
 ///
 /// Nothing else is read because of what stands here: who hands a packet over does so by a queue, and that orders the rest.
 pub struct Shards {
     /// The hash is the same for all, so that a packet is handed over with it.
     random: RandomState,
-    /// 0: nobody's. Else the owner's number and one, above [`COUNT_BITS`] bits that count its flows. One that has once had [`MANY`]
-    /// stays its owner's for good.
-    shards: ZeroedPages<AtomicU16>,
+    /// [`Bucket`]s.
+    buckets: ZeroedPages<AtomicU64>,
 }
 
-const COUNT_BITS: u32 = 8;
-const MANY: u16 = (1 << COUNT_BITS) - 1;
-/// So many that two workers' flows seldom fall into one, for those of the later one are all handed over: of two workers with a fifth
-/// of what they can hold, one in 600.
-const SHARDS_PER_FLOW: usize = 512;
+const BUCKETS_PER_FLOW: usize = 8;
 
 impl Shards {
     /// For tables that hold `flows` flows together. Takes at most 128 bytes for each. Errors: no address space.
     pub fn new(flows: usize) -> io::Result<Self> {
-        let shards = flows.clamp(1, 1 << 30).next_power_of_two() * SHARDS_PER_FLOW;
-        Ok(Self { random: RandomState::new(), shards: ZeroedPages::new(shards, Pages::Small)? })
+        let buckets = flows.clamp(1, 1 << 30).next_power_of_two() * BUCKETS_PER_FLOW;
+        Ok(Self { random: RandomState::new(), buckets: ZeroedPages::new(buckets, Pages::Small)? })
     }
 
     pub(super) fn random(&self) -> RandomState {
         self.random.clone()
     }
 
-    pub(super) fn shard(&self, hash: u64) -> &AtomicU16 {
-        &self.shards[self.place(hash)]
-    }
-
-    /// Asks for the shard before it is needed.
+    /// Asks for what tells whose this hash's flows are, before it is needed.
     pub(super) fn prefetch(&self, hash: u64) {
-        self.shards.prefetch(self.place(hash));
+        self.buckets.prefetch(self.place(hash));
     }
 
-    fn place(&self, hash: u64) -> usize {
-        (hash >> 8) as usize & (self.shards.len() - 1)
+    pub(super) fn place(&self, hash: u64) -> usize {
+        (hash >> 8) as usize & (self.buckets.len() - 1)
     }
 
     /// Whose the flows of this hash are. `None`: nobody has one.
     #[inline]
     pub fn owner(&self, hash: u64) -> Option<WorkerId> {
-        owner(self.shard(hash).load(Relaxed))
+        let bucket = Bucket::of(self.buckets[self.place(hash)].load(Relaxed));
+        Some(bucket.0[bucket.find(tag(hash))?].owner())
     }
 
-    /// Makes the flows of this hash `worker`'s, if they are nobody's. Returns whose they are.
-    pub fn claim(&self, hash: u64, worker: WorkerId) -> WorkerId {
-        let claimed = (u16::from(worker.0) + 1) << COUNT_BITS;
-        match self.shard(hash).compare_exchange(0, claimed, Relaxed, Relaxed) {
-            Ok(_) => worker,
-            Err(other) => owner(other).unwrap_or(worker),
+    /// Counts a flow of this hash for `worker`, who is to open it. Errors: it is this other worker's to open.
+    pub(super) fn open(&self, hash: u64, worker: WorkerId) -> Result<(), WorkerId> {
+        let place = &self.buckets[self.place(hash)];
+        let mut found = place.load(Relaxed);
+        loop {
+            let bucket = Bucket::of(found).opened(tag(hash), worker)?;
+            match place.compare_exchange_weak(found, bucket.bits(), Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => found = other,
+            }
         }
     }
 
-    /// The owner has one flow more.
-    pub(super) fn opened(&self, hash: u64) {
-        let shard = self.shard(hash);
-        let held = shard.load(Relaxed);
-        debug_assert!(held != 0, "a flow is opened after a claim");
-        if held & MANY < MANY {
-            shard.store(held + 1, Relaxed);
-        }
-    }
-
-    /// The owner has one flow less: of the last one, the shard is nobody's again.
-    pub(super) fn closed(&self, hash: u64) {
-        let shard = self.shard(hash);
-        let held = shard.load(Relaxed);
-        match held & MANY {
-            0 | MANY => {}
-            1 => shard.store(0, Relaxed),
-            _ => shard.store(held - 1, Relaxed),
-        }
+    /// The flow's owner has closed it: of the last one, the shard is nobody's again.
+    pub(super) fn close(&self, hash: u64) {
+        let place = &self.buckets[self.place(hash)];
+        let closed = |found| Some(Bucket::of(found).closed(tag(hash)).bits());
+        let _ = place.fetch_update(Relaxed, Relaxed, closed);
     }
 }
 
-fn owner(shard: u16) -> Option<WorkerId> {
-    Some(WorkerId(((shard >> COUNT_BITS) as u8).checked_sub(1)?))
+/// Which shard of its bucket a hash falls into: bits that choose no bucket below 2^47 of them; never [`ALL_OTHERS`].
+fn tag(hash: u64) -> u16 {
+    ((hash >> 55) as u16).max(1)
+}
+
+/// Instead of a shard: all shards of the bucket that it does not hold otherwise.
+const ALL_OTHERS: u16 = 0;
+
+/// A shard that is somebody's, in 21 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Owned {
+    /// 0: nobody's. Else the owner's number and one.
+    worker: u8,
+    /// 9 bits: which shard, or [`ALL_OTHERS`].
+    tag: u16,
+    /// 4 bits: its flows. One that has once had [`MANY`] stays its owner's for good.
+    flows: u8,
+}
+
+const MANY: u8 = 15;
+
+impl Owned {
+    const BITS: u32 = 21;
+
+    fn by(worker: WorkerId, tag: u16) -> Self {
+        Self { worker: worker.0 + 1, tag, flows: 0 }
+    }
+
+    fn owner(self) -> WorkerId {
+        WorkerId(self.worker.wrapping_sub(1))
+    }
+}
+
+/// Shards of one bucket: those that are somebody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bucket([Owned; 3]);
+
+impl Bucket {
+    #[inline]
+    fn of(bits: u64) -> Self {
+        Self([0, 1, 2].map(|at| {
+            let bits = bits >> (at * Owned::BITS);
+            let (worker, tag) = ((bits >> 13) as u8, (bits >> 4) as u16 & 0x1ff);
+            Owned { worker, tag, flows: bits as u8 & MANY }
+        }))
+    }
+
+    fn bits(self) -> u64 {
+        self.0.iter().rev().fold(0, |bits, it| {
+            bits << Owned::BITS
+                | u64::from(it.worker) << 13
+                | u64::from(it.tag) << 4
+                | u64::from(it.flows)
+        })
+    }
+
+    /// Where the owner of this shard stands.
+    #[inline]
+    fn find(&self, tag: u16) -> Option<usize> {
+        let held = |tag| self.0.iter().position(|it| it.worker > 0 && it.tag == tag);
+        held(tag).or_else(|| held(ALL_OTHERS))
+    }
+
+    /// With one flow more in a shard.
+    fn opened(mut self, tag: u16, worker: WorkerId) -> Result<Self, WorkerId> {
+        let at = if let Some(at) = self.find(tag) {
+            at
+        } else if let Some(free) = self.0.iter().position(|it| it.worker == 0) {
+            self.0[free] = Owned::by(worker, tag);
+            free
+        } else {
+            let own = self.0.iter().position(|it| it.owner() == worker).unwrap_or_default();
+            if self.0[own].owner() == worker {
+                self.0[own].tag = ALL_OTHERS;
+            }
+            own
+        };
+        let held = &mut self.0[at];
+        if held.owner() != worker {
+            return Err(held.owner());
+        }
+        held.flows = (held.flows + 1).min(MANY);
+        Ok(self)
+    }
+
+    /// With one flow less in a shard.
+    fn closed(mut self, tag: u16) -> Self {
+        if let Some(at) = self.find(tag) {
+            let held = &mut self.0[at];
+            match held.flows {
+                MANY => {}
+                0 | 1 => *held = Owned::default(),
+                _ => held.flows -= 1,
+            }
+        }
+        self
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::atomic::AtomicU32;
 
-    use super::*;
+    use proptest::prelude::*;
 
-    /// Hashes of one shard.
-    const SAME: [u64; 2] = [7, 8];
+    use super::*;
 
     const A: WorkerId = WorkerId(0);
     const B: WorkerId = WorkerId(254);
 
+    /// A hash of this shard, in the first bucket.
+    const fn hash(tag: u64) -> u64 {
+        tag << 55
+    }
+
     #[test]
-    fn a_shard_is_its_first_claimants_until_his_last_flow_is_gone() {
+    fn a_shard_is_its_first_openers_until_his_last_flow_is_gone() {
         let shards = Shards::new(1).unwrap();
-        let [one, other] = SAME;
+        let [one, other] = [hash(7), hash(7) | 1];
         assert_eq!(shards.owner(one), None);
-        assert_eq!(shards.claim(one, A), A);
-        shards.opened(one);
-        assert_eq!(shards.claim(other, A), A);
-        shards.opened(other);
-        shards.closed(one);
-        assert_eq!((shards.owner(one), shards.claim(one, B)), (Some(A), A));
-        shards.closed(other);
-        assert_eq!((shards.owner(one), shards.claim(one, B)), (None, B));
+        assert_eq!(shards.open(one, A), Ok(()));
+        assert_eq!(shards.open(other, A), Ok(()));
+        assert_eq!(shards.open(other, B), Err(A));
+        shards.close(one);
+        assert_eq!((shards.owner(one), shards.open(one, B)), (Some(A), Err(A)));
+        shards.close(other);
+        assert_eq!((shards.owner(one), shards.open(one, B)), (None, Ok(())));
         assert_eq!(shards.owner(other), Some(B));
     }
 
     #[test]
     fn a_shard_of_more_flows_than_can_be_counted_is_never_let_go_of() {
         let shards = Shards::new(1).unwrap();
-        for count in [254, 255, 300] {
-            let hash = count << 8;
-            assert_eq!(shards.claim(hash, B), B);
-            (0..count).for_each(|_| shards.opened(hash));
-            (0..count).for_each(|_| shards.closed(hash));
-            assert_eq!(shards.owner(hash), (count > 254).then_some(B), "{count}");
+        for count in [14, 15, 30] {
+            (0..count).for_each(|_| assert_eq!(shards.open(hash(count), B), Ok(())));
+            (0..count).for_each(|_| shards.close(hash(count)));
+            assert_eq!(shards.owner(hash(count)), (count > 14).then_some(B), "{count}");
+        }
+    }
+
+    #[test]
+    fn in_a_full_bucket_the_owner_of_a_shard_takes_all_others() {
+        let shards = Shards::new(1).unwrap();
+        let [one, two, three, four, five] = [1, 2, 3, 4, 5].map(hash);
+        for (shard, worker) in [(one, A), (two, B), (three, B)] {
+            assert_eq!(shards.open(shard, worker), Ok(()));
+        }
+        assert_eq!(shards.open(four, WorkerId(9)), Err(A));
+        assert_eq!(shards.owner(four), None);
+        assert_eq!(shards.open(four, B), Ok(()));
+        assert_eq!(
+            [one, two, three, four, five].map(|it| shards.owner(it)),
+            [A, B, B, B, B].map(Some)
+        );
+        assert_eq!(shards.open(five, A), Err(B));
+        shards.close(two);
+        shards.close(four);
+        assert_eq!(
+            [one, two, three, four].map(|it| shards.owner(it)),
+            [Some(A), None, Some(B), None]
+        );
+    }
+
+    proptest! {
+        /// Three workers open and close flows of six shards of each of four buckets: who has a flow owns its shard all the time, and
+        /// what was opened and closed leaves nothing. Nobody is sent to a worker who sends him on.
+        #[test]
+        fn whoever_has_a_flow_owns_its_shard(
+            steps in prop::collection::vec((1u64..7, 0u64..4, 0u8..3, any::<bool>()), 1..100),
+        ) {
+            let shards = Shards::new(1).unwrap();
+            // Of each hash, its owner and how many flows; and the most that a bucket has had.
+            let mut flows: HashMap<u64, (WorkerId, u8)> = HashMap::new();
+            let mut most = 0;
+            for (tag, bucket, worker, opens) in steps {
+                let (hash, worker) = (hash(tag) | bucket << 8, WorkerId(worker));
+                if opens {
+                    let owner = match shards.open(hash, worker) {
+                        Ok(()) => worker,
+                        Err(other) => {
+                            prop_assert_ne!(other, worker);
+                            prop_assert_eq!(shards.open(hash, other), Ok(()));
+                            other
+                        }
+                    };
+                    let held = flows.entry(hash).or_insert((owner, 0));
+                    prop_assert_eq!(held.0, owner);
+                    held.1 += 1;
+                } else if let Some(held) = flows.get_mut(&hash) {
+                    shards.close(hash);
+                    held.1 -= 1;
+                    if held.1 == 0 {
+                        flows.remove(&hash);
+                    }
+                }
+                for (hash, (owner, _)) in &flows {
+                    prop_assert_eq!(shards.owner(*hash), Some(*owner));
+                }
+                let of_bucket = flows.iter().filter(|(hash, _)| *hash >> 8 & 3 == bucket);
+                most = most.max(of_bucket.map(|(_, (_, count))| count).sum());
+            }
+            for (hash, (_, count)) in flows {
+                (0..count).for_each(|_| shards.close(hash));
+            }
+            let left = (0..4).any(|bucket| shards.buckets[bucket].load(Relaxed) != 0);
+            prop_assert!(!left || most >= MANY, "what could be counted stays");
         }
     }
 
     #[test]
     fn no_two_workers_own_a_shard_at_a_time() {
-        let shards = Shards::new(4).unwrap();
-        let inside = [0; 4].map(AtomicU32::new);
+        let shards = Shards::new(1).unwrap();
+        // Six shards of one bucket, so that it is full at times.
+        let inside = [0; 6].map(AtomicU32::new);
         std::thread::scope(|scope| {
             for worker in 0..3 {
                 let (shards, inside) = (&shards, &inside);
                 scope.spawn(move || {
                     let mut had = 0;
                     while had < 2_000 {
-                        for (hash, inside) in (0..4).map(|at| at << 8).zip(inside) {
-                            if shards.claim(hash, WorkerId(worker)) == WorkerId(worker) {
-                                shards.opened(hash);
+                        for (hash, inside) in (1..7).map(hash).zip(inside) {
+                            if shards.open(hash, WorkerId(worker)).is_ok() {
                                 assert_eq!(inside.fetch_add(1, Relaxed), 0);
                                 assert_eq!(shards.owner(hash), Some(WorkerId(worker)));
                                 assert_eq!(inside.fetch_sub(1, Relaxed), 1);
-                                shards.closed(hash);
+                                shards.close(hash);
                                 had += 1;
                             }
                         }
@@ -166,5 +317,6 @@ mod tests {
                 });
             }
         });
+        assert_eq!(shards.buckets[0].load(Relaxed), 0);
     }
 }

@@ -339,10 +339,11 @@ impl FlowTable {
         shards.owner(hash).filter(|owner| owner != own)
     }
 
-    /// Before a flow of this hash is opened here: makes it this worker's, unless it is another's, which is returned.
-    pub fn claim(&self, hash: u64) -> Option<WorkerId> {
-        let (shards, own) = self.shards.as_ref()?;
-        Some(shards.claim(hash, *own)).filter(|owner| owner != own)
+    /// Before a flow that stands at `found`, or nowhere, is stored here: makes its hash this worker's, unless it is another's, which
+    /// is returned. [`FlowTable::insert`] is to follow.
+    pub fn claim(&self, hash: u64, Found(slot): Found) -> Option<WorkerId> {
+        let (shards, own) = self.shards.as_ref().filter(|_| slot.is_none())?;
+        shards.open(hash, *own).err()
     }
 
     /// Stores a flow of an owner, which `write` opens or sets in its place; `found` is where its key is, and what is there is
@@ -377,10 +378,6 @@ impl FlowTable {
     /// A free slot, to which a tag leads now, and what had to go for it.
     #[inline(never)]
     fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
-        // Before anything goes for it: what is claimed stays so.
-        if let Some((shards, _)) = &self.shards {
-            shards.opened(hash);
-        }
         let chosen = self.choose_bucket(hash);
         let victim = if chosen.is_none() {
             self.least_worthy(&[self.first(hash), self.alternate(hash)], now)
@@ -585,7 +582,7 @@ impl FlowTable {
     #[inline(never)]
     fn forget(&mut self, hash: u64, is_alternate: bool) {
         if let Some((shards, _)) = &self.shards {
-            shards.closed(hash);
+            shards.close(hash);
         }
         if is_alternate {
             let first = self.first(hash);

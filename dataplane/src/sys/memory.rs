@@ -4,7 +4,7 @@ use std::io;
 use std::mem::needs_drop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::AtomicU64;
 
 use crate::flow::{Bucket, FirstLine, Link, SecondLine};
 
@@ -19,7 +19,7 @@ unsafe impl Zeroed for Bucket {}
 // SAFETY: integers only.
 unsafe impl Zeroed for Link {}
 // SAFETY: an integer.
-unsafe impl Zeroed for AtomicU16 {}
+unsafe impl Zeroed for AtomicU64 {}
 // SAFETY: integers, and the enums `FlowState`, `Verdict`, `Standing` and `Orientation`, each with a discriminant 0.
 unsafe impl Zeroed for FirstLine {}
 // SAFETY: integers only.
