@@ -12,7 +12,7 @@ use crate::port::{Capabilities, PacketIo, Received};
 use crate::rate_limit::SenderLimit;
 use crate::tables::PortId;
 
-/// A mapped port is watched, and not polled, after it has been quiet for so long.
+/// A port is watched, and not polled, after it has been quiet for so long.
 const QUIET: Duration = Duration::from_millis(1);
 
 /// ICMP errors a second, and at once, that a sender is told (RFC 1812, section 4.3.2.8).
@@ -44,6 +44,8 @@ pub(crate) struct Slot {
     pub(crate) counters: Arc<PortCounters>,
     /// May hold packets: receive without asking epoll.
     pub(crate) hot: bool,
+    /// It was silent: what comes first is not to wait for what may come with it.
+    pub(crate) awoken: bool,
     /// Epoll tells when it is readable.
     pub(crate) watched: bool,
     /// When it last brought something; counts from the worker's start.
@@ -62,13 +64,24 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// It may hold packets from now on, after a silence. False: it was known.
+    pub(crate) fn wake(&mut self) -> bool {
+        self.awoken |= !self.hot;
+        !std::mem::replace(&mut self.hot, true)
+    }
+
+    /// Whether it has brought something not long ago.
+    pub(crate) fn talks(&self, now: Duration) -> bool {
+        now.saturating_sub(self.heard) < QUIET
+    }
+
     /// Whether to receive again in the next turn, after what this one's receive brought.
     #[inline]
     pub(crate) fn stays_hot(&mut self, received: Received, packets: usize, now: Duration) -> bool {
         if packets > 0 {
             self.heard = now;
         }
-        let talks = now.saturating_sub(self.heard) < QUIET && self.io.is_mapped();
+        let talks = self.talks(now) && self.io.is_mapped();
         self.hot = talks || !received.drained || self.io.descriptor().is_none();
         self.hot
     }
@@ -125,6 +138,7 @@ impl Ports {
             io,
             counters,
             hot: true,
+            awoken: false,
             watched: false,
             heard: Duration::ZERO,
             account: Account::default(),
@@ -140,8 +154,9 @@ impl Ports {
     /// Calls `wake` for each mapped port that is not hot, with its account.
     pub(crate) fn wake_mapped(&mut self, mut wake: impl FnMut(PortId, &mut Account)) {
         for (slot, id) in self.0.iter_mut().zip(0..) {
-            if let Some(slot) = slot.as_mut().filter(|slot| !slot.hot && slot.io.is_mapped()) {
-                slot.hot = true;
+            if let Some(slot) = slot.as_mut().filter(|slot| slot.io.is_mapped())
+                && slot.wake()
+            {
                 wake(PortId(id), &mut slot.account);
             }
         }

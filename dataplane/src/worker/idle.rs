@@ -10,27 +10,36 @@ const SLICE: Duration = Duration::from_millis(1);
 /// slices, several milliseconds for each packet.
 const CROWDED: Duration = Duration::from_millis(100);
 
+/// Of so many idle turns in one the core is offered to others: an offer that nobody takes costs as much as to look for packets.
+const OFFER_EVERY: u32 = 4;
+
 /// What an adaptive worker remembers of its idle turns.
 #[derive(Debug)]
 pub struct Idle {
     /// None: the last turn found packets.
     silent_since: Option<Instant>,
     crowded_until: Instant,
+    /// Idle turns since packets were found.
+    turns: u32,
 }
 
 impl Idle {
     /// Of a worker that begins now.
     pub fn new(now: Instant) -> Self {
-        Self { silent_since: Some(now), crowded_until: now }
+        Self { silent_since: Some(now), crowded_until: now, turns: 0 }
     }
 
     /// A turn found packets.
     pub fn found(&mut self) {
-        self.silent_since = None;
+        (self.silent_since, self.turns) = (None, 0);
     }
 
-    /// Offers the core to others: whoever is to send the next packet may be waiting for it.
+    /// After an idle turn: offers the core to others now and then, for whoever is to send the next packet may be waiting for it.
     pub fn give_way(&mut self) {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns % OFFER_EVERY != 1 {
+            return;
+        }
         let offered = Instant::now();
         std::thread::yield_now();
         self.yielded(offered, Instant::now());

@@ -40,6 +40,10 @@ pub use workers::Workers;
 
 /// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
 const BATCH: usize = 32;
+/// Packets taken from a port that was silent: the first one is not to wait until the second has been asked for.
+const FIRST: usize = 1;
+/// Ports that are asked for packets while they are silent and nobody else has any: more cost more than to ask epoll of all.
+const AWAITED: usize = 4;
 /// Packets of other workers in a turn beyond those that go along with its own batches: its own ports are not to wait longer.
 const TAKEN_OVER: usize = 4 * BATCH;
 /// Longest sleep: flows age meanwhile.
@@ -106,6 +110,8 @@ impl Share {
 pub struct Worker {
     ports: Ports,
     hot: Vec<PortId>,
+    /// Those that have brought something not long ago, and nothing when they were last asked.
+    awaited: Vec<PortId>,
     tables: Arc<Tables>,
     pipeline: Pipeline,
     outbox: Outbox,
@@ -149,6 +155,7 @@ impl Worker {
         Ok(Self {
             ports: Ports::default(),
             hot: Vec::new(),
+            awaited: Vec::new(),
             tables: Arc::new(Tables::closed()),
             pipeline: Pipeline::new(
                 settings.sizes,
@@ -202,9 +209,10 @@ impl Worker {
             } else if rests {
                 idle.give_way();
             }
-            // Beside ports that are polled anyway the others are asked for by turns.
-            if sleep || self.hot.is_empty() {
-                self.ask(if sleep { SLEEP } else { Duration::ZERO });
+            if sleep {
+                self.ask(SLEEP);
+            } else if self.hot.is_empty() {
+                self.await_ports();
             }
             if sleep {
                 self.colleagues.awake();
@@ -312,6 +320,7 @@ impl Worker {
         self.uncharged = (found > 0).then_some(id);
         if !stays_hot {
             self.hot.clear();
+            self.cool(id);
         }
         found
     }
@@ -355,9 +364,38 @@ impl Worker {
                 at += 1;
             } else {
                 self.hot.swap_remove(at);
+                self.cool(id);
             }
         }
         (found, lowest, owing)
+    }
+
+    /// A port is hot no longer. What it brought last may be answered soon.
+    #[inline]
+    fn cool(&mut self, id: PortId) {
+        if self.awaited.len() < AWAITED
+            && !self.awaited.contains(&id)
+            && self.ports.slot(id).is_some_and(|slot| slot.talks(self.now))
+        {
+            self.awaited.push(id);
+        }
+    }
+
+    /// Looks for packets while no port is known to have any: in the next turn at the ports that talk, or else by epoll at all.
+    /// While some are looked at, the others are asked for by turns.
+    pub fn await_ports(&mut self) {
+        let (ports, hot, time) = (&mut self.ports, &mut self.hot, &self.time);
+        for id in self.awaited.drain(..) {
+            if let Some(slot) = ports.slot(id)
+                && slot.wake()
+            {
+                time.join(&mut slot.account);
+                hot.push(id);
+            }
+        }
+        if self.hot.is_empty() {
+            self.ask(Duration::ZERO);
+        }
     }
 
     /// Charges the port that was served last for the time since the last charge. Returns the tick until when it was charged.
@@ -389,7 +427,8 @@ impl Worker {
     )]
     fn serve(&mut self, id: PortId) -> (usize, bool) {
         let Some(slot) = self.ports.slot(id) else { return (0, false) };
-        let received = match slot.io.receive(&mut self.pool, &mut self.batch, BATCH) {
+        let most = if std::mem::take(&mut slot.awoken) { FIRST } else { BATCH };
+        let received = match slot.io.receive(&mut self.pool, &mut self.batch, most) {
             Ok(received) => received,
             Err(error) => {
                 slot.hot = false;
@@ -485,9 +524,8 @@ impl Worker {
         let before = hot.len();
         let mut asked = self.poller.wait(timeout, |id| {
             if let Some(slot) = ports.slot(id)
-                && !slot.hot
+                && slot.wake()
             {
-                slot.hot = true;
                 time.join(&mut slot.account);
                 hot.push(id);
             }
@@ -525,6 +563,7 @@ impl Worker {
     /// Serves a port no longer.
     fn leave(&mut self, id: PortId) -> Option<Slot> {
         self.hot.retain(|hot| *hot != id);
+        self.awaited.retain(|awaited| *awaited != id);
         let mut slot = self.ports.detach(id, &mut self.pool)?;
         if let Err(error) = slot.forget(&self.poller) {
             self.complain(error);

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crossbeam::channel::unbounded;
@@ -505,4 +506,100 @@ fn a_step_obeys_control_lets_flows_age_and_counts_its_cycles() {
     assert!(worker.counters.busy_cycles.read() > 0);
     commands.send(Command::Stop).unwrap();
     assert_eq!(worker.step(Duration::from_secs(1)), None);
+}
+
+/// A port of a device that nobody's epoll tells of: what it holds, and for how many packets it was asked each time.
+struct Held {
+    descriptor: OwnedFd,
+    packets: Arc<AtomicU32>,
+    asked: Arc<Mutex<Vec<usize>>>,
+}
+
+impl PacketIo for Held {
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+        limit: usize,
+    ) -> io::Result<Received> {
+        self.asked.lock().unwrap().push(limit);
+        let held = self.packets.load(Relaxed);
+        let given = held.min(limit as u32);
+        into.extend((0..given).filter_map(|_| pool.take_filled(&[0x45; 40])));
+        self.packets.store(held - given, Relaxed);
+        Ok(Received { drained: (given as usize) < limit, ..Received::default() })
+    }
+
+    fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
+        Ok(Transmitted::default())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.descriptor.as_raw_fd())
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
+        self
+    }
+}
+
+#[test]
+fn a_port_that_talks_is_asked_without_epoll_and_its_first_packet_does_not_wait() {
+    let (mut worker, commands, _reports) = worker();
+    let (packets, asked) = (Arc::new(AtomicU32::new(1)), Arc::new(Mutex::new(Vec::new())));
+    // Nothing is ever written, so epoll tells of none of them.
+    let mut writers = Vec::new();
+    for id in 0..2 * AWAITED as u16 {
+        let (reader, writer) = io::pipe().unwrap();
+        writers.push(writer);
+        let (packets, asked) = (Arc::clone(&packets), Arc::clone(&asked));
+        let port = Held { descriptor: reader.into(), packets, asked };
+        commands.send(Command::Attach(PortId(id), Box::new(port), Arc::default())).unwrap();
+    }
+    let was_asked = || std::mem::take(&mut *asked.lock().unwrap());
+    assert!(worker.obey());
+    let start = Duration::from_secs(1);
+    assert_eq!(worker.turn(start), 1);
+    assert_eq!(was_asked(), [BATCH; 2 * AWAITED]);
+    // Who brought something not long ago is asked again as long as nobody has anything.
+    worker.await_ports();
+    assert_eq!(worker.turn(start), 0);
+    assert_eq!(was_asked(), [FIRST]);
+    packets.store(3, Relaxed);
+    worker.await_ports();
+    assert_eq!((worker.turn(start), worker.turn(start)), (1, 2));
+    assert_eq!(was_asked(), [FIRST, BATCH]);
+    worker.await_ports();
+    assert_eq!(worker.turn(start + Duration::from_millis(2)), 0, "it talks no more");
+    worker.await_ports();
+    assert_eq!(worker.turn(start + Duration::from_millis(2)), 0);
+    assert_eq!(was_asked(), [FIRST]);
+}
+
+#[test]
+fn no_more_ports_are_awaited_than_epoll_costs() {
+    let (mut worker, commands, _reports) = worker();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let mut writers = Vec::new();
+    for id in 0..2 * AWAITED as u16 {
+        let (reader, writer) = io::pipe().unwrap();
+        writers.push(writer);
+        let (packets, asked) = (Arc::new(AtomicU32::new(1)), Arc::clone(&asked));
+        let port = Held { descriptor: reader.into(), packets, asked };
+        commands.send(Command::Attach(PortId(id), Box::new(port), Arc::default())).unwrap();
+    }
+    assert!(worker.obey());
+    assert_eq!(worker.turn(Duration::from_secs(1)), 2 * AWAITED);
+    asked.lock().unwrap().clear();
+    worker.await_ports();
+    assert_eq!(worker.turn(Duration::from_secs(1)), 0);
+    assert_eq!(*asked.lock().unwrap(), [FIRST; AWAITED]);
 }
