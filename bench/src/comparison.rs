@@ -109,7 +109,7 @@ pub const ALL: &[Comparison] = &[
     row("bare-vxlan", Ground::BareTunnel, STREAM, None),
     row("bare-busy-p50", BUSY, MEDIAN, Some(Goal::AtMost(1.2))),
     row("bare-busy-p99", BUSY, P99, Some(Goal::AtMost(1.5))),
-    row("bare-adaptive-p50", ADAPTIVE, MEDIAN, Some(Goal::AtMost(1.4))),
+    row("bare-adaptive-p50", ADAPTIVE, MEDIAN, Some(Goal::AtMost(1.2))),
     row("bare-adaptive-p99", ADAPTIVE, P99, Some(Goal::AtMost(2.0))),
     row("ovs-stream", OVS_SUPER, STREAM, Some(Goal::AtLeast(1.0))),
     row("ovs-packets", OVS, PACKETS, Some(Goal::AtLeast(1.0))),
