@@ -113,14 +113,14 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
     let report: Value = serde_json::from_str(&report).unwrap();
     let parts = report["breakdowns"][0]["parts"].as_array().unwrap();
     let names: Vec<&str> = parts.iter().map(|part| part[0].as_str().unwrap()).collect();
-    assert_eq!(names, ["Mpps", "unwrap", "read", "guess", "forward", "send", "turns"]);
+    assert_eq!(names, ["Mpps", "batch", "unwrap", "read", "guess", "forward", "send", "turns"]);
     for (part, name) in parts.iter().zip(names) {
         let (value, tunnelled) = (part[1].as_f64().unwrap(), name == "unwrap");
         // A sink that is dearer alone leaves the last two below nothing.
         assert!(value > 0.0 || tunnelled || ["send", "turns"].contains(&name), "{report:#}");
         assert!(!tunnelled || value == 0.0, "nothing came by a tunnel: {report:#}");
     }
-    assert!(stdout.contains("| row | Mpps | unwrap | read | guess | forward | send | turns |"));
+    assert!(stdout.contains("| row | Mpps | batch | unwrap | read | guess | forward | send | turns |"));
 }
 
 #[test]
