@@ -60,7 +60,12 @@ impl Wire {
     /// Sends a packet to the port. Which worker reads it depends on its addresses and ports, on each way otherwise: so a flow's
     /// ways are mostly two workers'.
     fn inject(&self, bytes: &[u8], offload: Offload) -> bool {
-        let (far, _) = &self.queues[spread(bytes) % self.queues.len()];
+        self.inject_at(spread(bytes), bytes, offload)
+    }
+
+    /// Sends a packet to the port's queue of this worker (modulo their number). False: the queue is full.
+    pub fn inject_at(&self, worker: usize, bytes: &[u8], offload: Offload) -> bool {
+        let (far, _) = &self.queues[worker % self.queues.len()];
         far.inject(bytes, offload)
     }
 
@@ -77,6 +82,11 @@ impl Wire {
     /// From now on every call of the port fails.
     pub fn unplug(&self) {
         self.queues.iter().for_each(|(far, _)| far.unplug());
+    }
+
+    /// Shows what each worker has counted.
+    pub fn each(&self, show: impl FnMut(&PortCounters)) {
+        self.queues.iter().map(|(_, counters)| &**counters).for_each(show);
     }
 
     /// What all workers have counted.
@@ -124,9 +134,8 @@ pub struct Node {
 }
 
 impl Node {
-    fn new() -> Self {
+    fn new(workers: usize, sizes: Sizes) -> Self {
         let (sender, reports) = unbounded();
-        let sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
         let settings = Settings { sizes, polling: Polling::Busy, core: None };
         let of_each = |share| {
             let (commands, receiver) = unbounded();
@@ -136,7 +145,7 @@ impl Node {
             ((worker, commands), shown)
         };
         let (workers, counters) =
-            Share::among(workers(), sizes).unwrap().into_iter().map(of_each).unzip();
+            Share::among(workers, sizes).unwrap().into_iter().map(of_each).unzip();
         let mut node = Self {
             wires: BTreeMap::new(),
             counters,
@@ -157,12 +166,14 @@ impl Node {
         self.attach_with(port, capabilities, QUEUE);
     }
 
-    /// The same, with queues that hold so many packets.
+    /// The same, with queues that hold so many packets. A port that was attached before goes on counting.
     pub fn attach_with(&mut self, port: PortId, capabilities: Capabilities, queue: usize) {
+        let before = self.wires.remove(&port).map(|wire| wire.queues).unwrap_or_default();
+        let mut before = before.into_iter().map(|(_, counters)| counters);
         let mut queues = Vec::new();
         self.tell(|| {
             let (io, far) = memory::pair(capabilities, queue);
-            let counters = Arc::new(PortCounters::default());
+            let counters = before.next().unwrap_or_default();
             queues.push((far, Arc::clone(&counters)));
             Command::Attach(port, Box::new(io), counters)
         });
@@ -181,8 +192,21 @@ impl Node {
     pub fn tell(&mut self, mut command: impl FnMut() -> Command) {
         for (worker, commands) in &mut self.workers {
             commands.send(command()).unwrap();
-            assert!(worker.obey());
+            assert!(worker.obey(self.now));
         }
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Tells one worker (modulo their number).
+    pub fn tell_one(&mut self, worker: usize, command: Command) {
+        let at = worker % self.workers.len();
+        let (worker, commands) = &mut self.workers[at];
+        commands.send(command).unwrap();
+        assert!(worker.obey(self.now));
     }
 
     /// Hands the workers tables, under a version that they have not been given yet.
@@ -205,6 +229,12 @@ impl Node {
     /// One turn of each worker; nothing else.
     pub fn turn(&mut self) -> usize {
         self.workers.iter_mut().map(|(worker, _)| worker.turn(self.now)).sum()
+    }
+
+    /// One turn of one worker (modulo their number).
+    pub fn turn_one(&mut self, worker: usize) -> usize {
+        let at = worker % self.workers.len();
+        self.workers[at].0.turn(self.now)
     }
 
     /// Turns until there is nothing more to do.
@@ -279,10 +309,15 @@ pub struct Fabric {
 impl Fabric {
     /// Both nodes with ports, before any tables.
     pub fn closed() -> Self {
+        Self::sized(workers(), Sizes { flows: 1 << 12, buffers: 256, fragments: 64 })
+    }
+
+    /// The same, with so many workers on each node, each of which has these sizes.
+    pub fn sized(workers: usize, sizes: Sizes) -> Self {
         Self {
             contents: Contents::of_texts([]),
             cluster: Cluster::default(),
-            nodes: [Node::new(), Node::new()],
+            nodes: [(); 2].map(|()| Node::new(workers, sizes)),
             connections: Connections::default(),
             owned: false,
             overlay: Overlay::Ipip,
@@ -321,6 +356,12 @@ impl Fabric {
 
     /// The same without publication.
     pub fn load(&mut self, yaml: &str) {
+        self.read(yaml);
+        self.attach();
+    }
+
+    /// Manifests in the place of the old ones, and nothing done about them.
+    pub fn read(&mut self, yaml: &str) {
         self.contents = Contents::of_texts([("cluster.yaml", yaml)]);
         self.cluster = import(&self.contents);
         self.cluster.nodes =
@@ -330,6 +371,10 @@ impl Fabric {
             overlay: self.overlay,
             mode: EncapsulationMode::Always,
         }];
+    }
+
+    /// Attaches every pod of the manifests that is new.
+    fn attach(&mut self) {
         let mut taken: Vec<IpAddr> = Vec::new();
         let endpoints = self.cluster.model.endpoints.clone();
         for (name, endpoint) in &endpoints {

@@ -215,7 +215,8 @@ impl Node {
 
     pub(crate) fn tell(&mut self, command: Command) -> Result<(), Failure> {
         self.commands.send(command)?;
-        if self.worker.obey() { Ok(()) } else { Err("the worker has ended".into()) }
+        let now = self.clock.turn(false);
+        if self.worker.obey(now) { Ok(()) } else { Err("the worker has ended".into()) }
     }
 
     /// One turn as the worker's own loop makes it.

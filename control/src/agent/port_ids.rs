@@ -119,7 +119,7 @@ mod tests {
             commands.send(attach).unwrap();
             publish();
             if round % 3 == 0 {
-                assert!(worker.obey());
+                assert!(worker.obey(Duration::ZERO));
                 worker.turn(Duration::from_secs(1));
             }
             // What is not obeyed yet is reported later.
@@ -128,7 +128,7 @@ mod tests {
             commands.send(Command::Detach(id)).unwrap();
             ids.rest(id, last);
             if round % 100 == 0 {
-                assert!(worker.obey());
+                assert!(worker.obey(Duration::ZERO));
                 for report in reports.try_iter() {
                     match report {
                         Report::PortLost(id, _) => assert!(meant.contains(&id)),

@@ -224,7 +224,7 @@ impl Worker {
     /// control has ended the worker. `now` counts from the worker's start.
     #[inline]
     pub fn step(&mut self, now: Duration) -> Option<usize> {
-        if !self.obey() {
+        if !self.obey(now) {
             return None;
         }
         self.pipeline.age(now);
@@ -235,16 +235,18 @@ impl Worker {
         Some(found)
     }
 
-    /// Does what control has asked for. False: end.
+    /// Does what control has asked for. False: end. `now` is as for [`Worker::turn`]: a port that comes has packets judged that
+    /// others have handed over before.
     #[inline]
-    pub fn obey(&mut self) -> bool {
+    pub fn obey(&mut self, now: Duration) -> bool {
         // A look costs less than a question; only the question tells that control has gone.
         let is_asked = !self.commands.is_empty() || self.turns.is_multiple_of(ASK_EVERY);
-        !is_asked || self.ask_control()
+        !is_asked || self.ask_control(now)
     }
 
     #[inline(never)]
-    fn ask_control(&mut self) -> bool {
+    fn ask_control(&mut self, now: Duration) -> bool {
+        self.now = now;
         loop {
             match self.commands.try_recv() {
                 Err(TryRecvError::Empty) => return true,

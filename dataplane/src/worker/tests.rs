@@ -69,7 +69,7 @@ fn what_a_port_drops_itself_is_counted_by_reason() {
     let (mut worker, commands, _reports) = worker();
     let counters = Arc::new(PortCounters::default());
     commands.send(Command::Attach(PortId(0), noise(), Arc::clone(&counters))).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     assert_eq!(worker.turn(Duration::from_secs(1)), 0);
     assert_eq!(counters.dropped(DropReason::Malformed).read(), 2);
     assert_eq!(counters.dropped(DropReason::NotOurs).read(), 3);
@@ -86,7 +86,7 @@ fn trouble_with_epoll_is_reported_once_a_second() {
             commands.send(Command::Attach(PortId(0), noise(), counters)).unwrap();
             commands.send(Command::Detach(PortId(0))).unwrap();
         }
-        assert!(worker.obey());
+        assert!(worker.obey(Duration::from_secs(second)));
         reports.try_iter().filter(|report| matches!(report, Report::PollFailed(_))).count()
     };
     assert_eq!([troubled(1), troubled(1), troubled(2)], [1, 0, 1]);
@@ -153,7 +153,7 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let (reader, mut writer) = io::pipe().unwrap();
     let (port, asked) = quiet(reader, false);
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     let mut pool = Pool::new(4);
     let mut now = Duration::from_secs(1);
     let mut turn = |worker: &mut Worker| {
@@ -204,7 +204,7 @@ fn ports_get_a_workers_time_alike_and_not_as_many_packets() {
     for (id, port) in [(0, dear), (1, cheap)] {
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     let mut now = Duration::from_secs(1);
     while dear_brought.load(Relaxed) < 50 {
         now += Duration::from_micros(1);
@@ -222,7 +222,7 @@ fn a_turn_ends_when_it_has_taken_long() {
     for (id, (port, _)) in (0..).zip(ports) {
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     for turn in 1..=20 {
         assert_eq!(worker.turn(Duration::from_secs(turn)), 1);
     }
@@ -272,7 +272,7 @@ fn what_a_failing_port_had_brought_is_not_the_next_ones() {
     let next = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
     commands.send(Command::Attach(PortId(1), next, Arc::clone(&counters))).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     assert_eq!(worker.turn(Duration::from_secs(1)), 0);
     assert!(matches!(reports.try_recv(), Ok(Report::PortLost(PortId(0), _))));
     assert_eq!((brought.load(Relaxed), counters.received_packets.read()), (0, 0));
@@ -292,7 +292,7 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     };
     let port = Box::new(Watched { descriptor: reader.into(), mapped: true, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     let mut hundred_turns = |milliseconds| {
         let before = asked.load(Relaxed);
         for at in 0..100 {
@@ -309,7 +309,7 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     talks.store(true, Relaxed);
     assert!(hundred_turns(1003) > 90, "it talks again");
     commands.send(Command::Detach(PortId(0))).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
 }
 
@@ -319,7 +319,7 @@ fn while_packets_flow_epoll_is_asked_by_turns_but_not_all_the_time() {
     let (reader, mut writer) = io::pipe().unwrap();
     let (port, asked) = quiet(reader, false);
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     let mut now = Duration::from_secs(1);
     worker.turn(now);
     let mut told = |step: Duration| {
@@ -348,7 +348,7 @@ fn a_quiet_mapped_port_is_looked_at_now_and_then() {
     let (reader, _writer) = io::pipe().unwrap();
     let (port, asked) = quiet(reader, true);
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     worker.turn(Duration::from_secs(1));
     let before = asked.load(Relaxed);
     for millisecond in 0..1000 {
@@ -407,7 +407,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         let port = Box::new(Watched { descriptor: reader.into(), mapped, received });
         commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
         commands.send(Command::Wrap(PortId(0), Box::new(|io| Box::new(Opaque(io))))).unwrap();
-        assert!(worker.obey());
+        assert!(worker.obey(Duration::ZERO));
         let mut now = Duration::from_secs(1);
         let mut turns = || {
             for _ in 0..=ASK_EVERY {
@@ -423,7 +423,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         turns();
         assert!(asked.load(Relaxed) > before, "nobody told, mapped: {mapped}");
         commands.send(Command::Detach(PortId(0))).unwrap();
-        assert!(worker.obey());
+        assert!(worker.obey(Duration::ZERO));
         assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
     }
 }
@@ -451,7 +451,7 @@ fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
         });
         commands.send(Command::Attach(PortId(port), io, Arc::clone(counters))).unwrap();
     }
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     let mut pool = Pool::new(1);
     let packet = pool.take_filled(&[0x45; 40]).unwrap();
     let handed_over = HandedOver { packet, segments: 3, port: PortId(1), peer: None, times: 1 };
@@ -473,7 +473,7 @@ fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
     let (reader, _writer) = io::pipe().unwrap();
     let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     let mut after = |is_asked| {
         worker.counters.stages.ask(is_asked);
         assert_eq!(worker.turn(Duration::from_secs(1)), 1);
@@ -565,7 +565,7 @@ fn a_port_that_talks_is_asked_without_epoll_and_its_first_packet_does_not_wait()
         commands.send(Command::Attach(PortId(id), Box::new(port), Arc::default())).unwrap();
     }
     let was_asked = || std::mem::take(&mut *asked.lock().unwrap());
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     let start = Duration::from_secs(1);
     assert_eq!(worker.turn(start), 1);
     assert_eq!(was_asked(), [BATCH; 2 * AWAITED]);
@@ -596,7 +596,7 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
         let port = Held { descriptor: reader.into(), packets, asked };
         commands.send(Command::Attach(PortId(id), Box::new(port), Arc::default())).unwrap();
     }
-    assert!(worker.obey());
+    assert!(worker.obey(Duration::ZERO));
     assert_eq!(worker.turn(Duration::from_secs(1)), 2 * AWAITED);
     asked.lock().unwrap().clear();
     worker.await_ports();

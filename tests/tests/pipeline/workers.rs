@@ -1,8 +1,13 @@
 //! Several workers: what holds for one holds for three, whichever of them reads a packet.
 
 use std::process::Command;
+use std::time::Duration;
 
-use manx_tests::fabric::{Fabric, pod, workers};
+use manx_dataplane::packet::Offload;
+use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::port::Capabilities;
+use manx_dataplane::tables::PortId;
+use manx_tests::fabric::{Fabric, pod, policy, workers};
 use manx_tests::packet::{Tuple, UDP};
 
 /// This very suite, on nodes with three workers, each packet read by any of them: a flow's two ways, and its ICMP errors, mostly by
@@ -35,4 +40,30 @@ fn packets_are_handed_over_where_there_are_several_workers_and_only_there() {
     let handed_over: u64 = fabric.nodes[0].counters.iter().map(handed_over).sum();
     assert_eq!(handed_over > 32, workers() > 1, "{handed_over} of 128");
     assert_eq!(fabric.nodes[0].flows().len(), 64, "each flow is one worker's");
+}
+
+/// A port that comes has packets judged that had been handed over before: by the time that it is then.
+#[test]
+fn a_port_that_comes_revives_no_flow() {
+    let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{app: b}", &["10.1.0.2"]);
+    let deny = policy("shop/b", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}");
+    let mut fabric = Fabric::sized(2, Sizes { flows: 64, buffers: 64, fragments: 4 });
+    fabric.apply(&(pods + &deny));
+    let [a, b] = ["shop/a", "shop/b"].map(|pod| fabric.port(pod).1);
+    let asked = Tuple::new("10.1.0.1", "10.1.0.2", UDP, 53);
+    let answer = asked.reversed().data(b"answer");
+    let node = &mut fabric.nodes[0];
+    let mut answers_after = |seconds| {
+        node.wires[&a].inject_at(0, &asked.opening(), Offload::default());
+        node.run();
+        assert_eq!(node.collect(b).len(), 1);
+        node.now += Duration::from_secs(seconds);
+        // The other worker hands it over to the one that has the flow.
+        node.wires[&b].inject_at(1, &answer, Offload::default());
+        assert_eq!(node.turn_one(1), 1);
+        node.attach(PortId(77), Capabilities::default());
+        node.run();
+        node.collect(a).len()
+    };
+    assert_eq!([answers_after(10), answers_after(100)], [1, 0]);
 }
