@@ -231,10 +231,10 @@ impl Node {
         self.workers.iter_mut().map(|(worker, _)| worker.turn(self.now)).sum()
     }
 
-    /// One turn of one worker (modulo their number).
+    /// One step of one worker (modulo their number): a turn, and a part of its flows ages.
     pub fn turn_one(&mut self, worker: usize) -> usize {
         let at = worker % self.workers.len();
-        self.workers[at].0.turn(self.now)
+        self.workers[at].0.step(self.now).unwrap()
     }
 
     /// Turns until there is nothing more to do.

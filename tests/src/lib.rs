@@ -3,7 +3,9 @@
 //! - [`packet`]: packets as hosts send them, built by `etherparse` and not by the code under test.
 //! - [`fabric`]: two nodes that run the real worker, its tables made by the real calculation, over ports in memory.
 //! - [`shop`]: a small cluster on them.
+//! - [`fuzz`]: generated packets through them, and what may come out.
 
 pub mod fabric;
+pub mod fuzz;
 pub mod packet;
 pub mod shop;

@@ -1,0 +1,135 @@
+//! ICMP errors that a node sends by itself.
+
+use manx_dataplane::tables::PortId;
+
+use super::coverage::{Coverage, Event};
+use super::epoch::{Epoch, Place, own_addresses};
+use super::input::{Input, Outcome};
+use super::oracle::{Law, Passage};
+use super::wire::Wire;
+use crate::packet::ICMP;
+
+type Refusal = (String, Option<usize>);
+
+/// Whether a packet is an error of the node's own about an input, which is then answered. Errors: it is one, and wrong.
+pub fn find(
+    law: &Law<'_>,
+    inputs: &mut [Input],
+    port: PortId,
+    wire: &Wire<'_>,
+    tunnel_mtu: u32,
+    coverage: &mut Coverage,
+) -> Result<bool, Refusal> {
+    let read = &wire.read;
+    if !wire.read.is_error() || !own_addresses(law.node)[1..].contains(&read.speech.source) {
+        return Ok(false);
+    }
+    let Some(quote) = wire.bytes.get(read.at + 8..) else { return Ok(false) };
+    let about = inputs.iter().position(|input| {
+        input.outcome == Outcome::Unknown && input.sent.port == port && quotes(quote, input)
+    });
+    let Some(at) = about else { return Ok(false) };
+    let input = &inputs[at];
+    let refuse = |why: String| Err((why, Some(at)));
+    if let Err(fault) = is_whole(wire) {
+        return refuse(fault.to_owned());
+    }
+    let mut refused = "an error about what may not pass".to_owned();
+    for epoch in law.epochs.iter().rev() {
+        match law.passage_in(epoch, input) {
+            Ok(passage) => match cause(epoch, input, passage, wire, tunnel_mtu) {
+                Some(event) => {
+                    inputs[at].outcome = Outcome::Answered;
+                    coverage.count(event);
+                    return Ok(true);
+                }
+                None => refused = "an error that says what is not so".to_owned(),
+            },
+            Err(_) if is_of_node_to_nobody(law, epoch, input, wire) => {
+                inputs[at].outcome = Outcome::Answered;
+                coverage.count(Event::Unreachable);
+                return Ok(true);
+            }
+            Err(why) => refused = format!("an error about what may not pass: {why}"),
+        }
+    }
+    refuse(refused)
+}
+
+/// The node may reach its own pods, and learns when there is no such pod: one that has a device, and that the cluster does not know
+/// as a valid pod.
+fn is_of_node_to_nobody(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wire<'_>) -> bool {
+    let Some(speech) = input.read.map(|read| read.speech) else { return false };
+    let ends = [speech.source, speech.destination].map(|address| epoch.place(law.node, address));
+    let is_unreachable = matches!(wire.read.speech.icmp(), Some((3, 1) | (1, 3)));
+    matches!(ends, [Place::Node, Place::Pod(_)])
+        && is_unreachable
+        && input.entry.is_some_and(|entry| epoch.may_enter(law.node, entry, ends[0]))
+}
+
+/// Whether it is right by itself, and not longer than it may be (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
+fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
+    let speech = &wire.read.speech;
+    let segment = &wire.bytes[wire.read.at..];
+    let sum =
+        super::read::sum(speech.source, speech.destination, speech.upper, segment.len(), segment);
+    let most = if speech.is_v4() { 576 } else { 1280 };
+    if !super::read::sums_up(sum) {
+        return Err("the checksum of the node's own error is wrong");
+    }
+    if wire.bytes.len() > most {
+        return Err("the node's own error is too long");
+    }
+    Ok(())
+}
+
+/// Whether an error quotes an input, and goes to its sender.
+fn quotes(quote: &[u8], input: &Input) -> bool {
+    let Some(read) = &input.read else { return false };
+    let packet = input.packet();
+    let Some(begin) = packet.get(..quote.len()) else { return false };
+    // A tunnel's congestion may have been marked before.
+    let is_same = |at: usize| {
+        let marked = if quote[0] >> 4 == 4 { at == 1 || at == 10 || at == 11 } else { at == 1 };
+        quote[at] == begin[at] || marked
+    };
+    quote.len() >= 20 && (0..quote.len()).all(is_same) && !read.is_error() && !read.is_later()
+}
+
+/// What the error says, if it is so.
+fn cause(
+    epoch: &Epoch,
+    input: &Input,
+    Passage { from, to, .. }: Passage,
+    wire: &Wire<'_>,
+    tunnel_mtu: u32,
+) -> Option<Event> {
+    let (read, speech) = (input.read?, &wire.read.speech);
+    if speech.destination != read.speech.source {
+        return None;
+    }
+    let header = &wire.bytes[wire.read.at..];
+    match (speech.upper == ICMP, speech.icmp()?) {
+        (true, (11, 0)) | (false, (3, 0)) => {
+            let hop = from != Place::Node && to != Place::Node;
+            (hop && read.ttl <= 1).then_some(Event::TimeExceeded)
+        }
+        (true, (3, 1)) | (false, (1, 3)) => {
+            matches!(to, Place::Unreachable | Place::Nowhere).then_some(Event::Unreachable)
+        }
+        (v4, (3, 4) | (2, 0)) => {
+            let told = if v4 {
+                usize::from(u16::from_be_bytes([header[6], header[7]]))
+            } else {
+                u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize
+            };
+            let mtu = epoch.mtu(to, tunnel_mtu);
+            let unit = input.offload.segmentation.map_or(read.total, |it| {
+                let headers = read.headers(input.packet());
+                read.total.min(headers + usize::from(it.size))
+            });
+            (told == mtu && unit > mtu && !read.may_be_cut).then_some(Event::TooBig)
+        }
+        _ => None,
+    }
+}

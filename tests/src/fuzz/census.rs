@@ -1,0 +1,54 @@
+//! The end of a world: are all buffers at home?
+
+use std::net::IpAddr;
+
+use manx_dataplane::port::Capabilities;
+use manx_dataplane::worker::Command;
+
+use super::coverage::{Coverage, Event};
+use super::craft;
+use super::read::Speech;
+use super::side::Violation;
+use super::world::World;
+
+impl World {
+    /// All buffers are at home: each worker can cut a super-packet into as many segments as it has.
+    pub fn census(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
+        for node in 0..2 {
+            self.census_of(node, coverage)?;
+        }
+        Ok(())
+    }
+
+    fn census_of(&mut self, node: usize, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
+        // Nothing passes a pod that is not valid.
+        let epoch = &self.epochs[0];
+        let speaks = |address: &&IpAddr| {
+            let itself = Speech::echo(**address, **address, 1);
+            address.is_ipv4() && epoch.allows(node, &itself)
+        };
+        let found = self.devices[node].iter().find_map(|(port, (seat, _))| {
+            self.plan.seats[*seat].addresses.iter().find(speaks).map(|own| (*port, *own))
+        });
+        let Some((port, own)) = found else { return Ok(()) };
+        let at = &mut self.fabric.nodes[node];
+        at.tell(|| Command::Detach(port));
+        at.attach(port, Capabilities::default());
+        let buffers = self.settings.sizes.buffers;
+        let (bytes, offload) = craft::of_segments(own, buffers, 500);
+        for worker in 0..self.settings.workers {
+            self.fabric.nodes[node].wires[&port].inject_at(worker, &bytes, offload);
+            self.run(node);
+            let wire = &self.fabric.nodes[node].wires[&port];
+            let came_out = std::iter::from_fn(|| wire.collect()).count();
+            if came_out != buffers {
+                let law = format!(
+                    "a pod's super-packet to itself, of {buffers} segments, came out as {came_out}: worker {worker} has no longer all of its {buffers} buffers"
+                );
+                return Err(Box::new(Violation { law, node, output: None, input: None }));
+            }
+            coverage.count(Event::Census);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! What a run has met, and what it must have met at least.
+
+use std::fmt;
+
+use manx_dataplane::fate::DropReason;
+
+/// Declares an enum whose variants have a text each, and are listed.
+macro_rules! listed {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($variant,)* }
+
+        impl $name {
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+listed! {
+    /// What kinds of packets are generated.
+    Kind {
+        Opening = "a connection's first packet",
+        Talk = "a packet of a connection",
+        Partial = "with an unfinished checksum",
+        Options = "with IPv4 options or IPv6 extension headers",
+        SuperPacket = "a super-packet",
+        Train = "one of several segments that belong together",
+        Large = "longer than a link takes",
+        Fragment = "a fragment",
+        LateFragment = "a fragment long after its first one",
+        OddFragment = "a fragment that overlaps, is tiny or stands nowhere",
+        ShortLived = "with few hops left",
+        Query = "a query of ICMP, or its answer",
+        Message = "another message of ICMP",
+        Error = "an ICMP error about a connection",
+        FalseError = "an ICMP error about nothing, or from the wrong side",
+        OtherProtocol = "of a protocol without ports",
+        Itself = "of a pod to itself",
+        Spoofed = "from another's address",
+        PodTunnel = "a tunnel of a pod's",
+        Tunnelled = "from the other node's tunnel",
+        FalseTunnel = "from a tunnel that lies",
+        Unmarked = "out of a tunnel, unfinished and not marked as such",
+        Nowhere = "to where nobody is, or nothing is forwarded",
+        Transit = "from nobody's pod to nobody's pod",
+        Mutated = "with bits, bytes, lengths or its end changed",
+        FalseOffload = "whose virtio header lies",
+        Noise = "noise",
+        Flood = "one of many of a connection, read by one worker",
+        Carried = "sent by one node to the other",
+    }
+}
+
+listed! {
+    /// What has happened to packets and between them.
+    Event {
+        ToPod = "went to a pod",
+        ToNode = "went to the node",
+        ToWorld = "went to the world",
+        ToTunnel = "went into the tunnel",
+        FromPod = "came of a pod and went on",
+        FromNode = "came of the node and went on",
+        FromWorld = "came of the world and went on",
+        FromTunnel = "came out of the tunnel and went on",
+        Allowed = "policy allows it",
+        Reply = "it answers what policy allows, and is not allowed by itself",
+        Related = "it is an error about what policy allows",
+        LaterFragment = "it follows its first fragment",
+        Kept = "its connection outlives its policy",
+        Tcp4 = "TCP over IPv4 went on",
+        Tcp6 = "TCP over IPv6 went on",
+        Udp4 = "UDP over IPv4 went on",
+        Udp6 = "UDP over IPv6 went on",
+        Sctp4 = "SCTP over IPv4 went on",
+        Sctp6 = "SCTP over IPv6 went on",
+        Icmp4 = "ICMP went on",
+        Icmp6 = "ICMPv6 went on",
+        Other4 = "another protocol over IPv4 went on",
+        Other6 = "another protocol over IPv6 went on",
+        SuperTcp4 = "a super-packet of TCP over IPv4 went on, whole or in segments",
+        SuperTcp6 = "a super-packet of TCP over IPv6 went on, whole or in segments",
+        SuperUdp = "a super-packet of UDP went on, whole or in segments",
+        WholeSuper = "a super-packet went on as it was",
+        Segmented = "a segment was made",
+        Fragmented = "a fragment was made",
+        Coalesced = "segments were put together",
+        TooBig = "its sender was told that it is too big",
+        TimeExceeded = "its sender was told that its hops are used up",
+        Unreachable = "its sender was told that nobody is there",
+        HandedOver = "it was handed over to another worker",
+        Portless = "it was handed over, and its port had gone",
+        Evicted = "a live flow was evicted",
+        SureOpening = "it had to arrive, and did: the first of a connection",
+        SureTalk = "it had to arrive, and did: of a known connection",
+        SureReply = "it had to arrive, and did: an answer that is not allowed by itself",
+        SureError = "it had to arrive, and did: an error about a known connection",
+        SureItself = "it had to arrive, and did: of a pod to itself",
+        OneWorker = "a world of one worker on each node",
+        TwoWorkers = "a world of two workers on each node",
+        ThreeWorkers = "a world of three workers on each node",
+        Ipip = "a world with IPIP",
+        Vxlan = "a world with VXLAN",
+        Strict = "a world in which TCP begins with a SYN",
+        Keeps = "a world in which established connections are kept",
+        Straddled = "tables changed under way",
+        BeforeTables = "it came before the first tables",
+        InPlace = "the tables in use followed a change",
+        Republished = "other tables were published",
+        PolicyChanged = "a policy came or went",
+        Relabelled = "pods changed their labels",
+        Moved = "pods changed their addresses",
+        Detached = "a pod's port was taken away",
+        Attached = "a pod came",
+        Replaced = "a pod came in the place of another",
+        Renewed = "a pod got another device",
+        Jumped = "time jumped",
+        Census = "all buffers were there",
+    }
+}
+
+/// Reasons that no packet on a port in memory provokes: frames end at the port.
+const NOT_HERE: [DropReason; 1] = [DropReason::NotOurs];
+
+/// Kinds that must not come out, or do so by chance alone.
+const NEVER_OUT: [Kind; 2] = [Kind::PodTunnel, Kind::Noise];
+
+/// See the module.
+#[derive(Clone)]
+pub struct Coverage {
+    pub generated: Vec<u64>,
+    pub came_out: Vec<u64>,
+    pub events: Vec<u64>,
+    pub drops: Vec<u64>,
+    pub packets: u64,
+    pub worlds: u64,
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        let kinds = vec![0; Kind::ALL.len()];
+        Self {
+            generated: kinds.clone(),
+            came_out: kinds,
+            events: vec![0; Event::ALL.len()],
+            drops: vec![0; DropReason::ALL.len()],
+            packets: 0,
+            worlds: 0,
+        }
+    }
+}
+
+impl Coverage {
+    pub fn count(&mut self, event: Event) {
+        self.add(event, 1);
+    }
+
+    pub fn add(&mut self, event: Event, times: u64) {
+        self.events[event as usize] += times;
+    }
+
+    /// What was met less often than this, of all that a run should meet.
+    pub fn lacks(&self, least: u64) -> Vec<String> {
+        let kinds = Kind::ALL.iter().zip(&self.generated).map(|(it, count)| (it.text(), *count));
+        let came_out = Kind::ALL.iter().zip(&self.came_out);
+        let came_out = came_out
+            .filter(|(kind, _)| !NEVER_OUT.contains(kind))
+            .map(|(it, count)| (it.text(), *count));
+        let events = Event::ALL.iter().zip(&self.events).map(|(it, count)| (it.text(), *count));
+        let drops = DropReason::ALL.iter().zip(&self.drops);
+        let drops = drops
+            .filter(|(reason, _)| !NOT_HERE.contains(reason))
+            .map(|(reason, count)| (reason.name(), *count));
+        kinds
+            .chain(came_out)
+            .chain(events)
+            .chain(drops)
+            .filter(|(_, count)| *count < least)
+            .map(|(text, count)| format!("{count} of {least}: {text}"))
+            .collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} packets in {} worlds", self.packets, self.worlds)?;
+        writeln!(f, "\nkind: generated, of these came out")?;
+        for (at, kind) in Kind::ALL.iter().enumerate() {
+            let (generated, came_out) = (self.generated[at], self.came_out[at]);
+            writeln!(f, "{generated:>12} {came_out:>12}  {}", kind.text())?;
+        }
+        writeln!(f, "\nwhat happened")?;
+        for (at, event) in Event::ALL.iter().enumerate() {
+            writeln!(f, "{:>12}  {}", self.events[at], event.text())?;
+        }
+        writeln!(f, "\ndropped")?;
+        for (at, reason) in DropReason::ALL.iter().enumerate() {
+            writeln!(f, "{:>12}  {}", self.drops[at], reason.name())?;
+        }
+        Ok(())
+    }
+}

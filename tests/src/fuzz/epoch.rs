@@ -1,0 +1,249 @@
+//! What is true between two publications: who is where, and what policy says. Of the tables it knows nothing: places follow from the
+//! fabric's addresses and the attached pods, verdicts are those of the manifests' own oracle.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use ahash::AHashMap;
+use manx::oracle::{Oracle, Packet, Party};
+use manx::store::Contents;
+use manx_dataplane::tables::PortId;
+
+use super::plan::{Plan, Seat};
+use super::read::{Speech, Words};
+use crate::fabric::{HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
+
+/// Where an address is, seen from one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A pod of this node, by its number among the seats.
+    Pod(usize),
+    /// This node.
+    Node,
+    /// The world, behind the node.
+    World,
+    /// The other node's pods, behind the tunnel.
+    Tunnel,
+    /// This node's, and nobody has it.
+    Unreachable,
+    Nowhere,
+}
+
+impl Place {
+    /// The port behind which it is. Of pods: see [`Epoch::port`].
+    fn shared_port(self) -> Option<PortId> {
+        match self {
+            Self::Node | Self::World => Some(HOST),
+            Self::Tunnel => Some(RAW),
+            Self::Pod(_) | Self::Unreachable | Self::Nowhere => None,
+        }
+    }
+}
+
+/// Where a packet came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Entry {
+    Host,
+    /// The other node's tunnel.
+    Tunnel,
+    /// A port of a pod.
+    Port(PortId),
+}
+
+/// See the module.
+pub struct Epoch {
+    /// Counts up from 1.
+    pub number: u64,
+    /// The versions of the nodes' tables.
+    pub versions: [u64; 2],
+    places: [AHashMap<IpAddr, Place>; 2],
+    ports: [AHashMap<PortId, usize>; 2],
+    parties: AHashMap<IpAddr, Party>,
+    seats: Vec<Seat>,
+    oracle: Oracle,
+    /// At which numbers verdicts may change.
+    numbers: Rc<[u16]>,
+    verdicts: RefCell<AHashMap<Speech, [bool; 2]>>,
+    /// No tables have been published.
+    is_closed: bool,
+}
+
+impl Epoch {
+    /// Before anything is published.
+    pub fn closed() -> Self {
+        Self {
+            number: 0,
+            versions: [0; 2],
+            places: Default::default(),
+            ports: Default::default(),
+            parties: AHashMap::new(),
+            seats: Vec::new(),
+            oracle: Oracle::new(&Contents::of_texts([]).objects),
+            numbers: Rc::default(),
+            verdicts: RefCell::default(),
+            is_closed: true,
+        }
+    }
+
+    pub fn new(plan: &Plan, number: u64, versions: [u64; 2], contents: &Contents) -> Self {
+        let mut places: [AHashMap<IpAddr, Place>; 2] = Default::default();
+        let mut ports: [AHashMap<PortId, usize>; 2] = Default::default();
+        let mut parties = AHashMap::new();
+        for node in 0..2 {
+            for address in own_addresses(node) {
+                places[node].insert(address, Place::Node);
+                parties.insert(address, Party::Node { name: NODES[node].to_owned(), address });
+            }
+        }
+        for (at, seat) in plan.seats.iter().enumerate() {
+            let Some(attachment) = seat.attachment else { continue };
+            ports[seat.node].insert(attachment.port, at);
+            for address in &seat.addresses {
+                places[seat.node].insert(*address, Place::Pod(at));
+                // There is no tunnel for IPv6.
+                let other = if address.is_ipv4() { Place::Tunnel } else { Place::World };
+                places[1 - seat.node].insert(*address, other);
+                let (namespace, name) = (seat.name.namespace.clone(), seat.name.name.clone());
+                parties.insert(*address, Party::Pod { namespace, name, address: *address });
+            }
+        }
+        Self {
+            number,
+            versions,
+            places,
+            ports,
+            parties,
+            seats: plan.seats.clone(),
+            oracle: Oracle::new(&contents.objects),
+            numbers: plan.numbers(),
+            verdicts: RefCell::default(),
+            is_closed: false,
+        }
+    }
+
+    /// Where an address is.
+    pub fn place(&self, node: usize, address: IpAddr) -> Place {
+        if self.is_closed {
+            return Place::Nowhere;
+        }
+        if let Some(place) = self.places[node].get(&address) {
+            return *place;
+        }
+        match address {
+            IpAddr::V4(v4) => match v4.octets() {
+                [10, 244, block, _] if usize::from(block) == node + 1 => Place::Unreachable,
+                [10, 244, block, _] if usize::from(block) == 2 - node => Place::Tunnel,
+                [10, 244, ..] => Place::Nowhere,
+                _ => Place::World,
+            },
+            IpAddr::V6(v6) => match v6.segments() {
+                [0xfd44, block, 0, 0, ..] if usize::from(block) == node + 1 => Place::Unreachable,
+                // In no pool.
+                [0xfd44, block, 0, 0, ..] if usize::from(block) == 2 - node => Place::Nowhere,
+                _ => Place::World,
+            },
+        }
+    }
+
+    /// Whether what is at a place may send by an entry.
+    pub fn may_enter(&self, node: usize, entry: Entry, place: Place) -> bool {
+        match (entry, place) {
+            (Entry::Host, Place::Node | Place::World) | (Entry::Tunnel, Place::Tunnel) => true,
+            (Entry::Port(port), Place::Pod(at)) => self.ports[node].get(&port) == Some(&at),
+            _ => false,
+        }
+    }
+
+    /// The port behind which a place is.
+    pub fn port(&self, place: Place) -> Option<PortId> {
+        match place {
+            Place::Pod(at) => Some(self.seats[at].attachment?.port),
+            other => other.shared_port(),
+        }
+    }
+
+    /// The largest packet that a place takes; `tunnel`: the tunnel.
+    pub fn mtu(&self, place: Place, tunnel: u32) -> usize {
+        let mtu = match place {
+            Place::Pod(at) => self.seats[at].device.mtu,
+            Place::Tunnel => tunnel,
+            Place::Node | Place::World | Place::Unreachable | Place::Nowhere => 1500,
+        };
+        mtu as usize
+    }
+
+    /// What names a place beyond its address's coming and going: a pod's attachment.
+    pub fn standing(&self, node: usize, address: IpAddr) -> (Place, u32) {
+        let place = self.place(node, address);
+        let number = match place {
+            Place::Pod(at) => self.seats[at].attachment.map_or(0, |it| it.number),
+            _ => 0,
+        };
+        // This node and the world are one port; but a connection's way leads to one or to the other.
+        (place, number)
+    }
+
+    /// Whether policy lets a connection pass this node: the egress of a pod of this node, the ingress of one.
+    pub fn allows(&self, node: usize, speech: &Speech) -> bool {
+        let ends = [speech.source, speech.destination].map(|address| self.place(node, address));
+        let is_pod = |place: Place| matches!(place, Place::Pod(_));
+        let asked = match ends {
+            // Nobody's transit is carried.
+            [from, to] if !is_pod(from) && !is_pod(to) => {
+                let known =
+                    matches!(ends, [Place::Node, Place::Tunnel] | [Place::Tunnel, Place::Node]);
+                return known || matches!(to, Place::Unreachable | Place::Nowhere);
+            }
+            [from, to] => [is_pod(from), is_pod(to) || (is_pod(from) && to == Place::Node)],
+        };
+        let class = self.class(speech);
+        let known = self.verdicts.borrow().get(&class).copied();
+        let says = known.unwrap_or_else(|| {
+            let says = self.judge(&class);
+            self.verdicts.borrow_mut().insert(class, says);
+            says
+        });
+        says.into_iter().zip(asked).all(|(says, asked)| says || !asked)
+    }
+
+    /// The same as every other that no policy tells from it.
+    fn class(&self, speech: &Speech) -> Speech {
+        let least = |port: u16| match self.numbers.binary_search(&port) {
+            // A number begins a range or ends it, or is alone.
+            Ok(_) => port,
+            Err(at) => at.checked_sub(1).map_or(0, |at| self.numbers[at].saturating_add(1)),
+        };
+        let words = match speech.words {
+            Words::Ports(source, destination) => Words::Ports(least(source), least(destination)),
+            Words::Query { kind, asks, .. } => Words::Query { kind, asks, id: 0 },
+            words => words,
+        };
+        Speech { words, ..*speech }
+    }
+
+    fn judge(&self, speech: &Speech) -> [bool; 2] {
+        let [from, to] = [speech.source, speech.destination]
+            .map(|address| self.parties.get(&address).cloned().unwrap_or(Party::Address(address)));
+        let packet = match (speech.words, speech.icmp()) {
+            (Words::Ports(source, destination), _) => Packet {
+                protocol: speech.upper,
+                shown: manx::oracle::Shown::Ports { source, destination },
+            },
+            (_, Some((kind, code))) => Packet::icmp(speech.upper, kind, code),
+            _ => Packet::bare(speech.upper),
+        };
+        // Who is not valid reaches nobody, not even himself.
+        if from == to && !self.oracle.pods().any(|pod| pod == from) {
+            return [false; 2];
+        }
+        let judgement = self.oracle.judge(&from, &to, packet);
+        [judgement.egress.allows(), judgement.ingress.allows()]
+    }
+}
+
+/// A node's own addresses: on the underlay, and the first of each of its blocks.
+pub fn own_addresses(node: usize) -> [IpAddr; 4] {
+    let router_v6 = format!("fd44:{}::1", node + 1).parse().unwrap();
+    [UNDERLAY[node].into(), ROUTER[node].into(), underlay_v6(node), router_v6]
+}

@@ -1,0 +1,296 @@
+//! Packets that went in: what each is, found once, and what has become of it.
+
+use std::net::Ipv4Addr;
+
+use ahash::RandomState;
+use etherparse::Ipv4HeaderSlice;
+use etherparse::checksum::u64_16bit_word as sums;
+use manx::import::Overlay;
+use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
+use manx_dataplane::tables::PortId;
+
+use super::coverage::Kind;
+use super::epoch::Entry;
+use super::read::{IPIP, Part, Read, complement, pseudo, read, sums_up};
+use crate::fabric::{HOST, RAW, UNDERLAY};
+use crate::packet::{TCP, UDP};
+
+/// Packets longer than this may be cut on their way out.
+const UNCUT: usize = 1400;
+
+/// What was injected.
+#[derive(Debug, Clone)]
+pub struct Injected {
+    pub node: usize,
+    pub port: PortId,
+    pub worker: usize,
+    pub bytes: Vec<u8>,
+    pub offload: Offload,
+    pub kind: Kind,
+    /// Nothing about it is wrong or out of the ordinary: it arrives if policy allows it.
+    pub is_clean: bool,
+}
+
+/// What has become of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Unknown,
+    CameOut,
+    Answered,
+}
+
+/// A packet that went in.
+#[derive(Debug)]
+pub struct Input {
+    pub sent: Injected,
+    /// `None`: nobody's tunnel.
+    pub entry: Option<Entry>,
+    /// Where the packet begins behind the outer header.
+    pub start: usize,
+    /// `None`: unreadable, and nothing may come of it.
+    pub read: Option<Read>,
+    /// The mark that it must leave a tunnel with (RFC 6040); `None`: it must not leave.
+    pub ecn: Option<u8>,
+    /// What its device says of it, counted from the packet behind the outer header; of a super-packet that nobody marked, what it
+    /// must have been.
+    pub offload: Offload,
+    /// Its unfinished checksum is its own, and the pseudo-header's sum.
+    pub is_honest: bool,
+    pub outcome: Outcome,
+    /// Bytes behind the IP header that have come out of it in pieces.
+    pub pieces: usize,
+    /// It came from where its source is.
+    pub entered: bool,
+    /// No connection of its ends was known when it came.
+    pub is_fresh: bool,
+    /// The next input of the same key.
+    pub same: Option<usize>,
+}
+
+impl Input {
+    /// The packet, without its outer header and without padding.
+    pub fn packet(&self) -> &[u8] {
+        let end = self.read.map_or(self.sent.bytes.len(), |read| self.start + read.total);
+        &self.sent.bytes[self.start..end]
+    }
+
+    /// As it is told who wants to know.
+    pub fn found(&self) -> (Injected, usize) {
+        (self.sent.clone(), self.start)
+    }
+
+    /// How many packets a wire would carry for it.
+    pub fn units(&self) -> u64 {
+        let Some(segmentation) = self.offload.segmentation else { return 1 };
+        let headers = self.read.map(|read| read.headers(self.packet()));
+        let payload = self.packet().len().saturating_sub(headers.unwrap_or_default());
+        payload.div_ceil(segmentation.size.max(1).into()).max(1) as u64
+    }
+
+    /// Whether a device says of it more segments than a kernel makes (docs/decisions.md, "Fairness"): 128 of UDP, 512 of TCP, and 64
+    /// that are shorter than any IPv4 link's MTU (RFC 791, section 3.2).
+    pub fn is_cut_too_small(&self) -> bool {
+        let (Some(segmentation), Some(read)) = (self.offload.segmentation, &self.read) else {
+            return false;
+        };
+        let segment = read.headers(self.packet()) + usize::from(segmentation.size);
+        let most = match segmentation.kind {
+            SegmentKind::Udp => 128,
+            _ if segment < 68 => 64,
+            SegmentKind::Tcp4 | SegmentKind::Tcp6 => 512,
+        };
+        self.units() > most
+    }
+
+    /// How many bytes come out of it if it comes out in pieces: of a super-packet what is behind its headers, else all behind the IP
+    /// header.
+    pub fn carried(&self) -> usize {
+        let Some(read) = &self.read else { return 0 };
+        let headers = match self.offload.segmentation {
+            Some(_) => read.headers(self.packet()),
+            None => read.at,
+        };
+        read.total.saturating_sub(headers)
+    }
+
+    /// Whether it may come out in pieces, or with other changes than a hop makes.
+    pub fn may_change(&self) -> bool {
+        let is_partial = self.offload.checksum.is_partial();
+        self.offload.segmentation.is_some()
+            || (is_partial && !self.is_honest)
+            || self.read.is_some_and(|read| read.total > UNCUT)
+    }
+
+    pub fn new(sent: Injected, overlay: Overlay, tunnel_mtu: u32) -> Self {
+        let (entry, start, outer_ecn) = match sent.port {
+            HOST => (Some(Entry::Host), 0, None),
+            RAW => match unwrap(sent.node, &sent.bytes, overlay) {
+                Some((start, ecn)) => (Some(Entry::Tunnel), start, Some(ecn)),
+                None => (None, 0, None),
+            },
+            port => (Some(Entry::Port(port)), 0, None),
+        };
+        let read = entry.and_then(|_| read(&sent.bytes[start..]));
+        let inner_ecn = read.map(|read| read.ecn);
+        let ecn = match (outer_ecn, inner_ecn) {
+            (Some(outer), Some(inner)) => combine(outer, inner),
+            (None, inner) => inner,
+            (Some(_), None) => None,
+        };
+        let mut input = Self {
+            entry,
+            start,
+            read,
+            ecn,
+            offload: offload_within(sent.offload, start),
+            is_honest: true,
+            outcome: Outcome::Unknown,
+            pieces: 0,
+            entered: false,
+            is_fresh: false,
+            same: None,
+            sent,
+        };
+        if input.entry == Some(Entry::Tunnel) && input.offload == Offload::default() {
+            input.restore(tunnel_mtu as usize);
+        }
+        input.is_honest = input.is_honest();
+        input
+    }
+
+    /// It counts as having come by another port.
+    pub fn misattribute(&mut self) {
+        if let Some(Entry::Port(port)) = &mut self.entry {
+            port.0 ^= 1;
+        }
+    }
+
+    /// A tunnel's socket says nothing of what a kernel left unfinished: what it must have been.
+    fn restore(&mut self, tunnel_mtu: usize) {
+        let Some((read, at)) = self.read.and_then(|read| Some((read, read.checksum_at()?))) else {
+            return;
+        };
+        if !matches!(read.speech.upper, TCP | UDP)
+            || self.packet()[at..at + 2] != self.pseudo(&read)
+        {
+            return;
+        }
+        self.offload.checksum =
+            Checksum::Partial { start: read.at as u16, offset: (at - read.at) as u16 };
+        let headers = read.headers(self.packet());
+        if read.speech.upper == TCP && read.total > tunnel_mtu && headers < tunnel_mtu {
+            let size = (tunnel_mtu - headers) as u16;
+            self.offload.segmentation =
+                Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false });
+        }
+    }
+
+    /// The sum of the pseudo-header as it stands in an unfinished packet.
+    fn pseudo(&self, read: &Read) -> [u8; 2] {
+        let speech = &read.speech;
+        let sum = if speech.upper == crate::packet::ICMP {
+            0
+        } else {
+            pseudo(speech.source, speech.destination, speech.upper, read.total - read.at)
+        };
+        complement(sum).map(|byte| !byte)
+    }
+
+    fn is_honest(&self) -> bool {
+        let Checksum::Partial { start, offset } = self.offload.checksum else { return true };
+        let Some((read, at)) = self.read.and_then(|read| Some((read, read.checksum_at()?))) else {
+            return false;
+        };
+        // A datagram that ends before its packet does has a checksum that a device does not know of.
+        let len = self.packet().get(read.at + 4..read.at + 6);
+        let ends = len.is_some_and(|it| {
+            usize::from(u16::from_be_bytes([it[0], it[1]])) == read.total - read.at
+        });
+        (read.speech.upper != UDP || ends)
+            && usize::from(start) == read.at
+            && usize::from(start) + usize::from(offset) == at
+            && self.packet()[at..at + 2] == self.pseudo(&read)
+    }
+}
+
+/// An offload that counts from behind an outer header.
+pub fn offload_within(offload: Offload, start: usize) -> Offload {
+    let checksum = match offload.checksum {
+        Checksum::Partial { start: at, offset } => {
+            Checksum::Partial { start: at.saturating_sub(start as u16), offset }
+        }
+        other => other,
+    };
+    Offload { checksum, ..offload }
+}
+
+/// Where the inner packet begins of a tunnel packet from the other node to this one, and the outer mark.
+fn unwrap(node: usize, bytes: &[u8], overlay: Overlay) -> Option<(usize, u8)> {
+    let (from, to, start, ecn) = outer(bytes, overlay)?;
+    let ends = (UNDERLAY[1 - node], UNDERLAY[node]);
+    ((from, to) == ends).then_some((start, ecn))
+}
+
+/// The ends of a tunnel packet, where the inner one begins, and the outer mark.
+pub fn outer(bytes: &[u8], overlay: Overlay) -> Option<(Ipv4Addr, Ipv4Addr, usize, u8)> {
+    let ip = Ipv4HeaderSlice::from_slice(bytes).ok()?;
+    let len = ip.slice().len();
+    let total = usize::from(ip.total_len());
+    if ip.is_fragmenting_payload()
+        || total > bytes.len()
+        || !sums_up(sums::add_slice(0, ip.slice()))
+    {
+        return None;
+    }
+    let start = match overlay {
+        Overlay::Ipip => (ip.protocol().0 == IPIP).then_some(len)?,
+        Overlay::Vxlan => {
+            let udp = bytes.get(len..len + 30).filter(|_| ip.protocol().0 == UDP)?;
+            let is_vxlan =
+                udp[2..4] == [0x12, 0xb5] && udp[8] & 8 != 0 && udp[12..15] == [0, 16, 0];
+            (is_vxlan && udp[28..30] == [8, 0]).then_some(len + 30)?
+        }
+    };
+    (start < total).then_some((ip.source_addr(), ip.destination_addr(), start, ip.ecn().value()))
+}
+
+/// What leaves a tunnel, by the outer and the inner mark (RFC 6040, figure 4): 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion.
+fn combine(outer: u8, inner: u8) -> Option<u8> {
+    match (inner, outer) {
+        (0, 3) => None,
+        (1 | 2, 3) => Some(3),
+        (2, 1) => Some(1),
+        (inner, _) => Some(inner),
+    }
+}
+
+/// A number that packets share which differ in nothing but what a hop changes, and checksums.
+pub fn key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    const FRONT: usize = 128;
+    let mut front = [0; FRONT];
+    let len = packet.len().min(FRONT);
+    front[..len].copy_from_slice(&packet[..len]);
+    if packet[0] >> 4 == 4 {
+        front[1] &= !3;
+        front[8] = 0;
+        front[10..12].fill(0);
+        if read.part == Part::Whole && !read.may_be_cut {
+            // Of what is never cut it means nothing (RFC 6864, section 4.1).
+            front[4..6].fill(0);
+        }
+    } else {
+        front[1] &= !0x30;
+        front[7] = 0;
+    }
+    if let Some(at) = read.checksum_at()
+        && read.part == Part::Whole
+        && at + 2 <= FRONT
+    {
+        front[at..at + 2].fill(0);
+    }
+    let mut state = hasher.build_hasher();
+    state.write(&front[..len]);
+    state.write(&packet[len..]);
+    state.finish()
+}

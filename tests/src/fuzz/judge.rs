@@ -1,0 +1,366 @@
+//! One batch at one node, judged: what came out of what went in, and whether it might.
+
+use std::rc::Rc;
+
+use ahash::RandomState;
+use manx::import::Overlay;
+use manx_dataplane::packet::{Offload, SegmentKind};
+use manx_dataplane::tables::PortId;
+
+use super::account::balance;
+use super::answers;
+use super::connections::Connections;
+use super::coverage::{Coverage, Event};
+use super::epoch::{Epoch, Place};
+use super::input::{Input, Outcome, key, offload_within, outer};
+use super::oracle::{Because, Law, Passage, Terms};
+use super::read::{Part, read_about};
+use super::side::{Output, Side, Violation};
+use super::tunnel;
+use super::wire::{Wire, cut, is_of_kind, is_same_super};
+use crate::fabric::RAW;
+use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
+
+/// What judges: it remembers the connections of a world.
+pub struct Judge {
+    pub hasher: RandomState,
+    pub overlay: Overlay,
+    pub tunnel_mtu: u32,
+    pub terms: Terms,
+    pub connections: [Connections; 2],
+}
+
+impl Judge {
+    /// Judges what a node made of a batch. `epochs`: what was published meanwhile, the last one at the end.
+    pub fn judge(
+        &mut self,
+        node: usize,
+        side: &mut Side,
+        now: f64,
+        epochs: &[Rc<Epoch>],
+        coverage: &mut Coverage,
+    ) -> Result<(), Box<Violation>> {
+        for input in &mut side.inputs {
+            self.take_in(node, input, now, epochs);
+        }
+        // Nobody knows in which order the workers have read them.
+        for input in &side.inputs {
+            let Some(read) = input.read else { continue };
+            let known = &mut self.connections[node];
+            if input.entered {
+                known.hear(&read.speech, now);
+            }
+            // What came, or what an error is about: its connection is judged.
+            let about = read_about(input.packet(), &read).map_or(read.speech, |about| about.speech);
+            for epoch in epochs.iter().filter(|_| self.terms.keeps) {
+                known.stand(epoch, node, &about, now);
+                known.stand(epoch, node, &about.reversed(), now);
+            }
+        }
+        if side
+            .inputs
+            .iter()
+            .any(|it| it.read.is_some_and(|read| matches!(read.part, Part::First { .. })))
+        {
+            self.take_fragments_in(node, side, now, epochs);
+        }
+        let connections = std::mem::take(&mut self.connections[node]);
+        let law = Law { node, now, terms: self.terms, epochs, connections: &connections };
+        let judged = self.judge_outputs(&law, side, coverage).and_then(|sent| {
+            let counts = side.after.since(&side.before);
+            balance(node, side, &counts, sent)?;
+            self.arrivals(&law, side, &counts, coverage)?;
+            Ok(counts)
+        });
+        self.connections[node] = connections;
+        let counts = judged?;
+        if let ([epoch], 0) = (epochs, counts.evictions) {
+            self.make_certain(node, side, now, epoch);
+        }
+        for (sum, more) in coverage.drops.iter_mut().zip(counts.drops) {
+            *sum += more;
+        }
+        coverage.add(Event::HandedOver, counts.handed_over);
+        coverage.add(Event::Portless, counts.portless);
+        coverage.add(Event::Evicted, counts.evictions);
+        Ok(())
+    }
+
+    /// Whatever connection an input may have made, or belongs to, is known from now on.
+    fn take_in(&mut self, node: usize, input: &mut Input, now: f64, epochs: &[Rc<Epoch>]) {
+        let (Some(read), Some(entry)) = (input.read, input.entry) else { return };
+        if read.is_later() || read.is_error() {
+            return;
+        }
+        let speech = &read.speech;
+        let known = &mut self.connections[node];
+        input.is_fresh = known.is_fresh(speech);
+        for epoch in epochs {
+            let from = epoch.place(node, speech.source);
+            if !epoch.may_enter(node, entry, from) {
+                continue;
+            }
+            input.entered = true;
+            if (self.terms.admits(&read) || known.find(speech, now).is_some())
+                && epoch.allows(node, speech)
+            {
+                known.let_through(epoch, node, speech, now);
+            }
+        }
+    }
+
+    fn take_fragments_in(&mut self, node: usize, side: &Side, now: f64, epochs: &[Rc<Epoch>]) {
+        let mut firsts = Vec::new();
+        let law =
+            Law { node, now, terms: self.terms, epochs, connections: &self.connections[node] };
+        for input in &side.inputs {
+            let (Some(read), Some(entry)) = (input.read, input.entry) else { continue };
+            if !matches!(read.part, Part::First { .. }) {
+                continue;
+            }
+            for epoch in epochs {
+                if law.passage_in(epoch, input).is_ok() {
+                    firsts.push((read, entry, epoch.versions[node]));
+                }
+            }
+        }
+        for (read, entry, version) in firsts {
+            self.connections[node].let_fragments_through(&read, entry, version, now);
+        }
+    }
+
+    /// Judges everything that came out. Returns how many packets a wire would carry for it.
+    fn judge_outputs(
+        &self,
+        law: &Law<'_>,
+        side: &mut Side,
+        coverage: &mut Coverage,
+    ) -> Result<u64, Box<Violation>> {
+        let mut sent = 0;
+        let outputs = std::mem::take(&mut side.outputs);
+        let mut scratch = Vec::new();
+        for output in &outputs {
+            match self.judge_output(law, side, output, &mut scratch, coverage) {
+                Ok(packets) => sent += packets,
+                Err((law_broken, of)) => {
+                    let Output { port, frame } = output;
+                    return Err(Box::new(Violation {
+                        law: law_broken,
+                        node: law.node,
+                        output: Some(Output { port: *port, frame: frame.clone() }),
+                        input: of.map(|at| side.inputs[at].found()),
+                    }));
+                }
+            }
+        }
+        side.outputs = outputs;
+        Ok(sent)
+    }
+
+    fn judge_output(
+        &self,
+        law: &Law<'_>,
+        side: &mut Side,
+        Output { port, frame }: &Output,
+        scratch: &mut Vec<u8>,
+        coverage: &mut Coverage,
+    ) -> Result<u64, (String, Option<usize>)> {
+        let fault = |fault: &str| (fault.to_owned(), None);
+        let mut start = 0;
+        if *port == RAW {
+            let found =
+                outer(&frame.bytes, self.overlay).ok_or_else(|| fault("it is no tunnel packet"))?;
+            start = found.2;
+            tunnel::check(law.node, &frame.bytes, start, self.overlay).map_err(fault)?;
+        }
+        let bytes = &frame.bytes[start..];
+        let offload: Offload = offload_within(frame.offload, start);
+        let Some(segmentation) = offload.segmentation else {
+            let wire = Wire::new(bytes, offload.checksum).map_err(fault)?;
+            self.judge_wire(law, side, *port, &wire, coverage)?;
+            return Ok(1);
+        };
+        is_of_kind(bytes, segmentation.kind).map_err(fault)?;
+        for nth in 0..side.changing.len() {
+            let at = side.changing[nth];
+            let input = &side.inputs[at];
+            if input.outcome == Outcome::Unknown
+                && is_same_super(input, bytes, offload)
+                && let Ok(passage) = self.may_pass(law, input, *port, bytes)
+            {
+                let size = usize::from(segmentation.size.max(1));
+                let headers = input.read.map_or(0, |read| read.headers(bytes));
+                let payload = bytes.len().saturating_sub(headers);
+                let input = &mut side.inputs[at];
+                input.pieces = payload;
+                came_out(input, passage, coverage);
+                coverage.count(Event::WholeSuper);
+                return Ok(payload.div_ceil(size).max(1) as u64);
+            }
+        }
+        let mut failed = None;
+        let packets = cut(bytes, offload, scratch, |segment| {
+            let wire = Wire::new(segment, manx_dataplane::packet::Checksum::Unverified)?;
+            self.judge_wire(law, side, *port, &wire, coverage).map_err(|why| {
+                failed = Some(why);
+                ""
+            })
+        });
+        coverage.count(Event::Coalesced);
+        packets.map_err(|why| failed.unwrap_or_else(|| fault(why)))
+    }
+
+    /// Finds of what a packet came, and whether it might.
+    fn judge_wire(
+        &self,
+        law: &Law<'_>,
+        side: &mut Side,
+        port: PortId,
+        wire: &Wire<'_>,
+        coverage: &mut Coverage,
+    ) -> Result<(), (String, Option<usize>)> {
+        let mut refused = None;
+        let first = side.keys.get(&key(&self.hasher, wire.bytes, &wire.read)).copied();
+        // Of several that are equal but for their checksum's state it is rather the one whose state it has.
+        for is_alike in [true, false] {
+            let mut next = first;
+            while let Some(at) = next {
+                let input = &side.inputs[at];
+                next = input.same;
+                if (input.offload.checksum.is_partial() == wire.is_partial) != is_alike {
+                    continue;
+                }
+                let passage = match input.outcome {
+                    Outcome::Unknown => wire
+                        .is_unharmed(input)
+                        .map_err(str::to_owned)
+                        .and_then(|()| self.may_pass(law, input, port, wire.bytes)),
+                    _ => Err("it came out twice".to_owned()),
+                };
+                match passage {
+                    Ok(passage) => {
+                        came_out(&mut side.inputs[at], passage, coverage);
+                        return Ok(());
+                    }
+                    Err(why) => refused = refused.or(Some((why, Some(at)))),
+                }
+            }
+        }
+        for nth in 0..side.changing.len() {
+            let at = side.changing[nth];
+            let input = &side.inputs[at];
+            let Some(len) = wire.is_piece(input) else { continue };
+            if input.pieces + len > input.carried() {
+                refused = refused.or(Some(("it came out twice".to_owned(), Some(at))));
+                continue;
+            }
+            match self.may_pass(law, input, port, wire.bytes) {
+                Ok(passage) => {
+                    let input = &mut side.inputs[at];
+                    input.pieces += len;
+                    if input.outcome == Outcome::Unknown {
+                        came_out(input, passage, coverage);
+                    }
+                    let is_fragment = wire.read.part != Part::Whole;
+                    let event = if is_fragment { Event::Fragmented } else { Event::Segmented };
+                    coverage.count(event);
+                    return Ok(());
+                }
+                Err(why) => refused = refused.or(Some((why, Some(at)))),
+            }
+        }
+        if answers::find(law, &mut side.inputs, port, wire, self.tunnel_mtu, coverage)? {
+            return Ok(());
+        }
+        Err(refused.unwrap_or_else(|| ("it came of nothing that was sent".to_owned(), None)))
+    }
+
+    /// Whether an input may leave by a port as these bytes.
+    fn may_pass(
+        &self,
+        law: &Law<'_>,
+        input: &Input,
+        port: PortId,
+        bytes: &[u8],
+    ) -> Result<Passage, String> {
+        let mut refused = String::new();
+        for epoch in law.epochs.iter().rev() {
+            let passes = law.passage_in(epoch, input).and_then(|passage| {
+                leaves(epoch, input, passage, port, bytes)?;
+                Ok(passage)
+            });
+            match passes {
+                Ok(passage) => return Ok(passage),
+                Err(why) if refused.is_empty() => refused = why,
+                Err(_) => {}
+            }
+        }
+        Err(refused)
+    }
+}
+
+/// Whether a packet that may pass leaves where its destination is, and as a hop makes it.
+fn leaves(
+    epoch: &Epoch,
+    input: &Input,
+    Passage { from, to, .. }: Passage,
+    port: PortId,
+    bytes: &[u8],
+) -> Result<(), String> {
+    if epoch.port(to) != Some(port) {
+        return Err(format!("it left by port {}, and its destination is {to:?}", port.0));
+    }
+    let Some(read) = &input.read else { return Err("it cannot be read".to_owned()) };
+    let hop = u8::from(from != Place::Node && to != Place::Node);
+    let (ttl, ecn) =
+        if bytes[0] >> 4 == 4 { (bytes[8], bytes[1] & 3) } else { (bytes[7], bytes[1] >> 4 & 3) };
+    if hop == 1 && read.ttl <= 1 || ttl != read.ttl.wrapping_sub(hop) {
+        return Err(format!("its hops were {} and are {ttl}", read.ttl));
+    }
+    if input.ecn != Some(ecn) {
+        return Err(format!("its congestion mark is {ecn} and should be {:?}", input.ecn));
+    }
+    Ok(())
+}
+
+fn came_out(input: &mut Input, passage: Passage, coverage: &mut Coverage) {
+    input.outcome = Outcome::CameOut;
+    coverage.came_out[input.sent.kind as usize] += 1;
+    let from = match passage.from {
+        Place::Pod(_) => Event::FromPod,
+        Place::Node => Event::FromNode,
+        Place::Tunnel => Event::FromTunnel,
+        _ => Event::FromWorld,
+    };
+    let to = match passage.to {
+        Place::Pod(_) => Event::ToPod,
+        Place::Node => Event::ToNode,
+        Place::Tunnel => Event::ToTunnel,
+        _ => Event::ToWorld,
+    };
+    let because = match passage.because {
+        Because::Allowed => Event::Allowed,
+        Because::Reply => Event::Reply,
+        Because::Related => Event::Related,
+        Because::LaterFragment => Event::LaterFragment,
+        Because::Kept => Event::Kept,
+    };
+    [from, to, because].into_iter().for_each(|event| coverage.count(event));
+    if let Some(read) = &input.read {
+        let (v4, v6) = match read.speech.upper {
+            TCP => (Event::Tcp4, Event::Tcp6),
+            UDP => (Event::Udp4, Event::Udp6),
+            SCTP => (Event::Sctp4, Event::Sctp6),
+            ICMP | ICMPV6 => (Event::Icmp4, Event::Icmp6),
+            _ => (Event::Other4, Event::Other6),
+        };
+        coverage.count(if read.speech.is_v4() { v4 } else { v6 });
+    }
+    if let Some(segmentation) = input.offload.segmentation {
+        coverage.count(match segmentation.kind {
+            SegmentKind::Tcp4 => Event::SuperTcp4,
+            SegmentKind::Tcp6 => Event::SuperTcp6,
+            SegmentKind::Udp => Event::SuperUdp,
+        });
+    }
+}

@@ -1,0 +1,336 @@
+//! Packets that are wrong on purpose: somebody else's, to nowhere, in pieces that do not fit, out of tunnels that lie, with bits
+//! changed, and with virtio headers that say what is not so.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use manx_dataplane::packet::Offload;
+use manx_dataplane::port::virtio;
+use manx_dataplane::tables::PortId;
+
+use super::coverage::Kind;
+use super::craft::{self, Outer, mend};
+use super::generate::{Generator, Home};
+use super::input::Injected;
+use super::read::{Speech, Words};
+use super::talks::Turn;
+use crate::fabric::{HOST, RAW, UNDERLAY};
+use crate::packet::{ICMP, ICMPV6, TCP, UDP};
+
+/// Calico's network.
+const VNI: u32 = 4096;
+
+impl Generator {
+    pub fn lie(&mut self) {
+        match self.rng.u8(..24) {
+            0..3 => self.odd_fragments(),
+            3..5 => self.false_error(),
+            5..8 => self.spoofed(),
+            8..10 => self.pod_tunnel(),
+            10..13 => self.tunnelled(),
+            13..16 => self.false_tunnel(),
+            16 => self.unmarked(),
+            17..19 => self.nowhere(),
+            19 | 20 => self.transit(),
+            21 | 22 => self.false_offload(),
+            _ => self.noise(),
+        }
+    }
+
+    fn written(&mut self, speech: &Speech) -> Vec<u8> {
+        let turn = Turn { speech: *speech, flags: 0x10, sequence: 1 };
+        let style = self.style(&turn);
+        let mut bytes = self.buffer();
+        craft::write(&mut bytes, speech, &style);
+        bytes
+    }
+
+    pub(super) fn push_at(
+        &mut self,
+        node: usize,
+        port: PortId,
+        kind: Kind,
+        bytes: Vec<u8>,
+        is_clean: bool,
+    ) {
+        let worker = self.rng.usize(..8);
+        let offload = Offload::default();
+        self.made.push(Injected { node, port, worker, bytes, offload, kind, is_clean });
+    }
+    /// An ICMP error about `quoted`, from `source`.
+    fn error_about(
+        &mut self,
+        quoted: &[u8],
+        source: IpAddr,
+        destination: IpAddr,
+        kind: u8,
+        code: u8,
+    ) -> Vec<u8> {
+        let upper = if source.is_ipv4() { ICMP } else { ICMPV6 };
+        let mut message = vec![kind, code, 0, 0, 0, 0, 5, 0];
+        message.extend_from_slice(quoted);
+        let speech = Speech { source, destination, upper, words: Words::Message(kind, code) };
+        let turn = Turn { speech, flags: 0, sequence: 0 };
+        let style = self.style(&turn);
+        let mut bytes = Vec::with_capacity(message.len() + 60);
+        craft::write_around(&mut bytes, &speech, &style, &message);
+        let at = if source.is_ipv4() { 20 } else { 40 };
+        craft::close(&mut bytes, &speech, at);
+        bytes
+    }
+
+    /// What is told whoever sent a packet of a connection that goes on.
+    pub fn error(&mut self) {
+        let turn = self.turn();
+        let speech = turn.speech;
+        let mut quoted = self.written(&speech);
+        if self.rng.bool() {
+            let header = if speech.is_v4() { 20 } else { 40 };
+            quoted.truncate(header + 8);
+        }
+        quoted.truncate(500);
+        let v4 = speech.is_v4();
+        let (kind, code) = if v4 {
+            self.pick(&[(3, 1), (3, 3), (3, 4), (11, 0), (12, 0)])
+        } else {
+            self.pick(&[(1, 4), (2, 0), (3, 0), (4, 1)])
+        };
+        // Nobody is told that an answer has not arrived.
+        let is_clean = !matches!(speech.words, Words::Query { asks: false, .. });
+        let bytes = self.error_about(&quoted, speech.destination, speech.source, kind, code);
+        self.push(Kind::Error, &speech.reversed(), bytes, Offload::default(), is_clean);
+    }
+
+    fn false_error(&mut self) {
+        let turn = self.turn();
+        let speech = turn.speech;
+        let quoted = self.written(&speech);
+        let (stranger, other) = self.ends();
+        let v4 = speech.is_v4();
+        let (kind, code) = if v4 {
+            self.pick(&[(3, 1), (5, 1), (11, 0)])
+        } else {
+            self.pick(&[(1, 0), (2, 0), (100, 0)])
+        };
+        let same = |address: IpAddr| address.is_ipv4() == v4;
+        let (source, destination) = match self.rng.u8(..4) {
+            // From somebody else, to somebody else, about another's packet.
+            0 if same(stranger) => (stranger, speech.source),
+            1 if same(other) => (speech.destination, other),
+            2 => (speech.source, speech.destination),
+            _ => (speech.destination, speech.source),
+        };
+        let mut bytes = self.error_about(&quoted, source, destination, kind, code);
+        if self.rng.u8(..3) == 0 {
+            bytes = self.error_about(&bytes.clone(), destination, source, kind, code);
+        }
+        let from = Speech { source, destination, ..speech };
+        self.push(Kind::FalseError, &from, bytes, Offload::default(), false);
+    }
+
+    fn spoofed(&mut self) {
+        let turn = self.turn();
+        let bytes = self.written(&turn.speech);
+        let (somebody, _) = self.ends();
+        let (node, port) = match self.home(somebody) {
+            Home::Pod { node, port } => (node, port),
+            Home::Node(node) => (node, HOST),
+            Home::World => (self.rng.usize(..2), HOST),
+        };
+        self.push_at(node, port, Kind::Spoofed, bytes, false);
+    }
+
+    fn pod_tunnel(&mut self) {
+        let Some(pods) = Some(self.pods[0].clone()).filter(|it| !it.is_empty()) else { return };
+        let own = self.pick(&pods);
+        let (Home::Pod { node, port }, IpAddr::V4(from)) = (self.home(own), own) else { return };
+        let inner = {
+            let turn = self.turn();
+            self.written(&turn.speech)
+        };
+        let to = self.pick(&[
+            UNDERLAY[0],
+            UNDERLAY[1],
+            Ipv4Addr::new(192, 0, 2, 1),
+            Ipv4Addr::new(10, 0, 0, 1),
+        ]);
+        let vxlan = self.rng.bool().then_some(VNI);
+        let bytes = craft::wrap(&Outer { from, to, vxlan, ecn: 0, options: false }, &inner);
+        self.push_at(node, port, Kind::PodTunnel, bytes, false);
+    }
+
+    /// The other node's pod or router, and a pod of this node's.
+    fn tunnelled_speech(&mut self, node: usize) -> Option<Speech> {
+        let of = |home: Home, node: usize| matches!(home, Home::Pod { node: at, .. } if at == node);
+        let pods = self.pods[0].clone();
+        let far: Vec<IpAddr> =
+            pods.iter().copied().filter(|it| of(self.home(*it), 1 - node)).collect();
+        let near: Vec<IpAddr> =
+            pods.iter().copied().filter(|it| of(self.home(*it), node)).collect();
+        if far.is_empty() || near.is_empty() {
+            return None;
+        }
+        let router = IpAddr::from([10, 244, 2 - node as u8, 1]);
+        let source = if self.rng.u8(..8) == 0 { router } else { self.pick(&far) };
+        let destination = self.pick(&near);
+        let speech = self.speech();
+        match speech.words {
+            Words::Ports(..) => Some(Speech { source, destination, ..speech }),
+            _ => Some(Speech::echo(source, destination, self.rng.u16(..))),
+        }
+    }
+
+    /// The tunnel from the other node to this one, as this world has it.
+    fn outer(&self, node: usize) -> Outer {
+        let vxlan = self.is_vxlan.then_some(VNI);
+        Outer { from: UNDERLAY[1 - node], to: UNDERLAY[node], vxlan, ecn: 0, options: false }
+    }
+
+    fn tunnelled(&mut self) {
+        let node = self.rng.usize(..2);
+        let Some(speech) = self.tunnelled_speech(node) else { return };
+        let inner = self.written(&speech);
+        let mut outer = self.outer(node);
+        outer.ecn = inner[1] & 3;
+        outer.options = self.rng.u8(..8) == 0;
+        let bytes = craft::wrap(&outer, &inner);
+        self.push_at(node, RAW, Kind::Tunnelled, bytes, true);
+    }
+
+    fn false_tunnel(&mut self) {
+        let node = self.rng.usize(..2);
+        let Some(mut speech) = self.tunnelled_speech(node) else { return };
+        let mut outer = self.outer(node);
+        let stranger = Ipv4Addr::new(172, 18, 0, 77);
+        let near = speech.destination;
+        let lie = self.rng.u8(..12);
+        match lie {
+            0 => speech.source = near,
+            1 => speech.source = IpAddr::from([192, 0, 2, 1]),
+            2 => speech.source = UNDERLAY[1 - node].into(),
+            3 => speech.source = IpAddr::from([10, 244, 1 + node as u8, 77]),
+            4 => outer.from = stranger,
+            5 => outer.to = stranger,
+            6 => (outer.from, outer.to) = (outer.to, outer.to),
+            7 => outer.ecn = 3,
+            8 => outer.vxlan = if self.is_vxlan { None } else { Some(VNI) },
+            9 => outer.vxlan = Some(77),
+            10 => speech = self.turn().speech,
+            _ => speech.destination = IpAddr::from([10, 244, 1 + node as u8, 1]),
+        }
+        let mut inner = self.written(&speech);
+        if lie == 7 {
+            inner[1] &= !3;
+            mend(&mut inner);
+        }
+        let bytes = craft::wrap(&outer, &inner);
+        self.push_at(node, RAW, Kind::FalseTunnel, bytes, false);
+    }
+
+    /// What kernels of one machine pass each other unfinished, and a socket without metadata hands up.
+    fn unmarked(&mut self) {
+        let node = self.rng.usize(..2);
+        let Some(speech) = self.tunnelled_speech(node) else { return };
+        let Speech { words: words @ Words::Ports(..), .. } = speech else { return };
+        let upper = self.pick(&[TCP, TCP, UDP]);
+        let speech = Speech { upper, words, ..speech };
+        let turn = Turn { speech, flags: 0x10, sequence: self.rng.u32(..) };
+        let mut style = self.style(&turn);
+        if upper == TCP && self.rng.bool() {
+            style.payload = self.rng.usize(1500..9000);
+        }
+        (style.ttl, style.ecn) = (64, 0);
+        let mut inner = Vec::new();
+        craft::write(&mut inner, &speech, &style);
+        craft::unfinish(&mut inner, &speech, 20);
+        let bytes = craft::wrap(&self.outer(node), &inner);
+        self.push_at(node, RAW, Kind::Unmarked, bytes, false);
+    }
+
+    fn nowhere(&mut self) {
+        let mut speech = self.turn().speech;
+        let v4 = speech.is_v4();
+        let of: &[&str] = if v4 {
+            &[
+                "10.244.1.77",
+                "10.244.2.77",
+                "10.244.9.1",
+                "224.0.0.1",
+                "255.255.255.255",
+                "127.0.0.1",
+                "0.0.0.0",
+                "240.0.0.1",
+            ]
+        } else {
+            &["fd44:1::77", "fd44:2::77", "fe80::1", "ff02::1", "ff0e::1", "::1", "::"]
+        };
+        let address = self.pick(of).parse().unwrap();
+        let (node, port, _) = self.spot(&speech);
+        if self.rng.u8(..4) == 0 {
+            speech.source = address;
+        } else {
+            speech.destination = address;
+        }
+        let bytes = self.written(&speech);
+        self.push_at(node, port, Kind::Nowhere, bytes, false);
+    }
+
+    fn transit(&mut self) {
+        let node = self.rng.usize(..2);
+        let own = UNDERLAY[node].into();
+        let world = IpAddr::from([192, 0, 2, 1]);
+        let other = IpAddr::from([198, 51, 100, 1]);
+        let router = IpAddr::from([10, 244, 2 - node as u8, 1]);
+        let far = self.pods[0]
+            .iter()
+            .copied()
+            .find(|it| matches!(self.home(*it), Home::Pod { node: at, .. } if at != node));
+        let far = far.unwrap_or(router);
+        let (source, destination, tunnel) = self.pick(&[
+            (world, other, false),
+            (world, own, false),
+            (own, world, false),
+            (world, far, false),
+            (own, far, false),
+            (far, world, true),
+            (far, own, true),
+            (router, own, true),
+        ]);
+        let speech = self.speech();
+        let speech = match speech.words {
+            Words::Ports(..) => Speech { source, destination, ..speech },
+            _ => Speech::echo(source, destination, 7),
+        };
+        let bytes = self.written(&speech);
+        if tunnel {
+            let outer = Outer { ecn: bytes[1] & 3, ..self.outer(node) };
+            let bytes = craft::wrap(&outer, &bytes);
+            self.push_at(node, RAW, Kind::Transit, bytes, false);
+        } else {
+            self.push_at(node, HOST, Kind::Transit, bytes, false);
+        }
+    }
+
+    /// What a device's header says is chosen at random; what a port refuses to believe goes in without it.
+    fn false_offload(&mut self) {
+        let turn = self.turn();
+        let mut style = self.style(&turn);
+        if self.rng.bool() {
+            style.payload = self.rng.usize(1000..5000);
+        }
+        let mut bytes = Vec::new();
+        craft::write(&mut bytes, &turn.speech, &style);
+        let len = bytes.len() as u16;
+        let mut header = [0; virtio::HEADER_LEN];
+        header[0] = self.pick(&[0, 1, 1, 1, 2, 3]);
+        header[1] = self.pick(&[0, 1, 1, 3, 4, 4, 5, 5, 0x81, 0x85, 7]);
+        let hdr_len = self.rng.u16(..200);
+        let size = self.pick(&[0, 1, 7, 100, 536, 1448, 9000, 0xffff]);
+        let start = self.pick(&[20, 20, 40, 40, 0, 24, 60, len.wrapping_sub(2), 0xffff]);
+        let offset = self.pick(&[16, 16, 6, 6, 2, 0, 1, 0xfff0]);
+        for (at, value) in [(2, hdr_len), (4, size), (6, start), (8, offset)] {
+            header[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+        }
+        let offload = virtio::decode(&header, &bytes, 0).unwrap_or_default();
+        self.push(Kind::FalseOffload, &turn.speech, bytes, offload, false);
+    }
+}

@@ -1,0 +1,175 @@
+//! What may come out: the laws of docs/policy-semantics.md for one packet that came of one that went in.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use super::connections::Connections;
+use super::epoch::{Entry, Epoch, Place};
+use super::input::Input;
+use super::read::{IPIP, Read, Speech, read_about};
+use crate::packet::{ICMPV6, TCP, UDP};
+
+/// How a world follows connections.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// A TCP packet without a connection must be a SYN.
+    pub is_strict: bool,
+    /// A connection that was answered outlives its policy.
+    pub keeps: bool,
+}
+
+impl Terms {
+    /// Whether a packet may be the first of a connection.
+    pub fn admits(&self, read: &Read) -> bool {
+        !self.is_strict || read.speech.upper != TCP || read.opens()
+    }
+}
+
+/// Why a packet may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Because {
+    /// Policy allows it as the first packet of a connection.
+    Allowed,
+    /// It answers a connection that policy allows, and would not be allowed by itself.
+    Reply,
+    /// It is an ICMP error about a connection that policy allows.
+    Related,
+    /// It is a later fragment of what was let through.
+    LaterFragment,
+    /// Its connection was answered before policy denied it, and such ones are kept.
+    Kept,
+}
+
+/// How a packet may pass: why, and where from and where to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passage {
+    pub because: Because,
+    pub from: Place,
+    pub to: Place,
+}
+
+/// What a node's packets are judged by.
+pub struct Law<'a> {
+    pub node: usize,
+    pub now: f64,
+    pub terms: Terms,
+    /// What was published while the packets were on their way, the last one at the end.
+    pub epochs: &'a [Rc<Epoch>],
+    pub connections: &'a Connections,
+}
+
+/// An address that routers forward from and to (RFC 1812, section 5.3.7; RFC 4291, sections 2.5 and 2.7), and IPv4's link-local
+/// ones.
+pub fn is_forwardable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => (1..224).contains(&v4.octets()[0]) && !v4.is_loopback(),
+        IpAddr::V6(v6) => {
+            let first = v6.segments()[0];
+            let is_link_local = first & 0xffc0 == 0xfe80;
+            !v6.is_unspecified() && !v6.is_loopback() && !v6.is_multicast() && !is_link_local
+        }
+    }
+}
+
+/// A tunnel, which pods must not have.
+fn is_tunnel(read: &Read) -> bool {
+    let to_vxlan = matches!(read.speech.words, super::read::Words::Ports(_, 4789));
+    read.speech.upper == IPIP || (read.speech.upper == UDP && to_vxlan)
+}
+
+impl Law<'_> {
+    /// How an input may pass by one of the publications.
+    pub fn passage(&self, input: &Input) -> Result<Passage, String> {
+        let mut refused = String::new();
+        for epoch in self.epochs.iter().rev() {
+            match self.passage_in(epoch, input) {
+                Ok(passage) => return Ok(passage),
+                Err(why) if refused.is_empty() => refused = why,
+                Err(_) => {}
+            }
+        }
+        Err(refused)
+    }
+
+    /// The same by a given publication.
+    pub fn passage_in(&self, epoch: &Epoch, input: &Input) -> Result<Passage, String> {
+        let (Some(read), Some(entry)) = (input.read, input.entry) else {
+            return Err("it came by a tunnel that is nobody's, or cannot be read".to_owned());
+        };
+        let Speech { source, destination, .. } = read.speech;
+        let [from, to] = [source, destination].map(|address| epoch.place(self.node, address));
+        if !epoch.may_enter(self.node, entry, from) {
+            return Err(format!("its source is {from:?} and it came by {entry:?}"));
+        }
+        if ![source, destination].into_iter().all(is_forwardable) {
+            return Err("its addresses are never forwarded".to_owned());
+        }
+        if matches!(entry, Entry::Port(_)) && is_tunnel(&read) {
+            return Err("it is a tunnel of a pod's".to_owned());
+        }
+        if input.is_cut_too_small() {
+            return Err("it falls into more segments than any kernel makes".to_owned());
+        }
+        if read.is_error() && from != to {
+            // It goes the way back of what it is about, whoever on that way has sent it.
+            let from = self.related(epoch, input, &read, entry);
+            let refused = || "it is an ICMP error about nothing that may pass".to_owned();
+            return Ok(Passage { because: Because::Related, from: from.ok_or_else(refused)?, to });
+        }
+        let because = self.because(epoch, &read, entry)?;
+        Ok(Passage { because, from, to })
+    }
+
+    fn because(&self, epoch: &Epoch, read: &Read, entry: Entry) -> Result<Because, String> {
+        let (node, speech) = (self.node, &read.speech);
+        if read.is_later() {
+            let version = epoch.versions[node];
+            let knows = self.connections.knows_first(read, entry, version, self.now);
+            return knows
+                .then_some(Because::LaterFragment)
+                .ok_or_else(|| "no first fragment of it was let through".to_owned());
+        }
+        let is_known = || self.connections.find(speech, self.now).is_some();
+        // What a pod says to itself need not be a connection.
+        let is_itself = epoch.place(node, speech.source) == epoch.place(node, speech.destination);
+        if (is_itself || self.terms.admits(read) || is_known()) && epoch.allows(node, speech) {
+            return Ok(Because::Allowed);
+        }
+        let back = speech.reversed();
+        let known = self.connections.find(&back, self.now);
+        if known.is_some() && !read.opens() && epoch.allows(node, &back) {
+            return Ok(Because::Reply);
+        }
+        if !read.opens() && [*speech, back].iter().any(|named| self.is_kept(epoch, named)) {
+            return Ok(Because::Kept);
+        }
+        let known = if known.is_some() { "is denied, too" } else { "is not known" };
+        Err(format!("policy denies it, and the connection that it might answer {known}"))
+    }
+
+    fn is_kept(&self, epoch: &Epoch, speech: &Speech) -> bool {
+        let known = self.connections.find(speech, self.now);
+        self.terms.keeps
+            && known.is_some_and(|it| it.is_answered() && it.stands(epoch, self.node, speech))
+    }
+
+    /// Where that went which an ICMP error is about: what its receiver has sent by a connection that passes, towards the side that
+    /// the error comes from.
+    fn related(&self, epoch: &Epoch, input: &Input, read: &Read, entry: Entry) -> Option<Place> {
+        let about = match (read.speech.icmp(), read.speech.upper) {
+            (Some((kind, _)), ICMPV6) => (1..=4).contains(&kind),
+            (Some((kind, _)), _) => matches!(kind, 3 | 4 | 11 | 12),
+            _ => false,
+        };
+        let quoted = read_about(input.packet(), read);
+        let quoted = quoted.filter(|it| about && !it.is_later() && !it.is_error())?.speech;
+        let towards = epoch.place(self.node, quoted.destination);
+        let is_related = quoted.source == read.speech.destination
+            && epoch.may_enter(self.node, entry, towards)
+            && [quoted, quoted.reversed()].iter().any(|named| {
+                self.connections.find(named, self.now).is_some()
+                    && (epoch.allows(self.node, named) || self.is_kept(epoch, named))
+            });
+        is_related.then_some(towards)
+    }
+}

@@ -1,0 +1,220 @@
+//! How a world's changes reach its nodes: devices come and go, the nodes take in what the manifests say as agents do, and tables are
+//! published, to all workers between two batches or to one after the other while packets are on their way.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use manx::calc::{FollowUp, Local};
+use manx::store::{Changes, Contents};
+use manx_dataplane::tables::Tables;
+use manx_dataplane::worker::Command;
+
+use super::coverage::{Coverage, Event};
+use super::epoch::Epoch;
+use super::plan::{Change, Seat};
+use super::sabotage::Sabotage;
+use super::world::World;
+
+impl World {
+    /// The first tables.
+    pub fn open(&mut self, coverage: &mut Coverage) {
+        self.settings.events().into_iter().flatten().for_each(|event| coverage.count(event));
+        self.fabric.read(&self.plan.manifests(true));
+        for cluster in &mut self.clusters {
+            cluster.clone_from(&self.fabric.cluster);
+        }
+        self.publish([FollowUp::Tables; 2], false, coverage);
+        let last = self.epochs.len() - 1;
+        self.epochs.drain(..last);
+    }
+
+    /// Changes something. `is_busy`: packets are on their way.
+    pub fn change(&mut self, coverage: &mut Coverage, is_busy: bool) {
+        let (change, pods) = self.plan.change(&mut self.generator.rng);
+        self.history.changed(self.batches, change, &pods, is_busy);
+        coverage.count(match change {
+            Change::Policy => Event::PolicyChanged,
+            Change::Labels => Event::Relabelled,
+            Change::Addresses => Event::Moved,
+            Change::Detached => Event::Detached,
+            Change::Attached => Event::Attached,
+            Change::Replaced => Event::Replaced,
+            Change::Device => Event::Renewed,
+            Change::Nothing => Event::Republished,
+        });
+        if change == Change::Device {
+            for pod in &pods {
+                self.detach_device(*pod, coverage);
+            }
+        }
+        self.follow(change, is_busy, coverage);
+        self.generator.follow(&self.plan);
+        if !is_busy {
+            let last = self.epochs.len() - 1;
+            self.epochs.drain(..last);
+        }
+    }
+
+    fn follow(&mut self, change: Change, is_busy: bool, coverage: &mut Coverage) {
+        let followed = self.take_in(&self.plan.manifests(true));
+        let wanted = self.plan.seats.clone();
+        let gone = self.gone();
+        if !gone.is_empty() {
+            // A port is another's only when no worker uses tables any more in which it was somebody's.
+            for pod in gone {
+                self.detach_device(pod, coverage);
+            }
+            let devices = &self.devices;
+            for (at, seat) in self.plan.seats.iter_mut().enumerate() {
+                let is_there = |it: &super::plan::Attachment| {
+                    devices[seat.node].get(&it.port) == Some(&(at, it.number))
+                };
+                seat.attachment = seat.attachment.filter(is_there);
+            }
+            self.publish([FollowUp::Tables; 2], is_busy, coverage);
+            self.plan.seats = wanted;
+        }
+        self.attach_devices(coverage);
+        let follow_up = match (self.sabotage, change) {
+            (Some(Sabotage::Stale), Change::Policy) => [FollowUp::Nothing(0); 2],
+            (_, Change::Policy | Change::Labels) => followed,
+            _ => [FollowUp::Tables; 2],
+        };
+        self.publish(follow_up, is_busy, coverage);
+    }
+
+    /// The nodes take in other manifests, each as its agent does. What is left to do for each.
+    fn take_in(&mut self, manifests: &str) -> [FollowUp; 2] {
+        let contents = Contents::of_texts([("cluster.yaml", manifests)]);
+        let before = &self.fabric.contents.objects;
+        let keys = before.keys().chain(contents.objects.keys());
+        let differs = keys.filter(|key| {
+            before.get(*key).map(|it| &it.state) != contents.objects.get(*key).map(|it| &it.state)
+        });
+        let objects: BTreeMap<_, _> =
+            differs.map(|key| (key.clone(), before.get(key).cloned())).collect();
+        let changes = Changes::Objects(objects);
+        let mut follow_ups = [FollowUp::Import; 2];
+        for (node, follow_up) in follow_ups.iter_mut().enumerate() {
+            let at = &mut self.fabric.nodes[node];
+            let image = Arc::clone(&at.tables.image);
+            *follow_up =
+                at.calculation.follow(&image, &mut self.clusters[node], &contents, &changes);
+        }
+        if follow_ups.contains(&FollowUp::Import) {
+            self.fabric.read(manifests);
+            for cluster in &mut self.clusters {
+                cluster.clone_from(&self.fabric.cluster);
+            }
+            return [FollowUp::Tables; 2];
+        }
+        self.fabric.contents = contents;
+        follow_ups
+    }
+
+    /// Pods whose devices are at ports that are not theirs any more.
+    fn gone(&self) -> Vec<usize> {
+        let mut gone = Vec::new();
+        for (node, devices) in self.devices.iter().enumerate() {
+            for (port, (pod, number)) in devices {
+                let Seat { attachment, node: at, .. } = &self.plan.seats[*pod];
+                let is_there =
+                    attachment.is_some_and(|it| (it.port, it.number) == (*port, *number));
+                if !is_there || *at != node {
+                    gone.push(*pod);
+                }
+            }
+        }
+        gone
+    }
+
+    fn detach_device(&mut self, pod: usize, coverage: &mut Coverage) {
+        let node = self.plan.seats[pod].node;
+        let found = self.devices[node].iter().find(|(_, (at, _))| *at == pod);
+        let Some(port) = found.map(|(port, _)| *port) else { return };
+        // What it has sent has been sent.
+        self.collect(node, coverage);
+        self.devices[node].remove(&port);
+        self.fabric.nodes[node].tell(|| Command::Detach(port));
+        self.sides[node].is_incomplete = true;
+    }
+
+    /// Gives devices to all pods that are to have one and have none.
+    pub(super) fn attach_devices(&mut self, coverage: &mut Coverage) {
+        for at in 0..self.plan.seats.len() {
+            let Seat { node, attachment, device, .. } = self.plan.seats[at];
+            let Some(attachment) = attachment else { continue };
+            if self.devices[node].contains_key(&attachment.port) {
+                continue;
+            }
+            self.collect(node, coverage);
+            self.fabric.nodes[node].attach_with(attachment.port, device.takes, device.queue);
+            self.devices[node].insert(attachment.port, (at, attachment.number));
+        }
+    }
+
+    /// Publishes what is left to be published, and knows from now on what is true then.
+    fn publish(&mut self, follow_ups: [FollowUp; 2], is_busy: bool, coverage: &mut Coverage) {
+        let mut versions = self.epochs[self.epochs.len() - 1].versions;
+        self.place_pods();
+        for node in 0..2 {
+            if let FollowUp::Nothing(pods) = follow_ups[node] {
+                coverage.add(Event::InPlace, pods);
+                continue;
+            }
+            coverage.count(Event::Republished);
+            std::mem::swap(&mut self.fabric.cluster, &mut self.clusters[node]);
+            let tables = self.fabric.tables(node);
+            std::mem::swap(&mut self.fabric.cluster, &mut self.clusters[node]);
+            versions[node] = self.hand_over_tables(node, tables, is_busy);
+        }
+        let number = self.epochs[self.epochs.len() - 1].number + 1;
+        let epoch = match self.plan.hidden {
+            None => Epoch::new(&self.plan, number, versions, &self.fabric.contents),
+            Some(_) => {
+                let whole = self.plan.manifests(false);
+                let whole = Contents::of_texts([("cluster.yaml", &*whole)]);
+                Epoch::new(&self.plan, number, versions, &whole)
+            }
+        };
+        self.epochs.push(Rc::new(epoch));
+    }
+
+    /// Tells the fabric which pods are where.
+    fn place_pods(&mut self) {
+        for node in 0..2 {
+            let seats = self.plan.seats.iter().filter(|seat| seat.node == node);
+            let local = |seat: &Seat| {
+                let attachment = seat.attachment?;
+                let local = Local {
+                    index: attachment.index,
+                    attachment: attachment.number,
+                    port: attachment.port,
+                    addresses: seat.addresses.clone(),
+                    mtu: seat.device.mtu,
+                };
+                Some((seat.name.clone(), local))
+            };
+            self.fabric.nodes[node].locals = seats.filter_map(local).collect();
+        }
+    }
+
+    /// Hands tables to a node's workers. Returns their version.
+    fn hand_over_tables(&mut self, node: usize, mut tables: Tables, is_busy: bool) -> u64 {
+        let at = &mut self.fabric.nodes[node];
+        tables.version = tables.version.max(at.tables.version + 1);
+        let (version, tables) = (tables.version, Arc::new(tables));
+        at.tables = Arc::clone(&tables);
+        let workers = at.workers();
+        let first = self.chance.usize(..workers);
+        for worker in first..first + workers {
+            let command = Command::Publish(Arc::clone(&tables));
+            self.fabric.nodes[node].tell_one(worker, command);
+            if is_busy {
+                self.some_turns();
+            }
+        }
+        version
+    }
+}

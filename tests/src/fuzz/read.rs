@@ -1,0 +1,338 @@
+//! Packets read once more, by nothing of the dataplane's: headers by `etherparse`, the rest by hand.
+//!
+//! It is no stricter than it must be: what it cannot read must not come out of anywhere.
+
+use std::net::IpAddr;
+
+use etherparse::checksum::u64_16bit_word as sums;
+use etherparse::{Ipv4HeaderSlice, Ipv6HeaderSlice};
+
+use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
+
+pub const IPIP: u8 = 4;
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+
+pub mod flag {
+    pub const FIN: u8 = 1;
+    pub const SYN: u8 = 2;
+    pub const RST: u8 = 4;
+    pub const PSH: u8 = 8;
+    pub const ACK: u8 = 16;
+    pub const CWR: u8 = 128;
+}
+
+/// Who speaks to whom, and by what: what names a connection from the side of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Speech {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub upper: u8,
+    pub words: Words,
+}
+
+/// What a packet shows beside its addresses and its protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Words {
+    /// Source and destination port.
+    Ports(u16, u16),
+    /// A query of ICMP, or its answer: the query's type, whether it asks, and its number.
+    Query { kind: u8, asks: bool, id: u16 },
+    /// Another message of ICMP: type and code.
+    Message(u8, u8),
+    /// Nothing.
+    Nothing,
+}
+
+impl Speech {
+    /// As the other side says it.
+    pub fn reversed(self) -> Self {
+        let words = match self.words {
+            Words::Ports(source, destination) => Words::Ports(destination, source),
+            Words::Query { kind, asks, id } => Words::Query { kind, asks: !asks, id },
+            words => words,
+        };
+        Self { source: self.destination, destination: self.source, words, ..self }
+    }
+
+    pub fn is_v4(&self) -> bool {
+        self.source.is_ipv4()
+    }
+
+    /// Type and code on the wire.
+    pub fn icmp(&self) -> Option<(u8, u8)> {
+        match self.words {
+            Words::Query { kind, asks: true, .. } => Some((kind, 0)),
+            Words::Query { kind, asks: false, .. } => Some((answer_to(kind), 0)),
+            Words::Message(kind, code) => Some((kind, code)),
+            Words::Ports(..) | Words::Nothing => None,
+        }
+    }
+
+    /// Of ICMP queries by their numbers: what an echo is.
+    pub fn echo(source: IpAddr, destination: IpAddr, id: u16) -> Self {
+        let (upper, kind) = if source.is_ipv4() { (ICMP, 8) } else { (ICMPV6, 128) };
+        Self { source, destination, upper, words: Words::Query { kind, asks: true, id } }
+    }
+}
+
+/// The answer's type to a query of this type (RFC 792, RFC 4443).
+fn answer_to(query: u8) -> u8 {
+    match query {
+        8 => 0,
+        other => other + 1,
+    }
+}
+
+/// Which part of a packet a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Whole,
+    First { id: u32 },
+    Later { id: u32, offset: usize },
+}
+
+/// What a packet says.
+#[derive(Debug, Clone, Copy)]
+pub struct Read {
+    pub speech: Speech,
+    pub ttl: u8,
+    pub ecn: u8,
+    pub may_be_cut: bool,
+    /// Its length as its header says it.
+    pub total: usize,
+    /// Where the upper layer begins.
+    pub at: usize,
+    pub part: Part,
+    /// TCP's flags.
+    pub flags: u8,
+}
+
+impl Read {
+    pub fn opens(&self) -> bool {
+        self.flags & (flag::SYN | flag::ACK | flag::RST) == flag::SYN
+    }
+
+    /// A message of ICMP about another packet (RFC 1122, section 3.2.2; RFC 4443, section 2.1).
+    pub fn is_error(&self) -> bool {
+        match (self.speech.icmp(), self.speech.upper, self.speech.is_v4()) {
+            (Some((kind, _)), ICMP, true) => matches!(kind, 3 | 4 | 5 | 11 | 12),
+            (Some((kind, _)), ICMPV6, false) => kind < 128,
+            _ => false,
+        }
+    }
+
+    pub fn is_later(&self) -> bool {
+        matches!(self.part, Part::Later { .. })
+    }
+
+    /// Where the upper layer's checksum stands, from the packet's first byte.
+    pub fn checksum_at(&self) -> Option<usize> {
+        let offset = checksum_offset(self.speech.upper, self.speech.is_v4())?;
+        (self.part == Part::Whole && self.at + offset + 2 <= self.total).then_some(self.at + offset)
+    }
+
+    /// How long the headers are, the upper layer's among them, which each segment of a super-packet repeats.
+    pub fn headers(&self, bytes: &[u8]) -> usize {
+        if self.is_later() {
+            return self.at;
+        }
+        let upper = match self.speech.upper {
+            TCP => bytes.get(self.at + 12).map_or(0, |it| usize::from(it >> 4) * 4),
+            UDP => 8,
+            SCTP => 12,
+            ICMP if self.speech.is_v4() => 8,
+            ICMPV6 if !self.speech.is_v4() => 8,
+            _ => 0,
+        };
+        self.at + upper
+    }
+
+    /// Whether there are super-packets of its protocol.
+    pub fn has_segments(&self) -> bool {
+        matches!(self.speech.upper, TCP | UDP)
+    }
+}
+
+/// Where the checksum stands in an upper layer's header.
+pub fn checksum_offset(upper: u8, v4: bool) -> Option<usize> {
+    match upper {
+        TCP => Some(16),
+        UDP => Some(6),
+        ICMP if v4 => Some(2),
+        ICMPV6 if !v4 => Some(2),
+        _ => None,
+    }
+}
+
+/// The sum of the pseudo-header and of bytes; of ICMP over IPv4 of the bytes alone.
+pub fn sum(source: IpAddr, destination: IpAddr, upper: u8, len: usize, bytes: &[u8]) -> u64 {
+    let sum = if upper == ICMP { 0 } else { pseudo(source, destination, upper, len) };
+    sums::add_slice(sum, bytes)
+}
+
+/// The sum of the pseudo-header of an upper layer that is so long.
+pub fn pseudo(source: IpAddr, destination: IpAddr, upper: u8, len: usize) -> u64 {
+    let mut sum = sums::add_4bytes(0, (len as u32).to_be_bytes());
+    sum = sums::add_2bytes(sum, [0, upper]);
+    for address in [source, destination] {
+        sum = match address {
+            IpAddr::V4(v4) => sums::add_slice(sum, &v4.octets()),
+            IpAddr::V6(v6) => sums::add_slice(sum, &v6.octets()),
+        };
+    }
+    sum
+}
+
+/// The complement of a sum as it stands on the wire.
+pub fn complement(sum: u64) -> [u8; 2] {
+    sums::ones_complement(sum).to_ne_bytes()
+}
+
+/// Whether bytes with their checksum sum up to what they should.
+pub fn sums_up(sum: u64) -> bool {
+    sums::ones_complement(sum) == 0
+}
+
+/// Reads a packet. `None`: it begins with no IP header that is whole and right, or is shorter than it says; or its upper layer has
+/// ports or a type and is too short for them.
+pub fn read(bytes: &[u8]) -> Option<Read> {
+    read_as(bytes, false)
+}
+
+/// The same of the beginning of a packet, which is quoted: neither its length nor its header's checksum counts.
+pub fn read_quoted(bytes: &[u8]) -> Option<Read> {
+    read_as(bytes, true)
+}
+
+/// What an ICMP error is about.
+pub fn read_about(error: &[u8], read: &Read) -> Option<Read> {
+    error.get(read.at + 8..).filter(|_| read.is_error()).and_then(read_quoted)
+}
+
+fn read_as(bytes: &[u8], quoted: bool) -> Option<Read> {
+    match bytes.first()? >> 4 {
+        4 => read_v4(bytes, quoted),
+        6 => read_v6(bytes, quoted),
+        _ => None,
+    }
+}
+
+fn read_v4(bytes: &[u8], quoted: bool) -> Option<Read> {
+    let ip = Ipv4HeaderSlice::from_slice(bytes).ok()?;
+    let at = ip.slice().len();
+    let total = if quoted { bytes.len() } else { usize::from(ip.total_len()) };
+    if total < at || total > bytes.len() {
+        return None;
+    }
+    if !quoted && !sums_up(sums::add_slice(0, ip.slice())) {
+        return None;
+    }
+    let (id, offset) = (ip.identification().into(), usize::from(ip.fragments_offset().value()) * 8);
+    let part = match (offset, ip.more_fragments()) {
+        (0, false) => Part::Whole,
+        (0, true) => Part::First { id },
+        (offset, _) => Part::Later { id, offset },
+    };
+    let upper = ip.protocol().0;
+    let ends = (ip.source_addr().into(), ip.destination_addr().into());
+    let read = Read {
+        speech: Speech { source: ends.0, destination: ends.1, upper, words: Words::Nothing },
+        ttl: ip.ttl(),
+        ecn: ip.ecn().value(),
+        may_be_cut: !ip.dont_fragment(),
+        total,
+        at,
+        part,
+        flags: 0,
+    };
+    read_upper(read, &bytes[..total])
+}
+
+fn read_v6(bytes: &[u8], quoted: bool) -> Option<Read> {
+    let ip = Ipv6HeaderSlice::from_slice(bytes).ok()?;
+    let total = if quoted { bytes.len() } else { 40 + usize::from(ip.payload_length()) };
+    if total > bytes.len() {
+        return None;
+    }
+    let (mut upper, mut at, mut part) = (ip.next_header().0, 40, Part::Whole);
+    let mut headers = 0;
+    while matches!(upper, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS) {
+        let &[next, len, high, low, a, b, c, d] = bytes[..total].get(at..)?.first_chunk()?;
+        at += match upper {
+            FRAGMENT => 8,
+            AUTHENTICATION => (usize::from(len) + 2) * 4,
+            _ => (usize::from(len) + 1) * 8,
+        };
+        headers += 1;
+        if at > total || headers > 16 {
+            return None;
+        }
+        if upper == FRAGMENT {
+            let (id, word) = (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([high, low]));
+            part = match (usize::from(word & !7), word & 1 != 0) {
+                (0, false) => Part::Whole,
+                (0, true) => Part::First { id },
+                (offset, _) => Part::Later { id, offset },
+            };
+        }
+        upper = next;
+        if matches!(part, Part::Later { .. }) {
+            break;
+        }
+    }
+    let ends = (ip.source_addr().into(), ip.destination_addr().into());
+    let read = Read {
+        speech: Speech { source: ends.0, destination: ends.1, upper, words: Words::Nothing },
+        ttl: ip.hop_limit(),
+        ecn: ip.traffic_class() & 3,
+        may_be_cut: false,
+        total,
+        at,
+        part,
+        flags: 0,
+    };
+    read_upper(read, &bytes[..total])
+}
+
+fn read_upper(mut read: Read, bytes: &[u8]) -> Option<Read> {
+    if read.is_later() {
+        return Some(read);
+    }
+    let segment = &bytes[read.at..];
+    let Speech { upper, .. } = read.speech;
+    match upper {
+        TCP | UDP | SCTP => {
+            let &[a, b, c, d] = segment.first_chunk()?;
+            let ports = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
+            read.speech.words = Words::Ports(ports[0], ports[1]);
+            if upper == TCP {
+                read.flags = segment.get(13).copied().unwrap_or_default();
+            }
+        }
+        ICMP | ICMPV6 if (upper == ICMP) == read.speech.is_v4() => {
+            let &[kind, code, _, _, a, b, _, _] = segment.first_chunk()?;
+            read.speech.words = icmp_words(upper, kind, code, u16::from_be_bytes([a, b]));
+        }
+        _ => {}
+    }
+    Some(read)
+}
+
+fn icmp_words(upper: u8, kind: u8, code: u8, id: u16) -> Words {
+    let query = match (upper, kind) {
+        _ if code != 0 => None,
+        (ICMP, 8 | 13) | (ICMPV6, 128) => Some((kind, true)),
+        (ICMP, 0) => Some((8, false)),
+        (ICMP, 14) => Some((13, false)),
+        (ICMPV6, 129) => Some((128, false)),
+        _ => None,
+    };
+    match query {
+        Some((kind, asks)) => Words::Query { kind, asks, id },
+        None => Words::Message(kind, code),
+    }
+}

@@ -1,0 +1,66 @@
+//! What can be made wrong on purpose, to see that it is found.
+
+use std::str::FromStr;
+
+use fastrand::Rng;
+use manx_dataplane::port::memory::Frame;
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// One policy is missing in what the tables are made of.
+    Policy,
+    /// Tables are not published when a policy comes or goes.
+    Stale,
+    /// The workers' clock stands still.
+    Clock,
+    /// Some packets are said to have come by another port than they did: as if sources were not checked.
+    Source,
+    /// A bit of some packets is changed on their way out.
+    Bit,
+    /// Some packets are lost on their way out.
+    Loss,
+    /// Some packets come out twice.
+    Twice,
+}
+
+impl Sabotage {
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Policy, "policy"),
+        (Self::Stale, "stale"),
+        (Self::Clock, "clock"),
+        (Self::Source, "source"),
+        (Self::Bit, "bit"),
+        (Self::Loss, "loss"),
+        (Self::Twice, "twice"),
+    ];
+
+    /// Does to a packet on its way out what is to be done. How many times it comes out.
+    pub fn tamper(self, chance: &mut Rng, frame: &mut Frame) -> usize {
+        if chance.u8(..) > 0 {
+            return 1;
+        }
+        match self {
+            Self::Bit => {
+                let at = chance.usize(..frame.bytes.len());
+                frame.bytes[at] ^= 1 << chance.u8(..8);
+                1
+            }
+            Self::Loss => 0,
+            Self::Twice => 2,
+            Self::Policy | Self::Stale | Self::Clock | Self::Source => 1,
+        }
+    }
+}
+
+impl FromStr for Sabotage {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|(_, named)| *named == name);
+        let known: Vec<&str> = Self::ALL.map(|(_, named)| named).to_vec();
+        found
+            .map(|(sabotage, _)| sabotage)
+            .ok_or_else(|| format!("no sabotage {name:?}: expected one of {}", known.join(", ")))
+    }
+}

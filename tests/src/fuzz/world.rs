@@ -1,0 +1,341 @@
+//! One world: two nodes with real workers, a plan that changes, and packets in batches, each judged when all of it has settled.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ahash::RandomState;
+use fastrand::Rng;
+use manx::import::{Cluster, Overlay};
+use manx_dataplane::packet::Offload;
+use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::tables::{Connections as Following, Established, PortId};
+
+use super::coverage::{Coverage, Event, Kind};
+use super::epoch::Epoch;
+use super::generate::Generator;
+use super::history::History;
+use super::input::{Injected, Input};
+use super::judge::Judge;
+use super::oracle::Terms;
+use super::plan::Plan;
+use super::sabotage::Sabotage;
+use super::side::{Counts, Output, Side, Violation};
+use crate::fabric::{Fabric, HOST, RAW, UNDERLAY};
+
+/// A port that no tables name.
+pub const STRAY: PortId = PortId(6);
+
+/// How a world is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    pub workers: usize,
+    pub sizes: Sizes,
+    pub overlay: Overlay,
+    pub terms: Terms,
+}
+
+impl Settings {
+    fn new(rng: &mut Rng) -> Self {
+        let flows = [256, 1024, 4096][rng.usize(..3)];
+        // A census needs as many segments.
+        let buffers = [64, 128][rng.usize(..2)];
+        Self {
+            workers: rng.usize(1..4),
+            sizes: Sizes { flows, buffers, fragments: 64 },
+            overlay: if rng.u8(..3) == 0 { Overlay::Vxlan } else { Overlay::Ipip },
+            terms: Terms { is_strict: rng.u8(..5) == 0, keeps: rng.u8(..3) == 0 },
+        }
+    }
+
+    /// What is counted of a world.
+    pub(super) fn events(&self) -> [Option<Event>; 4] {
+        let workers = match self.workers {
+            1 => Event::OneWorker,
+            2 => Event::TwoWorkers,
+            _ => Event::ThreeWorkers,
+        };
+        let overlay = match self.overlay {
+            Overlay::Ipip => Event::Ipip,
+            Overlay::Vxlan => Event::Vxlan,
+        };
+        let Terms { is_strict, keeps } = self.terms;
+        let terms = [is_strict.then_some(Event::Strict), keeps.then_some(Event::Keeps)];
+        [Some(workers), Some(overlay), terms[0], terms[1]]
+    }
+
+    /// What a tunnel leaves of the underlay's MTU.
+    fn tunnel_mtu(&self) -> u32 {
+        match self.overlay {
+            Overlay::Ipip => 1480,
+            Overlay::Vxlan => 1450,
+        }
+    }
+}
+
+/// See the module.
+pub struct World {
+    pub settings: Settings,
+    pub plan: Plan,
+    pub(super) fabric: Fabric,
+    /// What each node has made of the manifests.
+    pub(super) clusters: [Cluster; 2],
+    /// What has devices: the pod and its attachment's number.
+    pub(super) devices: [BTreeMap<PortId, (usize, u32)>; 2],
+    /// Those that a batch may be judged by, the one that stands at the end.
+    pub(super) epochs: Vec<Rc<Epoch>>,
+    pub(super) judge: Judge,
+    pub(super) generator: Generator,
+    /// Chooses what the packets do not depend on: which worker turns next.
+    pub(super) chance: Rng,
+    pub(super) sides: [Side; 2],
+    pub(super) sabotage: Option<Sabotage>,
+    pub(super) now: Duration,
+    pub batches: u64,
+    pub history: History,
+}
+
+impl World {
+    /// A world with devices, before its first tables.
+    pub fn new(seed: u64, number: u64, sabotage: Option<Sabotage>) -> Self {
+        let mut rng = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let settings = Settings::new(&mut rng);
+        let mut plan = Plan::new(&mut rng);
+        for at in 0..plan.seats.len() {
+            // Now and then one comes later.
+            if rng.u8(..8) > 0 {
+                plan.attach(at);
+            }
+        }
+        if sabotage == Some(Sabotage::Policy) {
+            plan.hidden = Some(rng.usize(..plan.policies()));
+        }
+        let mut fabric = Fabric::sized(settings.workers, settings.sizes);
+        let Terms { is_strict, keeps } = settings.terms;
+        let established = if keeps { Established::Keep } else { Established::Judge };
+        fabric.connections = Following { tcp_strict: is_strict, established };
+        fabric.overlay = settings.overlay;
+        let judge = Judge {
+            hasher: RandomState::with_seeds(1, 2, 3, 4),
+            overlay: settings.overlay,
+            tunnel_mtu: settings.tunnel_mtu(),
+            terms: settings.terms,
+            connections: Default::default(),
+        };
+        let chance = rng.fork();
+        let is_vxlan = matches!(settings.overlay, Overlay::Vxlan);
+        let generator = Generator::new(rng, &plan, is_vxlan);
+        let mut world = Self {
+            settings,
+            plan,
+            fabric,
+            clusters: Default::default(),
+            devices: Default::default(),
+            epochs: vec![Rc::new(Epoch::closed())],
+            judge,
+            generator,
+            chance,
+            sides: Default::default(),
+            sabotage,
+            now: Duration::from_secs(1),
+            batches: 0,
+            history: History::default(),
+        };
+        for node in &mut world.fabric.nodes {
+            node.attach(STRAY, manx_dataplane::port::Capabilities::ALL);
+        }
+        world.attach_devices(&mut Coverage::default());
+        world
+    }
+
+    /// Makes packets, sends them, lets everything settle and judges it. Returns how many they were.
+    pub fn batch(&mut self, coverage: &mut Coverage) -> Result<u64, Box<Violation>> {
+        self.batches += 1;
+        let most = [1, 4, 16, 48, 48][self.generator.rng.usize(..5)];
+        while self.generator.made.len() < most {
+            self.generator.step();
+        }
+        let straddles = self.generator.rng.u8(..128) == 0;
+        let made = std::mem::take(&mut self.generator.made);
+        let packets = made.len() as u64;
+        for injected in made {
+            coverage.generated[injected.kind as usize] += 1;
+            self.inject(injected);
+        }
+        coverage.packets += packets;
+        if straddles && self.epochs[0].number > 0 {
+            coverage.count(Event::Straddled);
+            self.some_turns();
+            self.change(coverage, true);
+        }
+        self.settle(coverage);
+        self.close(coverage)?;
+        self.pass_time(coverage);
+        Ok(packets)
+    }
+
+    /// Now and then.
+    pub fn is_time_for_change(&mut self) -> bool {
+        self.generator.rng.u8(..) == 0
+    }
+
+    /// Sends a packet, if there is such a port and it has room.
+    fn inject(&mut self, injected: Injected) {
+        let Injected { node, port, worker, ref bytes, offload, .. } = injected;
+        let is_there = matches!(port, HOST | RAW | STRAY) || self.devices[node].contains_key(&port);
+        if !is_there || !self.fabric.nodes[node].wires[&port].inject_at(worker, bytes, offload) {
+            return;
+        }
+        let mut input = Input::new(injected, self.settings.overlay, self.judge.tunnel_mtu);
+        if self.sabotage == Some(Sabotage::Source) && self.chance.u8(..) == 0 {
+            input.misattribute();
+        }
+        self.sides[node].add(&self.judge.hasher, input);
+    }
+
+    /// A few turns of any workers.
+    pub(super) fn some_turns(&mut self) {
+        for _ in 0..self.chance.usize(..6) {
+            let (node, worker) = (self.chance.usize(..2), self.chance.usize(..8));
+            self.fabric.nodes[node].turn_one(worker);
+        }
+    }
+
+    /// Turns all workers of a node, in any order, until none finds anything.
+    pub(super) fn run(&mut self, node: usize) {
+        let node = &mut self.fabric.nodes[node];
+        let workers = node.workers();
+        let mut worker = self.chance.usize(..workers);
+        // One may be far ahead of the others.
+        for _ in 0..self.chance.usize(..4) {
+            node.turn_one(worker);
+        }
+        let mut idle = 0;
+        while idle <= 2 * workers {
+            let found = node.turn_one(worker);
+            idle = if found == 0 { idle + 1 } else { 0 };
+            worker += 1;
+        }
+    }
+
+    /// Lets both nodes go on until nothing moves, and carries what they send each other.
+    pub(super) fn settle(&mut self, coverage: &mut Coverage) {
+        loop {
+            let mut moved = false;
+            for node in 0..2 {
+                self.run(node);
+                moved |= self.collect(node, coverage);
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Takes what a node's ports have sent. Whether anything was carried to the other node.
+    pub(super) fn collect(&mut self, node: usize, coverage: &mut Coverage) -> bool {
+        let mut carried = Vec::new();
+        for (port, wire) in &self.fabric.nodes[node].wires {
+            while let Some(mut frame) = wire.collect() {
+                if let Some(port) = self.carries(*port, node, &frame.bytes) {
+                    // A wire says nothing beside the bytes.
+                    let offload = if port == RAW { Offload::default() } else { frame.offload };
+                    let mut bytes = self.generator.buffer();
+                    bytes.clear();
+                    bytes.extend_from_slice(&frame.bytes);
+                    carried.push((port, bytes, offload));
+                }
+                let times = match self.sabotage {
+                    Some(sabotage) => sabotage.tamper(&mut self.chance, &mut frame),
+                    None => 1,
+                };
+                for _ in 1..times {
+                    self.sides[node].outputs.push(Output { port: *port, frame: frame.clone() });
+                }
+                if times > 0 {
+                    self.sides[node].outputs.push(Output { port: *port, frame });
+                }
+            }
+        }
+        let moved = !carried.is_empty();
+        for (port, bytes, offload) in carried {
+            coverage.generated[Kind::Carried as usize] += 1;
+            let worker = usize::from(*bytes.last().unwrap_or(&0));
+            self.inject(Injected {
+                node: 1 - node,
+                port,
+                worker,
+                bytes,
+                offload,
+                kind: Kind::Carried,
+                is_clean: false,
+            });
+        }
+        moved
+    }
+
+    /// By which port a packet goes on to the other node: by the tunnel, or, IPv6, through the nodes' kernels.
+    fn carries(&self, port: PortId, node: usize, bytes: &[u8]) -> Option<PortId> {
+        match port {
+            RAW => (bytes.get(16..20)? == UNDERLAY[1 - node].octets()).then_some(RAW),
+            HOST if bytes.first()? >> 4 == 6 => {
+                let destination = super::read::read(bytes)?.speech.destination;
+                let far = |seat: &super::plan::Seat| {
+                    seat.node != node
+                        && seat.attachment.is_some()
+                        && seat.addresses.contains(&destination)
+                };
+                self.plan.seats.iter().any(far).then_some(HOST)
+            }
+            _ => None,
+        }
+    }
+
+    /// Judges what has settled.
+    fn close(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
+        let now = self.now.as_secs_f64();
+        if self.epochs[0].number == 0 {
+            coverage.count(Event::BeforeTables);
+        }
+        for node in 0..2 {
+            while self.fabric.nodes[node].reports.try_recv().is_ok() {}
+            let side = &mut self.sides[node];
+            side.after = Counts::of(&self.fabric.nodes[node]);
+            let judged = self.judge.judge(node, side, now, &self.epochs, coverage);
+            for input in &side.inputs {
+                self.history.add(self.batches, now, node, input);
+            }
+            judged?;
+            side.before = side.after;
+            for Output { port, frame } in side.outputs.drain(..) {
+                self.fabric.nodes[node].wires[&port].recycle(frame);
+            }
+            side.clear(&mut self.generator.spare);
+        }
+        let last = self.epochs.len() - 1;
+        self.epochs.drain(..last);
+        Ok(())
+    }
+
+    fn pass_time(&mut self, coverage: &mut Coverage) {
+        let rng = &mut self.generator.rng;
+        let jump = |coverage: &mut Coverage, seconds: u64| {
+            coverage.count(Event::Jumped);
+            Duration::from_millis(seconds * 1000 + 10)
+        };
+        let passed = match rng.u16(..4096) {
+            0..20 => jump(coverage, rng.u64(1..8)),
+            20..30 => jump(coverage, rng.u64(8..50)),
+            30..36 => jump(coverage, rng.u64(50..130)),
+            36 => jump(coverage, rng.u64(500..5000)),
+            _ => Duration::from_micros(rng.u64(..3000)),
+        };
+        self.now += passed;
+        if self.sabotage == Some(Sabotage::Clock) {
+            return;
+        }
+        for node in &mut self.fabric.nodes {
+            node.now = self.now;
+        }
+    }
+}
