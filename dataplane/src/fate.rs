@@ -72,8 +72,8 @@ pub enum DropReason {
     IcmpErrorUnmatched,
     /// A destination that is never forwarded: multicast, broadcast, link-local, loopback, unspecified.
     NotForwardable,
-    /// A super-packet that falls into more segments than any MTU explains: of UDP more than 128, of TCP more than 512, or more
-    /// than 64 that are shorter than 68 bytes.
+    /// A super-packet that falls into more segments than any MTU explains: of UDP more than 128, of TCP more than 512, or of
+    /// TCP more than 64 that are shorter than 68 bytes.
     TooManySegments,
     /// Every buffer is in flight.
     NoBuffer,
