@@ -120,7 +120,9 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
         assert!(value > 0.0 || tunnelled || ["send", "turns"].contains(&name), "{report:#}");
         assert!(!tunnelled || value == 0.0, "nothing came by a tunnel: {report:#}");
     }
-    assert!(stdout.contains("| row | Mpps | batch | unwrap | read | guess | forward | send | turns |"));
+    assert!(
+        stdout.contains("| row | Mpps | batch | unwrap | read | guess | forward | send | turns |")
+    );
 }
 
 #[test]
