@@ -36,6 +36,8 @@ pub(super) struct List {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Holding {
     flows: u32,
+    /// Those that are not established.
+    pub(super) queued: u32,
     /// Of the slots of flows that are not established, and of those that are.
     pub(super) lists: [List; 2],
 }
@@ -140,6 +142,12 @@ impl Owners {
         }
         let all = self.holdings.iter().map(|holding| holding.flows).zip(0..);
         all.max().map_or(owner, |(_, number)| Owner(number))
+    }
+
+    /// Whether no more than a quarter of an owner's flows is not established.
+    pub(super) fn has_few_queued(&self, owner: Owner) -> bool {
+        let holding = self.holdings.get(owner.index());
+        holding.is_some_and(|holding| holding.queued <= holding.flows / 4)
     }
 
     /// Who gave up the last flow.

@@ -2,11 +2,11 @@
 //!
 //! Flows fall by their hash into many small shards, thousands for each flow that there can be. A shard belongs to nobody until a worker
 //! opens a flow in it, and from then on to that worker until the last of its flows is gone. So a flow is where its first packet was
-//! read (unless the shard was another's), as the kernel spreads packets over the queues; and whoever meets a packet whose flow he does not know learns by one load
-//! whose it is. A known flow's packet asks nothing.
+//! read (unless the shard was another's), as the kernel spreads packets over the queues; and a worker that meets a packet of a flow
+//! that it does not know learns by one load whose the flow is. A known flow's packet asks nothing.
 //!
-//! Only shards that have an owner take memory: 512 of them share a bucket, which holds three. In a bucket that is full the worker of one that
-//! it holds takes all that it does not hold. So there is always an answer, and always the same to all.
+//! Only shards that have an owner take memory: 512 shards share a bucket, which holds three. When a fourth of a bucket is asked
+//! for, one of the three workers takes all the others of that bucket. So there is always an answer, and the same to all.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

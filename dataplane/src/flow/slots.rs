@@ -120,7 +120,9 @@ impl Slots {
     pub(super) fn append(&mut self, slot: u32, standing: Standing) {
         let Some(at) = list(standing) else { return };
         let link = &mut self.links[slot as usize];
-        let list = &mut self.owners.holding(Owner(link.owner)).lists[at];
+        let holding = self.owners.holding(Owner(link.owner));
+        holding.queued += u32::from(standing == Standing::Queued);
+        let list = &mut holding.lists[at];
         (link.previous, link.next) = (list.newest, 0);
         let newest = std::mem::replace(&mut list.newest, slot + 1);
         match newest.checked_sub(1) {
@@ -134,7 +136,9 @@ impl Slots {
     pub(super) fn unlink(&mut self, slot: u32, standing: Standing) {
         let Some(at) = list(standing) else { return };
         let Link { previous, next, owner, .. } = self.links[slot as usize];
-        let list = &mut self.owners.holding(Owner(owner)).lists[at];
+        let holding = self.owners.holding(Owner(owner));
+        holding.queued -= u32::from(standing == Standing::Queued);
+        let list = &mut holding.lists[at];
         match previous.checked_sub(1) {
             Some(before) => self.links[before as usize].next = next,
             None => list.oldest = next,

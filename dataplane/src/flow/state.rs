@@ -259,6 +259,19 @@ impl FlowState {
         }
     }
 
+    /// Whether the other side has not spoken yet, and may.
+    pub const fn is_opening(self) -> bool {
+        matches!(
+            self,
+            Self::SynSent
+                | Self::SynReceived
+                | Self::PickedUp
+                | Self::UdpUnanswered
+                | Self::IcmpUnanswered
+                | Self::OtherUnanswered
+        )
+    }
+
     /// Whether both sides have spoken and the connection is not over. A full table gives up others first.
     #[inline]
     pub const fn is_established(self) -> bool {

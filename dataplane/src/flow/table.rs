@@ -31,6 +31,8 @@ const WAYS: usize = 8;
 const CROWDED: usize = 6;
 /// Established flows of the owner that are looked at for one that has been silent for long.
 const SAMPLE: usize = 8;
+/// Seconds in which a connection opens, if it does: as long as the first repetitions of a SYN take (RFC 6298, section 2).
+pub(super) const OPENING: u32 = 4;
 
 /// One cache line: the ways of a hash. Tag 0 is a free way.
 #[derive(Clone, Copy)]
@@ -382,7 +384,7 @@ impl FlowTable {
         let victim = if chosen.is_none() {
             self.least_worthy(&[self.first(hash), self.alternate(hash)], now)
         } else if self.len == self.capacity() {
-            self.victim(owner)
+            self.victim(owner, now)
         } else {
             None
         };
@@ -510,10 +512,17 @@ impl FlowTable {
     }
 
     /// The flow that goes for one of `owner` in a full table: of the owner that has to give one up the oldest that is not
-    /// established. If all of them are, it is the longest silent of those that were looked at longest ago.
-    fn victim(&mut self, owner: Owner) -> Option<u32> {
+    /// established. If all of them are, it is the longest silent of those that were looked at longest ago; and so it is while few
+    /// are not, and all of these may still be: connections that are opened together must not end one another.
+    fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
         let giver = self.slots.owners.giver(owner);
-        let queued = self.slots.oldest(giver, Standing::Queued);
+        let is_spared = |slot: &u32| {
+            let entry = &self.first_lines[*slot as usize];
+            entry.state().is_opening()
+                && now.saturating_sub(entry.last_seen()) < OPENING
+                && self.slots.owners.has_few_queued(giver)
+        };
+        let queued = self.slots.oldest(giver, Standing::Queued).filter(|slot| !is_spared(slot));
         queued.or_else(|| self.established_victim(giver))
     }
 
