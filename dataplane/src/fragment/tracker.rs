@@ -66,11 +66,11 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
         let live = bucket.map(|place| place.filter(|entry| now < entry.expires));
         let held_by = |origin| live.iter().flatten().filter(|it| it.key.origin == origin).count();
-        // Free places first.
+        // Free places first, then of whoever would have most with this one.
         let worth = |place: &Option<Entry<T>>| {
             place.map(|entry| {
-                let holds =
-                    if entry.key.origin == origin { WAYS } else { held_by(entry.key.origin) };
+                let is_own = entry.key.origin == origin;
+                let holds = held_by(entry.key.origin) + usize::from(is_own);
                 (std::cmp::Reverse(holds), entry.expires)
             })
         };
@@ -222,14 +222,22 @@ mod tests {
         for n in 0..2000u16 {
             tracker.remember(&part(9, n, 0), attacker, 1, 'a', 0);
         }
-        // Two are no more than half of a bucket, wherever they are.
-        for n in 0..2 {
+        // Two of one bucket are half of it.
+        let mut place = |n| {
+            let key = Key::new(&part(1, n, 0), n.into(), neighbour, 1);
+            tracker.bucket(&key).as_ptr()
+        };
+        let first = place(0);
+        let Some(second) = (1..u16::MAX).find(|n| place(*n) == first) else {
+            panic!("no two keys of one bucket")
+        };
+        for n in [0, second] {
             tracker.remember(&part(1, n, 0), neighbour, 1, 'b', 1);
         }
         for n in 2000..4000 {
             tracker.remember(&part(9, n, 0), attacker, 1, 'a', 2);
         }
-        for n in 0..2 {
+        for n in [0, second] {
             assert_eq!(tracker.find(&part(1, n, 2), neighbour, 1, 2), Some(Some('b')), "{n}");
         }
     }
