@@ -23,6 +23,7 @@ use crate::handover::{Colleagues, HandedOver};
 use crate::outbox::{Outbox, let_go};
 use crate::packet::{Packet, Pool};
 use crate::parse::{self, parse};
+use crate::port::Intake;
 use crate::ports::Ports;
 use crate::report::Report;
 use crate::stage::{Stage, Stopwatch};
@@ -230,14 +231,17 @@ impl Pipeline {
         }
     }
 
-    /// Takes up to `limit` packets out of the mailbox, and asks for them: their lines are another core's.
-    /// [`Pipeline::take_over`] is to follow.
+    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and asks for them: their lines are
+    /// another core's. [`Pipeline::take_over`] is to follow.
     #[inline]
     pub(crate) fn fetch(&mut self, context: &mut Context<'_>, limit: usize) {
+        let mut intake = Intake::default();
         while self.handed_over.len() < limit
+            && !intake.is_enough()
             && let Some(handed_over) = context.colleagues.take(context.pool)
         {
             prefetch(&raw const *handed_over.packet);
+            intake.add(&handed_over.packet);
             self.handed_over.push(handed_over);
         }
     }
@@ -300,9 +304,9 @@ impl Pipeline {
         self.counters.evictions.set(self.memory.evictions);
     }
 
-    /// The ports of the last batch's packets, from the `first` on.
-    pub(crate) fn ports_from(&self, first: usize) -> impl Iterator<Item = PortId> {
-        self.glances.get(first..).unwrap_or_default().iter().map(|glance| glance.port)
+    /// Of each packet of the last batch, the port that brought it, and how many packets it stands for on a wire.
+    pub(crate) fn brought(&self) -> impl Iterator<Item = (PortId, u64)> {
+        self.glances.iter().map(|glance| (glance.port, glance.segments.into()))
     }
 
     /// Takes packets out of their tunnels. Returns how many were refused.

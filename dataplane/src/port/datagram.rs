@@ -134,14 +134,13 @@ impl Datagrams {
                     pool.put(packet);
                     continue;
                 }
+                // Whoever it is for: to receive it took its time.
+                intake.add(&packet);
                 let judged = if self.batch.is_whole(i, self.heads.receive) {
                     judge(self.batch.head(i), &mut packet, self.fd.as_fd())
                 } else {
                     Judged::Malformed
                 };
-                if judged == Judged::Ours {
-                    intake.add(&packet);
-                }
                 judged.settle(packet, &mut received, pool, into);
             }
             match outcome {
@@ -168,8 +167,11 @@ impl Datagrams {
                 BATCH_MIN
             } else if got < offered {
                 (2 * got).clamp(BATCH_MIN, BATCH)
-            } else {
+            } else if offered >= self.expected {
                 BATCH
+            } else {
+                // All that was asked for came, and that was less than is expected.
+                self.expected
             };
             // A call comes back short also when it has met an error behind what it took: that is told by the next one,
             // and more may wait behind it. What came is worth deciding before anybody asks.
@@ -289,5 +291,18 @@ mod tests {
         far.send(&[3]).unwrap();
         assert_eq!(receive(&mut packets), (3, false));
         assert_eq!(receive(&mut packets), (3, true));
+    }
+
+    /// What comes first after a silence is asked for alone.
+    #[test]
+    fn one_packet_alone_does_not_have_a_full_batch_expected() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        let mut port = Datagrams::new(near.into(), HeadLen { receive: 0, transmit: 0 });
+        let (mut pool, mut packets) = (Pool::new(64), Vec::new());
+        for limit in [BATCH, 1, BATCH] {
+            far.send(&[1]).unwrap();
+            let _ = port.receive(&mut pool, &mut packets, limit, |_, _, _| Judged::Ours).unwrap();
+            assert_eq!(port.expected, BATCH_MIN, "asked for {limit}");
+        }
     }
 }

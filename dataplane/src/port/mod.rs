@@ -63,9 +63,9 @@ impl Capabilities {
     }
 }
 
-/// How much a port that hands up super-packets has received at once.
+/// How much of super-packets was received at once, by a port or from other workers.
 #[derive(Debug, Default)]
-struct Intake {
+pub(crate) struct Intake {
     bytes: usize,
     segments: usize,
 }
@@ -79,7 +79,7 @@ impl Intake {
 
     /// Adds a packet.
     #[inline]
-    fn add(&mut self, packet: &Packet) {
+    pub(crate) fn add(&mut self, packet: &Packet) {
         self.bytes += packet.len();
         if let Some(segmentation) = packet.offload.segmentation {
             self.segments += packet.len() / usize::from(segmentation.size).max(1);
@@ -88,7 +88,7 @@ impl Intake {
 
     /// Whether it is enough for one batch.
     #[inline]
-    fn is_enough(&self) -> bool {
+    pub(crate) fn is_enough(&self) -> bool {
         self.bytes >= Self::BYTES || self.segments >= Self::SEGMENTS
     }
 }

@@ -1,5 +1,5 @@
-//! A worker: one core, its queue of every port, its flows. It shares nothing that it changes but its counters, and with the other
-//! workers of its node whose flow is whose ([`Shards`]) and the mailboxes by which they hand packets over.
+//! A worker: one core, its queue of every port, its flows. It shares with others: its counters; and with the other workers of its
+//! node whose flow is whose ([`Shards`]), and the mailboxes by which they hand packets over.
 //!
 //! A turn takes a batch from each hot port whose share of the worker's time allows it (`fairness`), decides every packet
 //! and sends what was queued; the tables are looked at once a batch, so a batch boundary is where new tables take effect.
@@ -69,6 +69,23 @@ pub enum Polling {
 
 /// Between two looks at the mapped ports that are quiet: of what goes wrong with their memory, or of their device's end, epoll may not tell.
 const ROUND: Duration = Duration::from_millis(100);
+
+/// What came of serving a port.
+struct Served {
+    /// Packets that were decided.
+    found: usize,
+    /// It brought something, if only what it dropped or answered itself: that takes time, too.
+    brought: bool,
+    /// It may have more.
+    stays_hot: bool,
+}
+
+impl Served {
+    /// It owes, and waits.
+    const NOT: Self = Self { found: 0, brought: false, stays_hot: true };
+    /// It is there no more.
+    const GONE: Self = Self { found: 0, brought: false, stays_hot: false };
+}
 
 /// How a worker is made.
 #[derive(Debug, Clone, Copy)]
@@ -203,19 +220,17 @@ impl Worker {
             let is_silent = self.polling == Polling::Adaptive && idle.sleeps(Instant::now());
             // A port may have brought only what was dropped, and still have packets.
             let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
-            let sleep = rests && is_silent && self.colleagues.may_sleep();
-            if sleep {
+            if rests && is_silent && self.colleagues.may_sleep() {
                 self.counters.parks.add(1);
-            } else if rests {
+                self.ask(SLEEP);
+                self.colleagues.awake();
+                continue;
+            }
+            if rests {
                 idle.give_way();
             }
-            if sleep {
-                self.ask(SLEEP);
-            } else if self.hot.is_empty() {
+            if self.hot.is_empty() {
                 self.await_ports();
-            }
-            if sleep {
-                self.colleagues.awake();
             }
         }
     }
@@ -299,7 +314,7 @@ impl Worker {
             _ => self.serve_fairly(began),
         };
         // Where ports have brought less, or nothing.
-        found += self.take_over(TAKEN_OVER);
+        found += self.take_over(TAKEN_OVER, LONG_TURN);
         while let Some((id, error)) = self.lost.pop() {
             // A port may have failed more than once in the turn.
             if self.detach(id) {
@@ -318,8 +333,8 @@ impl Worker {
         if let Some(slot) = self.ports.slot(id) {
             self.time.advance(slot.account);
         }
-        let (found, stays_hot) = self.serve(id);
-        self.uncharged = (found > 0).then_some(id);
+        let Served { found, brought, stays_hot } = self.serve(id);
+        self.uncharged = brought.then_some(id);
         if !stays_hot {
             self.hot.clear();
             self.cool(id);
@@ -343,8 +358,8 @@ impl Worker {
         }
     }
 
-    /// Serves each hot port whose turn it is. Returns how many packets were found, the lowest account of those that had some or
-    /// owe, and whether any port owes.
+    /// Serves each hot port whose turn it is. Returns how many packets were found, the lowest account of the ports that brought
+    /// something, owe, or were not reached, and whether any port owes.
     fn serve_due(&mut self, began: u64) -> (usize, Option<Account>, bool) {
         let (mut found, mut lowest, mut owing) = (0, None, false);
         let mut at = 0;
@@ -355,21 +370,24 @@ impl Worker {
             let id = self.hot[at];
             let account = self.ports.slot(id).map_or_else(Account::default, |slot| slot.account);
             let is_due = self.time.is_due(account);
-            let (packets, stays_hot) = if is_due { self.serve(id) } else { (0, true) };
-            self.uncharged = (packets > 0).then_some(id);
-            found += packets;
+            let served = if is_due { self.serve(id) } else { Served::NOT };
+            self.uncharged = served.brought.then_some(id);
+            found += served.found;
             owing |= !is_due;
-            if packets > 0 || !is_due {
+            if served.brought || !is_due {
                 lowest = Some(lowest.map_or(account, |lowest: Account| lowest.min(account)));
             }
-            if stays_hot {
+            if served.stays_hot {
                 at += 1;
             } else {
                 self.hot.swap_remove(at);
                 self.cool(id);
             }
         }
-        (found, lowest, owing)
+        // Time does not pass by those that a long turn has not reached: the next one begins with the first again.
+        let ports = &mut self.ports;
+        let missed = self.hot[at..].iter().filter_map(|id| Some(ports.slot(*id)?.account));
+        (found, missed.chain(lowest).min(), owing)
     }
 
     /// A port is hot no longer. What it brought last may be answered soon.
@@ -420,15 +438,14 @@ impl Worker {
         now.wrapping_sub(std::mem::replace(&mut self.charged, now))
     }
 
-    /// Serves one port: receive, decide, send; what other workers have handed over goes along. Returns how many packets came and
-    /// whether the port may have more.
+    /// Serves one port: receive, decide, send; what other workers have handed over goes along.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
         reason = "a turn with one packet is to cost little more than the packet"
     )]
-    fn serve(&mut self, id: PortId) -> (usize, bool) {
-        let Some(slot) = self.ports.slot(id) else { return (0, false) };
+    fn serve(&mut self, id: PortId) -> Served {
+        let Some(slot) = self.ports.slot(id) else { return Served::GONE };
         let most = if std::mem::take(&mut slot.awoken) { FIRST } else { BATCH };
         let received = match slot.io.receive(&mut self.pool, &mut self.batch, most) {
             Ok(received) => received,
@@ -437,7 +454,7 @@ impl Worker {
                 self.lost.push((id, error));
                 // What it had brought is nobody else's to be judged as.
                 self.batch.drain(..).for_each(|packet| self.pool.put(packet));
-                return (0, false);
+                return Served::GONE;
             }
         };
         let stays_hot = slot.stays_hot(received, self.batch.len(), self.now);
@@ -453,16 +470,24 @@ impl Worker {
             }
         }
         if self.batch.is_empty() {
-            self.time.join(&mut slot.account);
-            return (0, stays_hot);
+            let brought = received.malformed + received.not_ours + received.answered > 0;
+            if !brought {
+                self.time.join(&mut slot.account);
+            }
+            return Served { found: 0, brought, stays_hot };
         }
-        (self.pass(Some(id), BATCH), stays_hot)
+        Served { found: self.pass(Some(id), BATCH), brought: true, stays_hot }
     }
 
-    /// Decides up to `limit` packets that other workers have handed over. Returns how many they were.
-    fn take_over(&mut self, limit: usize) -> usize {
+    /// Decides up to `limit` packets that other workers have handed over, until it has taken so many ticks. Returns how many they
+    /// were.
+    fn take_over(&mut self, limit: usize, ticks: u64) -> usize {
+        if self.colleagues.waiting() == 0 {
+            return 0;
+        }
+        let began = self.charge();
         let mut found = 0;
-        while found < limit && self.colleagues.waiting() > 0 {
+        while found < limit && self.charged.wrapping_sub(began) < ticks {
             match self.pass(None, (limit - found).min(BATCH)) {
                 0 => break,
                 taken => found += taken,
@@ -485,37 +510,35 @@ impl Worker {
             watch: &mut self.watch,
             now: self.now,
         };
-        let mut found = self.batch.len();
-        let own = found;
+        let own = self.batch.len();
         self.pipeline.fetch(&mut context, limit);
         if let Some(port) = from {
             let role = context.tables.role(port);
             self.pipeline.enter(&mut context, &mut self.batch, port, role);
         }
-        found += self.pipeline.take_over(&mut context, &mut self.batch);
+        let handed_over = self.pipeline.take_over(&mut context, &mut self.batch);
+        let found = own + handed_over;
         if found > 0 {
             self.pipeline.judge(&mut context, &mut self.batch);
             self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
             self.watch.lap(Stage::Send);
         }
-        if found > own {
-            self.charge_each(own, found, from);
+        if handed_over > 0 {
+            self.charge_each();
         }
         found
     }
 
-    /// Charges the ports of a batch, part of which other workers have handed over: the first `own` packets came by `port`.
+    /// Charges the ports of a batch, part of which other workers have handed over, by what of it came by each: packets on a wire.
     #[inline(never)]
-    fn charge_each(&mut self, own: usize, found: usize, port: Option<PortId>) {
+    fn charge_each(&mut self) {
         let spent = self.spent();
         self.counters.busy_cycles.add(spent);
-        let each = spent / found as u64;
-        let handed_over = self.pipeline.ports_from(own).map(|port| (port, each));
-        let own = port.map(|port| (port, each * own as u64));
-        for (port, cost) in handed_over.chain(own) {
+        let all = self.pipeline.brought().map(|(_, packets)| packets).sum::<u64>().max(1);
+        for (port, packets) in self.pipeline.brought() {
             if let Some(slot) = self.ports.slot(port) {
                 self.time.join(&mut slot.account);
-                slot.account.charge(cost);
+                slot.account.charge(spent * packets / all);
             }
         }
     }
@@ -544,7 +567,7 @@ impl Worker {
 
     fn attach(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
         // The number may have been another port's, and packets of that one may have been handed over.
-        self.take_over(self.colleagues.waiting());
+        self.take_over(self.colleagues.waiting(), u64::MAX);
         self.enter(id, io, counters);
     }
 
