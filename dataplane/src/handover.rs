@@ -50,7 +50,8 @@ impl Colleagues {
     /// Of each of `workers` workers, in the order of their numbers, each of which has `buffers` (at least one).
     pub(crate) fn of(workers: usize, buffers: usize) -> Vec<Self> {
         let mailbox = |_| Mailbox {
-            packets: ArrayQueue::new(buffers.max(1)),
+            // All that eight others can have given away.
+            packets: ArrayQueue::new((buffers * (workers - 1).min(8)).max(1)),
             // All that it can have given away.
             returned: ArrayQueue::new(buffers.max(1)),
             sleeps: AtomicBool::new(false),

@@ -293,14 +293,9 @@ impl Pool {
         }
     }
 
-    /// Whether no more than a quarter of the buffers is here: then none is to be given away.
-    pub fn is_low(&self) -> bool {
-        self.available() <= self.limit / 4
-    }
-
-    /// How many buffers it makes at most.
-    pub fn limit(&self) -> usize {
-        self.limit
+    /// How many buffers may be given away: a quarter of all is to stay.
+    pub fn spare(&self) -> usize {
+        self.available().saturating_sub(self.limit / 4)
     }
 
     /// How many packets can still be taken.

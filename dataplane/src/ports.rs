@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_millis(1);
 /// ICMP errors a second, and at once, that a sender is told (RFC 1812, section 4.3.2.8).
 const ERRORS: (u32, u32) = (100, 50);
 /// Denied flows of a sender that are reported a second, and at once.
-const DENIALS: (u32, u32) = (200, 2048);
+const DENIALS: (u32, u32) = (200, 256);
 
 /// What those who send by a port may make its worker say, each sender by itself.
 pub(crate) struct Budgets {
@@ -44,7 +44,7 @@ pub(crate) struct Slot {
     pub(crate) counters: Arc<PortCounters>,
     /// May hold packets: receive without asking epoll.
     pub(crate) hot: bool,
-    /// It was silent: what comes first is not to wait for what may come with it.
+    /// It was silent until now. Its first packet is taken alone, so that it does not wait for others.
     pub(crate) awoken: bool,
     /// Epoll tells when it is readable.
     pub(crate) watched: bool,

@@ -14,8 +14,6 @@ use crate::parse::{self, parse};
 use crate::report::{Denied, Report};
 use crate::tables::{Link, Role, Via};
 
-/// The part of a worker's buffers, one in so many, that an endpoint's packets may take to other workers.
-const ENDPOINT_AWAY: usize = 4;
 /// Denials that may wait for control; more are lost and counted.
 const REPORTS_WAITING: usize = 8192;
 
@@ -147,15 +145,15 @@ fn hand_over(context: &mut Context<'_>, packet: Packet, glance: &Glance, to: Wor
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
         times: times.saturating_add(1),
     };
-    // A worker that had handed over all its buffers could neither read nor take anything. An endpoint has a part of them, so that
-    // what others hand over finds its way; the uplink's sockets bring everybody's packets.
+    // A worker that had handed over all its buffers could neither read nor take anything. An endpoint may have as many away as
+    // could still go, so that there are some for the next one; the uplink's sockets bring everybody's packets.
     let most = match context.tables.role(port) {
-        Role::Endpoint(_) => context.pool.limit() / ENDPOINT_AWAY,
+        Role::Endpoint(_) => context.pool.spare(),
         _ => usize::MAX,
     };
     let slot = context.ports.slot(port);
     let is_over = slot.as_ref().is_none_or(|slot| slot.away >= most);
-    let refused = if is_over || context.pool.is_low() {
+    let refused = if is_over || context.pool.spare() == 0 {
         Some(handed_over.packet)
     } else {
         context.colleagues.hand_over(to, handed_over)

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use manx_dataplane::fate::DropReason;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::Capabilities;
@@ -66,4 +67,37 @@ fn a_port_that_comes_revives_no_flow() {
         node.collect(a).len()
     };
     assert_eq!([answers_after(10), answers_after(100)], [1, 0]);
+}
+
+/// A worker that takes nothing out of its mailbox: each endpoint whose packets are handed to it may have as many buffers away as
+/// are left to give.
+#[test]
+fn endpoints_leave_one_another_buffers_to_hand_over() {
+    let names = ["a", "b", "c", "d"];
+    let pods: String = (1..)
+        .zip(names)
+        .map(|(n, name)| pod(&format!("shop/{name}"), 0, "{}", &[&format!("10.1.0.{n}")]))
+        .collect();
+    let mut fabric = Fabric::sized(2, Sizes { flows: 64, buffers: 64, fragments: 4 });
+    fabric.apply(&(pods + &pod("shop/peer", 0, "{}", &["10.1.0.9"])));
+    let senders = (1..).zip(names).map(|(n, name)| {
+        let tuple = Tuple::new(&format!("10.1.0.{n}"), "10.1.0.9", UDP, 53);
+        (fabric.port(&format!("shop/{name}")).1, tuple.opening())
+    });
+    let senders: Vec<_> = senders.collect();
+    let node = &mut fabric.nodes[0];
+    for (port, packet) in &senders {
+        node.wires[port].inject_at(0, packet, Offload::default());
+    }
+    node.run();
+    let handed_over = senders.iter().map(|(port, packet)| {
+        for _ in 0..60 {
+            node.wires[port].inject_at(1, packet, Offload::default());
+            assert_eq!(node.turn_one(1), 1);
+        }
+        60 - node.dropped(*port, DropReason::HandOverFull)
+    });
+    let handed_over: Vec<u64> = handed_over.collect();
+    assert!(handed_over.windows(2).all(|it| it[1] >= it[0] / 3), "{handed_over:?}");
+    assert!((1..=40).contains(&handed_over[0]) && handed_over[3] > 0, "{handed_over:?}");
 }
