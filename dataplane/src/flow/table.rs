@@ -516,14 +516,19 @@ impl FlowTable {
     /// are not, and all of these may still be: connections that are opened together must not end one another.
     fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
         let giver = self.slots.owners.giver(owner);
-        let is_spared = |slot: &u32| {
-            let entry = &self.first_lines[*slot as usize];
-            entry.state().is_opening()
-                && now.saturating_sub(entry.last_seen()) < OPENING
-                && self.slots.owners.has_few_queued(giver)
-        };
-        let queued = self.slots.oldest(giver, Standing::Queued).filter(|slot| !is_spared(slot));
-        queued.or_else(|| self.established_victim(giver))
+        let queued = self.slots.oldest(giver, Standing::Queued);
+        if self.slots.owners.has_few_queued(giver)
+            && queued.is_none_or(|slot| self.opens(slot, now))
+        {
+            return self.established_victim(giver);
+        }
+        queued
+    }
+
+    /// Whether a flow has opened not long ago, and the other side may still answer.
+    fn opens(&self, slot: u32, now: u32) -> bool {
+        let entry = &self.first_lines[slot as usize];
+        entry.state().is_opening() && now.saturating_sub(entry.last_seen()) < OPENING
     }
 
     #[inline(never)]
