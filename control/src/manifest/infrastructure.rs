@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation};
 use super::object::{Namespace, Node};
+use super::problem::Severity;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 
 /// The label that the API server puts on every namespace.
@@ -98,7 +99,7 @@ fn calico_address(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) ->
         return net;
     }
     let expected = "an IPv4 address with its prefix length, e.g. 172.18.0.2/24";
-    annotation(root, CALICO_ADDRESS, expected, out);
+    annotation(root, CALICO_ADDRESS, expected, Severity::Error, out);
     None
 }
 
@@ -110,7 +111,8 @@ fn vxlan_mac(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Opti
         .collect();
     let mac = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
     if mac.is_none() {
-        annotation(root, VXLAN_MAC, "a hardware address, e.g. 66:0a:1b:2c:3d:4e", out);
+        let expected = "a hardware address, e.g. 66:0a:1b:2c:3d:4e";
+        annotation(root, VXLAN_MAC, expected, Severity::Error, out);
     }
     mac
 }

@@ -2,7 +2,7 @@
 
 use super::cursor::{Cursor, Findings};
 use super::object::{Kind, ObjectKey, Pairs};
-use super::problem::Cause;
+use super::problem::{Cause, Severity};
 use super::syntax::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, POLICY_NAME, QUALIFIED_NAME, is_dns_label,
     is_dns_subdomain, is_label_value, is_policy_name, is_qualified_name,
@@ -192,12 +192,23 @@ fn stored_labels(
 }
 
 /// Says of an annotation what it should have been.
-pub(super) fn annotation(root: &Cursor<'_>, name: &str, expected: &str, out: &mut Findings) {
+pub(super) fn annotation(
+    root: &Cursor<'_>,
+    name: &str,
+    expected: &str,
+    severity: Severity,
+    out: &mut Findings,
+) {
     if let Some(metadata) = root.field("metadata")
         && let Some(annotations) = metadata.field("annotations")
         && let Some(field) = annotations.field(name)
     {
-        field.expected(out, expected);
+        let found = field.node.value.describe();
+        let cause = Cause::Unexpected { found, expected: expected.to_owned() };
+        match severity {
+            Severity::Error => field.error(out, cause),
+            Severity::Warning => field.warning(out, cause),
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation};
 use super::network_policy::{number, protocol};
-use super::object::{AnnotatedIps, ContainerPort, Phase, Pod};
-use super::problem::Cause;
+use super::object::{AnnotatedIps, ContainerPort, Pairs, Phase, Pod};
+use super::problem::{Cause, Severity};
 use super::syntax::{
     ADDRESS, DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, cidr, is_dns_label,
     is_dns_subdomain, is_port_name,
@@ -110,14 +110,11 @@ const STATUS_IGNORED: &[&str] = &[
 /// Reads `spec` and `status`.
 pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
+    let Metadata { labels, annotations, deleting, .. } = metadata;
     let mut pod = Pod {
-        annotated_ips: AnnotatedIps {
-            pod_ips: annotated(root, &metadata, POD_IPS, out),
-            pod_ip: annotated(root, &metadata, POD_IP, out),
-            aws_pod_ips: annotated(root, &metadata, AWS_POD_IPS, out),
-        },
-        labels: metadata.labels,
-        deleting: metadata.deleting,
+        annotated_ips: AnnotatedIps::default(),
+        labels,
+        deleting,
         service_account: None,
         node_name: None,
         host_network: false,
@@ -135,6 +132,12 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     {
         decode_status(&status, &mut pod, out);
     }
+    let filled = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
+    pod.annotated_ips = AnnotatedIps {
+        pod_ips: annotated(root, &annotations, POD_IPS, filled, out),
+        pod_ip: annotated(root, &annotations, POD_IP, filled, out),
+        aws_pod_ips: annotated(root, &annotations, AWS_POD_IPS, filled, out),
+    };
     pod
 }
 
@@ -200,7 +203,8 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
         field.parsed(out, "Pending, Running, Succeeded, Failed or Unknown", |text| match text {
             "Pending" => Some(Phase::Pending),
             "Running" => Some(Phase::Running),
-            "Succeeded" => Some(Phase::Succeeded),
+            // No phase of the API's, and finished to Calico (`libcalico-go`, `IsFinished`).
+            "Succeeded" | "Completed" => Some(Phase::Succeeded),
             "Failed" => Some(Phase::Failed),
             "Unknown" => Some(Phase::Unknown),
             _ => None,
@@ -226,26 +230,42 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
     }
 }
 
-/// An annotation's addresses.
+/// The addresses that can be read of an annotation; `None` if it is not there or none can. With one part that is not legal
+/// the pod is not valid, and the others are addresses to close. Calico looks at no annotation if `status` is `filled`: there
+/// it is a warning.
 fn annotated(
     root: &Cursor<'_>,
-    metadata: &Metadata,
+    annotations: &Pairs,
     name: &str,
+    filled: bool,
     out: &mut Findings,
 ) -> Option<Vec<IpAddr>> {
-    let text = metadata.annotations.get(name)?;
-    let parts = text.split(',').map(str::trim).filter(|_| !text.is_empty());
-    let addresses: Option<Vec<IpAddr>> = parts.map(address_or_cidr).collect();
-    let legal = addresses.filter(|addresses| name != POD_IP || addresses.len() <= 1);
-    if legal.is_none() {
-        let several = if name == POD_IP { "one address" } else { "addresses joined by commas" };
-        annotation(root, name, several, out);
+    let text = annotations.get(name)?;
+    if text.is_empty() {
+        return Some(Vec::new());
     }
-    Some(legal.unwrap_or_default())
+    let mut legal = true;
+    let mut addresses = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (address, alone) = address_or_cidr(part).unzip();
+        legal &= alone == Some(true);
+        addresses.extend(address);
+    }
+    if !legal || (name == POD_IP && addresses.len() > 1) {
+        let several = if name == POD_IP { "one address" } else { "addresses joined by commas" };
+        if filled {
+            let expected = format!("{several}; not used, because status has the pod's addresses");
+            annotation(root, name, &expected, Severity::Warning, out);
+        } else {
+            annotation(root, name, several, Severity::Error, out);
+        }
+    }
+    // An annotation that is empty says that the addresses are released; one that is wrong does not.
+    (!addresses.is_empty()).then_some(addresses)
 }
 
-/// An address, as itself or as the one in a CIDR.
-fn address_or_cidr(text: &str) -> Option<IpAddr> {
-    let alone = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
-    address(text).or_else(|| cidr(text).filter(alone).map(|net| net.addr()))
+/// An address, as itself or as that of a CIDR, and whether the CIDR holds no other.
+fn address_or_cidr(text: &str) -> Option<(IpAddr, bool)> {
+    let of_cidr = |net: IpNet| (net.addr(), net.prefix_len() == net.max_prefix_len());
+    address(text).map(|address| (address, true)).or_else(|| cidr(text).map(of_cidr))
 }

@@ -163,33 +163,53 @@ status:
 
 #[test]
 fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
-    let annotated = |name: &str, text: &str| {
-        let text = format!(
+    let of = |name: &str, text: &str| {
+        format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: a, annotations: {{{name}: '{text}'}}}}\n"
-        );
+        )
+    };
+    let annotated = |name: &str, text: &str| {
+        let text = of(name, text);
         invalid(&text).is_none().then(|| pod(&text).annotated_ips)
     };
     let addresses = |texts: &[&str]| Some(texts.iter().map(|text| text.parse().unwrap()).collect());
     let none = AnnotatedIps::default();
     let (ips, ip) = ("cni.projectcalico.org/podIPs", "cni.projectcalico.org/podIP");
     let aws = "vpc.amazonaws.com/pod-ips";
-    let read = annotated(ips, "10.0.0.1/32,fd00::1/128").unwrap();
-    assert_eq!(read, AnnotatedIps { pod_ips: addresses(&["10.0.0.1", "fd00::1"]), ..none.clone() });
-    let read = annotated(ip, "10.0.0.1/32").unwrap();
-    assert_eq!(read, AnnotatedIps { pod_ip: addresses(&["10.0.0.1"]), ..none.clone() });
-    let read = annotated(ip, "").unwrap();
-    assert_eq!(read, AnnotatedIps { pod_ip: addresses(&[]), ..none.clone() });
-    let read = annotated(aws, "10.0.0.1, 10.0.0.2").unwrap();
-    assert_eq!(read, AnnotatedIps { aws_pod_ips: addresses(&["10.0.0.1", "10.0.0.2"]), ..none });
-    for (name, text) in [
-        (ip, "10.0.0.1,10.0.0.2"),
-        (ip, "here"),
-        (ips, ","),
-        (ips, "10.0.0.1,"),
-        (ips, "10.0.0.0/24"),
-        (aws, "10.0.0.1;10.0.0.2"),
+    let noted = annotated(ips, "10.0.0.1/32,fd00::1/128").unwrap();
+    assert_eq!(noted, AnnotatedIps { pod_ips: addresses(&["10.0.0.1", "fd00::1"]), ..none.clone() });
+    let noted = annotated(ip, "10.0.0.1/32").unwrap();
+    assert_eq!(noted, AnnotatedIps { pod_ip: addresses(&["10.0.0.1"]), ..none.clone() });
+    let noted = annotated(ip, "").unwrap();
+    assert_eq!(noted, AnnotatedIps { pod_ip: addresses(&[]), ..none.clone() });
+    let noted = annotated(aws, "10.0.0.1, 10.0.0.2").unwrap();
+    assert_eq!(noted, AnnotatedIps { aws_pod_ips: addresses(&["10.0.0.1", "10.0.0.2"]), ..none });
+    // One part that is wrong makes the pod invalid, and the others are addresses that it closes.
+    for (name, text, closed) in [
+        (ip, "10.0.0.1,10.0.0.2", &["10.0.0.1", "10.0.0.2"][..]),
+        (ip, "here", &[]),
+        (ips, ",", &[]),
+        (ips, "10.0.0.1,", &["10.0.0.1"]),
+        (ips, "10.0.0.1/32,fd00::zz/128", &["10.0.0.1"]),
+        (ips, "10.0.0.1/24", &["10.0.0.1"]),
+        (aws, "10.0.0.1;10.0.0.2", &[]),
+        (aws, "none, 10.0.0.2", &["10.0.0.2"]),
     ] {
         assert_eq!(annotated(name, text), None, "{name}: {text}");
+        let manifest = read("pod.yaml", &of(name, text)).unwrap();
+        let State::Invalid(invalid) = &manifest.entries[0].state else { panic!("{text}") };
+        let expected = closed.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(invalid.addresses, expected, "{name}: {text}");
+        // Calico does not look at it where status has the address.
+        let filled = of(name, text) + "status: {podIP: 10.0.0.9}\n";
+        let manifest = read("pod.yaml", &filled).unwrap();
+        assert!(matches!(manifest.entries[0].state, State::Valid(_)), "{name}: {text}");
+        let [problem] = &manifest.problems[..] else { panic!("{:?}", manifest.problems) };
+        assert_eq!(problem.severity, Severity::Warning, "{name}: {text}");
+        let broken = filled.replace("status: {", "status: {phase: Odd, ");
+        let manifest = read("pod.yaml", &broken).unwrap();
+        let State::Invalid(invalid) = &manifest.entries[0].state else { panic!("{text}") };
+        assert!(closed.iter().all(|text| invalid.addresses.contains(&text.parse().unwrap())));
     }
 }
 

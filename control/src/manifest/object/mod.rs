@@ -369,7 +369,8 @@ pub struct Pod {
     pub annotated_ips: AnnotatedIps,
 }
 
-/// Where CNI plugins note the addresses that they gave a pod. `None`: the annotation is not there; empty: it is, and is empty.
+/// Where CNI plugins note the addresses that they gave a pod. `None`: the annotation is not there, or no address can be read
+/// of it; empty: it is there, and is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AnnotatedIps {
     /// `cni.projectcalico.org/podIPs`.

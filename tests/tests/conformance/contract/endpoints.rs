@@ -36,7 +36,7 @@ fn finished_pods_and_released_addresses_are_in_no_set() {
         let status = format!("phase: {phase}, podIP: 10.0.1.9");
         says(&(pod("new", "", &status) + &only_new()), there);
     }
-    for phase in ["Succeeded", "Failed"] {
+    for phase in ["Succeeded", "Failed", "Completed"] {
         let status = format!("phase: {phase}, podIP: 10.0.1.9");
         says(&(pod("new", "", &status) + &only_new()), gone);
     }
@@ -53,6 +53,26 @@ fn finished_pods_and_released_addresses_are_in_no_set() {
         says(&noted("", &format!("{name}: ''")), there);
     }
     says(&noted(deleted, "cni.projectcalico.org/podIPs: ''"), there);
+    // One that is wrong does not say that they are.
+    says(&noted(deleted, "cni.projectcalico.org/podIP: none"), there);
+}
+
+#[test]
+fn a_pod_with_one_wrong_address_closes_the_others() {
+    let noted = |addresses: &str| {
+        let annotation = format!("annotations: {{cni.projectcalico.org/podIPs: '{addresses}'}}");
+        pod("new", "", "").replace("name: new,", &format!("name: new, {annotation},"))
+    };
+    says_of_what_is_not_valid(
+        &noted("10.0.1.9/32,fd00:1::zz/128"),
+        "shop/web > 10.0.1.9 tcp 80 = deny: unknown peer, egress
+         shop/web < 10.0.1.9 tcp 80 = deny: unknown peer, ingress
+         shop/web > 10.0.1.8 tcp 80 = allow",
+    );
+    says_of_what_is_not_valid(
+        &noted("10.0.1.9/24"),
+        "shop/web > 10.0.1.9 tcp 80 = deny: unknown peer, egress",
+    );
 }
 
 #[test]
