@@ -4,10 +4,11 @@
 //! `namespaceSelector: global()`, which means network sets and host endpoints, and these are written down beforehand.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use manx_policy_compiler::model::NAMESPACE;
 use manx_policy_compiler::model::Tier;
-use manx_policy_compiler::selector::Selector;
+use manx_policy_compiler::selector::{LabelSource, Selector};
 
 use crate::import::is_evaluated;
 use crate::manifest::State;
@@ -81,9 +82,22 @@ struct Known<'a> {
     /// Of services that have endpoints, by namespace and name.
     services: BTreeSet<(&'a str, &'a str)>,
     /// The labels of everything that has no namespace: global network sets and host endpoints.
-    global: Vec<Pairs>,
+    global: Vec<Inherited<'a>>,
     /// Whether one of these is not valid, so that nobody knows its labels.
     global_in_doubt: bool,
+}
+
+/// Labels of an object's own, and behind them those of each of its profiles.
+struct Inherited<'a> {
+    own: &'a Pairs,
+    profiles: Vec<&'a Pairs>,
+}
+
+impl LabelSource for Inherited<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        let all = iter::once(self.own).chain(self.profiles.iter().copied());
+        all.filter_map(|labels| labels.get(key)).map(String::as_str).next()
+    }
 }
 
 impl<'a> Known<'a> {
@@ -117,7 +131,7 @@ impl<'a> Known<'a> {
                     );
                 }
                 Object::NetworkSet(set) if !key.kind.namespaced() => {
-                    known.global.push(set.labels.clone());
+                    known.global.push(Inherited { own: &set.labels, profiles: Vec::new() });
                 }
                 Object::Profile(profile) => {
                     profiles.insert(&key.name, &profile.labels);
@@ -127,10 +141,8 @@ impl<'a> Known<'a> {
             }
         }
         for host in hosts {
-            let inherited = host.profiles.iter().rev().filter_map(|name| profiles.get(&**name));
-            let mut labels: Pairs = inherited.flat_map(|labels| (*labels).clone()).collect();
-            labels.extend(host.labels.clone());
-            known.global.push(labels);
+            let inherited = host.profiles.iter().filter_map(|name| profiles.get(&**name).copied());
+            known.global.push(Inherited { own: &host.labels, profiles: inherited.collect() });
         }
         known
     }

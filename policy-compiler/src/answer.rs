@@ -142,7 +142,7 @@ impl Standing {
                 }
             }
             for host in model.host_endpoints.values() {
-                if selector.matches(&Model::host_view(host, &model.inherited(host))) {
+                if selector.matches(&Model::host_view(host)) {
                     return None;
                 }
             }

@@ -37,8 +37,7 @@ pub(crate) struct Member<'m> {
 pub(crate) enum What<'m> {
     Pod(&'m Endpoint),
     Set(&'m NetworkSet),
-    /// With the labels of its profiles.
-    Host(&'m HostEndpoint, Box<Labels>),
+    Host(&'m HostEndpoint),
     /// With the service's name.
     Service(&'m ObjectName, &'m ServiceEndpoints),
 }
@@ -67,7 +66,7 @@ impl<'m> Member<'m> {
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let namespace = self.around.map(|labels| (self.namespace, labels));
         let view =
-            View { own: &NONE, namespace, service_account: None, pod: false, inherited: &NONE };
+            View { own: &NONE, namespace, service_account: None, pod: false, inherited: &[] };
         match &self.what {
             What::Pod(endpoint) => Some(View {
                 own: &endpoint.labels,
@@ -76,7 +75,7 @@ impl<'m> Member<'m> {
                 ..view
             }),
             What::Set(set) => Some(View { own: &set.labels, ..view }),
-            What::Host(host, inherited) => Some(Model::host_view(host, inherited)),
+            What::Host(host) => Some(Model::host_view(host)),
             What::Service(..) => None,
         }
     }
@@ -86,7 +85,7 @@ impl<'m> Member<'m> {
         match &self.what {
             What::Pod(endpoint) => Some(&endpoint.labels),
             What::Set(set) => Some(&set.labels),
-            What::Host(..) | What::Service(..) => None,
+            What::Host(_) | What::Service(..) => None,
         }
     }
 
@@ -94,7 +93,7 @@ impl<'m> Member<'m> {
     pub(crate) fn named_ports(&self) -> impl Iterator<Item = &NamedPort> {
         let ports = match &self.what {
             What::Pod(endpoint) => Some(&endpoint.named_ports),
-            What::Host(host, _) => Some(&host.named_ports),
+            What::Host(host) => Some(&host.named_ports),
             What::Set(_) | What::Service(..) => None,
         };
         ports.into_iter().flatten()
@@ -102,7 +101,7 @@ impl<'m> Member<'m> {
 
     /// Whether it is a pod or a host endpoint.
     pub(crate) fn is_endpoint(&self) -> bool {
-        matches!(self.what, What::Pod(_) | What::Host(..))
+        matches!(self.what, What::Pod(_) | What::Host(_))
     }
 
     /// Whether it is a network set.
@@ -119,7 +118,7 @@ impl<'m> Member<'m> {
         };
         match &self.what {
             What::Pod(endpoint) => hosts(&endpoint.addresses),
-            What::Host(host, _) => hosts(&host.addresses),
+            What::Host(host) => hosts(&host.addresses),
             What::Service(_, some) => hosts(&some.addresses),
             What::Set(set) => {
                 for net in &set.nets {
@@ -202,7 +201,7 @@ impl<'m> Members<'m> {
             }
         }
         for (name, host) in &model.host_endpoints {
-            let what = What::Host(host, Box::new(model.inherited(host)));
+            let what = What::Host(host);
             members.run(1);
             members.all.push(Member { namespace: "", name, what, around: None, account: None });
         }
@@ -238,7 +237,7 @@ impl<'m> Members<'m> {
     pub(crate) fn endpoint(&self, name: &ObjectName) -> Option<Position> {
         if name.namespace.is_empty() {
             let is_it = |member: &Member<'_>| {
-                matches!(member.what, What::Host(..)) && *member.name == name.name
+                matches!(member.what, What::Host(_)) && *member.name == name.name
             };
             return self.all.iter().position(is_it);
         }

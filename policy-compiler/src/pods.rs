@@ -129,7 +129,7 @@ impl Pods {
                     namespace,
                     service_account: None,
                     pod: false,
-                    inherited: &NONE,
+                    inherited: &[],
                 };
                 view.value(key).is_some_and(|value| values.contains(&value))
             };

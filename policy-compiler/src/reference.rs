@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use crate::model::{
     Action, Decision, DefaultAction, Direction, End, Entity, Family, Hook, HostEndpoint, ICMP,
-    ICMPV6, Labels, Model, NamedPort, Noted, ObjectName, Policy, PolicyKind, PolicyName, PortMatch,
+    ICMPV6, Model, NamedPort, Noted, ObjectName, Policy, PolicyKind, PolicyName, PortMatch,
     Protocol, Reason, Rule, RuleName, ServiceEndpoints, Shown, Transport, Verdict, View, in_order,
 };
 use crate::resolve::{LocalName, Stage};
@@ -28,7 +28,7 @@ pub struct Reference<'m> {
 #[derive(Debug, Clone)]
 enum Holder<'m> {
     Pod(&'m ObjectName),
-    Host(&'m str, Labels),
+    Host(&'m str),
 }
 
 /// Somebody who may stand behind an address.
@@ -69,8 +69,7 @@ impl<'m> Reference<'m> {
         }
         for (name, host) in &model.host_endpoints {
             for address in &host.addresses {
-                let holder = Holder::Host(name, model.inherited(host));
-                holders.entry(*address).or_default().push(holder);
+                holders.entry(*address).or_default().push(Holder::Host(name));
             }
         }
         Self { model, holders }
@@ -363,9 +362,7 @@ impl<'m> Reference<'m> {
         if let Some((name, pod)) = self.model.endpoints.get_key_value(local) {
             return policy.selector.matches(&self.model.pod_view(name, pod));
         }
-        self.host(local).is_some_and(|host| {
-            policy.selector.matches(&Model::host_view(host, &self.model.inherited(host)))
-        })
+        self.host(local).is_some_and(|host| policy.selector.matches(&Model::host_view(host)))
     }
 
     /// Whoever may stand behind an address. Of the local pod's own end that pod, and not another that still has its address.
@@ -388,9 +385,9 @@ impl<'m> Reference<'m> {
             holders
                 .filter_map(|holder| match holder {
                     Holder::Pod(name) => pod(name),
-                    Holder::Host(name, inherited) => {
+                    Holder::Host(name) => {
                         self.model.host_endpoints.get(*name).map(|host| Candidate {
-                            view: Model::host_view(host, inherited),
+                            view: Model::host_view(host),
                             named_ports: host.named_ports.iter().collect(),
                         })
                     }

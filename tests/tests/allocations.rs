@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use manx::import::import;
+use manx::references::undefined;
 use manx::store::Contents;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::tables::PortId;
@@ -179,6 +180,13 @@ fn greedy() -> Vec<(&'static str, String)> {
             "--- {{apiVersion: v1, kind: Node, metadata: {{name: n{n}}}, spec: {{podCIDR: 10.0.0.0/24}}}}\n"
         )
     };
+    let many = each(20_000, |n| format!("l{n}: v, "));
+    let host = |n| {
+        format!(
+            "--- {{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {{name: h{n}, labels: {{of: v{n}}}}}, spec: \
+             {{node: n1, interfaceName: '*', profiles: [p]}}}}\n"
+        )
+    };
     vec![
         ("aliases of aliases", format!("{POD}{}", bomb("[x, x]", "\n"))),
         ("aliases of long texts", format!("{POD}{}", bomb(&format!("[{long}]"), "\n"))),
@@ -212,6 +220,13 @@ fn greedy() -> Vec<(&'static str, String)> {
         ),
         ("definitions of one pod", each(3000, pod)),
         ("nodes of one block", each(2000, node)),
+        (
+            "host endpoints of one profile",
+            format!(
+                "{{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {{name: p}}, spec: {{labelsToApply: {{{many}}}}}}}\n{}",
+                each(400, host)
+            ),
+        ),
     ]
 }
 
@@ -220,7 +235,8 @@ fn a_manifest_costs_in_proportion_to_its_length() {
     let mut costly = Vec::new();
     for (name, text) in greedy() {
         let cost = allocations(|| {
-            drop(import(&Contents::of_texts([("file.yaml", &*text)])));
+            let contents = Contents::of_texts([("file.yaml", &*text)]);
+            drop((import(&contents), undefined(&contents)));
         });
         let most = 50 * (text.len() as u64 + (1 << 20));
         if cost.bytes > most {

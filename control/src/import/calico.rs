@@ -106,18 +106,14 @@ fn directions(wire: &calico::Policy, context: Context<'_>) -> Result<Directions,
 
 /// The profile.
 pub(super) fn profile(wire: &calico::Profile, context: Context<'_>) -> Result<Profile, Unknown> {
-    Ok(Profile {
-        labels: wire.labels.clone(),
-        ingress: rules(&wire.ingress, context)?,
-        egress: rules(&wire.egress, context)?,
-    })
+    Ok(Profile { ingress: rules(&wire.ingress, context)?, egress: rules(&wire.egress, context)? })
 }
 
 /// The profiles that Calico makes by itself: of every namespace, of every service account, and one that allows everything.
 pub(super) fn built_in_profile(name: &str, model: &Model) -> Option<Arc<Profile>> {
     let open = || {
         let rules = vec![Rule::every_packet(0, Action::Allow)];
-        Profile { labels: Labels::new(), ingress: rules.clone(), egress: rules }
+        Profile { ingress: rules.clone(), egress: rules }
     };
     let namespace = name.strip_prefix("kns.");
     let profile = if name == "projectcalico-default-allow"

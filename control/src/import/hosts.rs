@@ -1,8 +1,9 @@
 //! What host endpoints need of other objects: their profiles, and Felix's settings for the node.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use manx_policy_compiler::model::Failsafe;
+use manx_policy_compiler::model::{Failsafe, Labels};
 
 use super::{Cluster, calico, member};
 use crate::manifest::State;
@@ -14,20 +15,21 @@ impl Cluster {
     /// Host endpoints inherit the labels of their profiles, also of one whose rules nobody knows; and name profiles that
     /// need no object, whatever an object of their name says.
     pub(super) fn settle_profiles(&mut self, contents: &Contents) {
+        // One copy of each profile's labels, however many host endpoints have them.
+        let mut labels: BTreeMap<&str, Arc<Labels>> = BTreeMap::new();
+        for (key, stored) in contents.of_kind(Kind::Profile) {
+            if let State::Valid(object) = &stored.state
+                && let Object::Profile(profile) = &**object
+                && !profile.labels.is_empty()
+            {
+                labels.insert(&key.name, Arc::new(profile.labels.clone()));
+            }
+        }
         for host in self.model.host_endpoints.values_mut() {
-            for name in &host.profiles.clone() {
-                let (kind, namespace, name) = (Kind::Profile, String::new(), name.clone());
-                let key = ObjectKey { kind, namespace, name };
-                let Some(State::Valid(object)) = contents.objects.get(&key).map(|it| &it.state)
-                else {
-                    continue;
-                };
-                if let Object::Profile(profile) = &**object {
-                    let host = Arc::make_mut(host);
-                    for (key, value) in &profile.labels {
-                        host.labels.entry(key.clone()).or_insert_with(|| value.clone());
-                    }
-                }
+            let of_profile = |name: &String| labels.get(name.as_str()).cloned();
+            let inherited: Vec<_> = host.profiles.iter().filter_map(of_profile).collect();
+            if !inherited.is_empty() {
+                Arc::make_mut(host).inherited = inherited;
             }
         }
         let named = self.model.host_endpoints.values().flat_map(|host| &host.profiles);

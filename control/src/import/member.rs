@@ -80,6 +80,7 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
         addresses: wire.expected_ips.iter().copied().collect(),
         named_ports: ports.collect(),
         profiles: wire.profiles.clone(),
+        inherited: Vec::new(),
         broken: false,
     }
 }

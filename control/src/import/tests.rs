@@ -2,11 +2,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    Action, Failsafe, Interface, KUBERNETES, Labels, NAMESPACE, ORCHESTRATOR, ObjectName, Order,
-    Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
+    Action, Failsafe, Interface, KUBERNETES, Labels, Model, NAMESPACE, ORCHESTRATOR, ObjectName,
+    Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
 };
 
-use manx_policy_compiler::selector::Selector;
+use manx_policy_compiler::selector::{LabelSource as _, Selector};
 
 use super::Overlay;
 use super::{Cluster, import, import_for};
@@ -283,8 +283,11 @@ fn host_endpoints_inherit_their_profiles_labels_and_name_profiles_that_need_no_o
          apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\n"
     ));
     let host = &cluster.model.host_endpoints["h"];
-    let labels: Vec<_> = host.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    assert_eq!(labels, ["a=own", "b=first", "c=second"]);
+    let view = Model::host_view(host);
+    assert_eq!(
+        ["a", "b", "c", "d"].map(|key| view.label(key)),
+        [Some("own"), Some("first"), Some("second"), None]
+    );
     assert_eq!(host.interface, Interface::OfAddresses);
     assert_eq!(host.named_ports.len(), 1);
     let profiles: Vec<&str> = cluster.model.profiles.keys().map(String::as_str).collect();

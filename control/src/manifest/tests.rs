@@ -177,7 +177,10 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
     let (ips, ip) = ("cni.projectcalico.org/podIPs", "cni.projectcalico.org/podIP");
     let aws = "vpc.amazonaws.com/pod-ips";
     let noted = annotated(ips, "10.0.0.1/32,fd00::1/128").unwrap();
-    assert_eq!(noted, AnnotatedIps { pod_ips: addresses(&["10.0.0.1", "fd00::1"]), ..none.clone() });
+    assert_eq!(
+        noted,
+        AnnotatedIps { pod_ips: addresses(&["10.0.0.1", "fd00::1"]), ..none.clone() }
+    );
     let noted = annotated(ip, "10.0.0.1/32").unwrap();
     assert_eq!(noted, AnnotatedIps { pod_ip: addresses(&["10.0.0.1"]), ..none.clone() });
     let noted = annotated(ip, "").unwrap();

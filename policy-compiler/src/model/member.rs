@@ -106,6 +106,9 @@ pub struct HostEndpoint {
     pub named_ports: BTreeSet<NamedPort>,
     /// What decides when no policy does, in order.
     pub profiles: Vec<String>,
+    /// The labels of those of its profiles that have any, in the same order: an earlier one's come first, its own before
+    /// them. Many host endpoints share one profile's.
+    pub inherited: Vec<Arc<Labels>>,
     /// It could not be imported as it was written, and whose interfaces it is for, and which policies select it, is not
     /// known. It denies what a host endpoint without policies would, and all forwarded traffic of a direction of which any
     /// global policy for forwarded traffic speaks.
@@ -122,6 +125,7 @@ impl HostEndpoint {
             addresses: BTreeSet::new(),
             named_ports: BTreeSet::new(),
             profiles: Vec::new(),
+            inherited: Vec::new(),
             broken: true,
         }
     }
@@ -172,8 +176,8 @@ pub struct View<'m> {
     pub service_account: Option<(&'m str, Option<&'m Labels>)>,
     /// Whether it is a pod.
     pub pod: bool,
-    /// Labels of its profiles.
-    pub inherited: &'m Labels,
+    /// The labels of each of its profiles.
+    pub inherited: &'m [Arc<Labels>],
 }
 
 impl<'m> View<'m> {
@@ -196,7 +200,10 @@ impl<'m> View<'m> {
             NAMESPACE => self.namespace.map(|(name, _)| name),
             ORCHESTRATOR => self.pod.then_some(KUBERNETES),
             SERVICE_ACCOUNT => self.service_account.map(|(name, _)| name),
-            _ => self.own.get(key).or_else(|| self.inherited.get(key)).map(String::as_str),
+            _ => {
+                let inherited = || self.inherited.iter().find_map(|labels| labels.get(key));
+                self.own.get(key).or_else(inherited).map(String::as_str)
+            }
         }
     }
 }

@@ -121,7 +121,7 @@ impl Model {
             self.host_endpoints.mark(),
             self.network_sets.mark(),
             self.services.mark(),
-            // Host endpoints have their labels.
+            // Their rules may ask for what no policy asks.
             self.profiles.mark(),
             self.unknown.mark(),
         ]
@@ -146,7 +146,7 @@ impl Model {
             namespace: Some((&name.namespace, self.namespace_labels(&name.namespace))),
             service_account,
             pod: true,
-            inherited: &NONE,
+            inherited: &[],
         }
     }
 
@@ -154,18 +154,13 @@ impl Model {
     pub fn set_view<'m>(&'m self, name: &'m ObjectName, set: &'m NetworkSet) -> View<'m> {
         let namespace = (!name.namespace.is_empty())
             .then(|| (name.namespace.as_str(), self.namespace_labels(&name.namespace)));
-        View { own: &set.labels, namespace, service_account: None, pod: false, inherited: &NONE }
+        View { own: &set.labels, namespace, service_account: None, pod: false, inherited: &[] }
     }
 
-    /// What a host endpoint inherits of its profiles; a later profile's label yields to an earlier one's.
-    pub fn inherited(&self, host: &HostEndpoint) -> Labels {
-        let profiles = host.profiles.iter().rev().filter_map(|name| self.profiles.get(name));
-        profiles.flat_map(|profile| profile.labels.clone()).collect()
-    }
-
-    /// What selectors see of a host endpoint; `inherited` are its [profiles' labels](Self::inherited).
-    pub fn host_view<'m>(host: &'m HostEndpoint, inherited: &'m Labels) -> View<'m> {
-        View { own: &host.labels, namespace: None, service_account: None, pod: false, inherited }
+    /// What selectors see of a host endpoint.
+    pub fn host_view(host: &HostEndpoint) -> View<'_> {
+        let HostEndpoint { labels: own, inherited, .. } = host;
+        View { own, namespace: None, service_account: None, pod: false, inherited }
     }
 
     /// A tier by its name: built in, defined, or [missing](Tier::MISSING).

@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use ipnet::IpNet;
 
-use super::{Direction, Family, Labels, ObjectName, PolicyName};
+use super::{Direction, Family, ObjectName, PolicyName};
 use crate::selector::Selector;
 
 /// The place of a policy in its tier, or of a tier: lower is earlier. Never NaN.
@@ -290,8 +290,6 @@ pub enum PortMatch {
 /// Rules for endpoints that no policy decided about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Profile {
-    /// What members that have the profile inherit.
-    pub labels: Labels,
     /// Ingress rules.
     pub ingress: Vec<Rule>,
     /// Egress rules.

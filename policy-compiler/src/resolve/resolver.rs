@@ -117,8 +117,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let host = model.host_endpoints.get(&name.name);
         let Some(host) = host.filter(|_| name.namespace.is_empty()) else { return };
         let broken = host.broken.then_some(name.name.as_str());
-        let inherited = model.inherited(host);
-        let selecting = self.ordered.selecting(&Model::host_view(host, &inherited));
+        let selecting = self.ordered.selecting(&Model::host_view(host));
         let mut lists = BTreeMap::new();
         for stage in Stage::OF_HOST {
             for direction in Direction::ALL {

@@ -1,6 +1,6 @@
 //! Short ways to write clusters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -262,13 +262,14 @@ impl Draft {
 #[derive(Clone)]
 pub(super) struct Cluster {
     pub(super) model: Model,
+    profile_labels: BTreeMap<String, Arc<Labels>>,
 }
 
 impl Cluster {
     /// Of nobody, without failsafe ports.
     pub(super) fn new() -> Self {
         let failsafe = Failsafe { ports: [BTreeSet::new(), BTreeSet::new()] };
-        Self { model: Model { failsafe, ..Model::default() } }
+        Self { model: Model { failsafe, ..Model::default() }, profile_labels: BTreeMap::new() }
     }
 
     pub(super) fn namespace(mut self, name: &str, text: &str) -> Self {
@@ -304,6 +305,8 @@ impl Cluster {
 
     /// A host endpoint with some profiles.
     pub(super) fn host(mut self, host: &str, text: &str, addresses: &str, profiles: &str) -> Self {
+        let inherited = profiles.split_whitespace();
+        let inherited = inherited.filter_map(|name| self.profile_labels.get(name).cloned());
         let host_endpoint = HostEndpoint {
             labels: labels(text),
             node: "node".to_owned(),
@@ -311,6 +314,7 @@ impl Cluster {
             addresses: words(addresses),
             named_ports: BTreeSet::new(),
             profiles: profiles.split_whitespace().map(str::to_owned).collect(),
+            inherited: inherited.collect(),
             broken: false,
         };
         self.model.host_endpoints.insert(host.to_owned(), Arc::new(host_endpoint));
@@ -323,6 +327,7 @@ impl Cluster {
         self
     }
 
+    /// A profile. Host endpoints that are added behind it inherit its labels.
     pub(super) fn profile<const N: usize, const M: usize>(
         mut self,
         name: &str,
@@ -331,7 +336,8 @@ impl Cluster {
         egress: [Rule; M],
     ) -> Self {
         let (ingress, egress) = (numbered(ingress), numbered(egress));
-        let profile = Profile { labels: labels(text), ingress, egress };
+        let profile = Profile { ingress, egress };
+        self.profile_labels.insert(name.to_owned(), Arc::new(labels(text)));
         self.model.profiles.insert(name.to_owned(), Arc::new(profile));
         self
     }

@@ -253,15 +253,18 @@ fn endpoints() -> impl Strategy<Value = BTreeMap<ObjectName, Arc<Endpoint>>> {
 
 fn host_endpoint() -> impl Strategy<Value = HostEndpoint> {
     let profiles = vec(text(&["open", "odd", "missing"]), 0..3);
+    let inherited = vec(some_labels().prop_map(Arc::new), 0..3);
     let broken = prop::bool::weighted(0.2);
-    (some_labels(), btree_set(address(), 1..3), named_ports(), profiles, broken).prop_map(
-        |(labels, addresses, named_ports, profiles, broken)| HostEndpoint {
+    let labels = (some_labels(), inherited);
+    (labels, btree_set(address(), 1..3), named_ports(), profiles, broken).prop_map(
+        |((labels, inherited), addresses, named_ports, profiles, broken)| HostEndpoint {
             labels,
             node: "n1".to_owned(),
             interface: Interface::All,
             addresses,
             named_ports,
             profiles,
+            inherited,
             broken,
         },
     )
@@ -282,11 +285,7 @@ fn service() -> impl Strategy<Value = BTreeSet<ServiceEndpoints>> {
 }
 
 fn profile() -> impl Strategy<Value = Profile> {
-    (some_labels(), rules(), rules()).prop_map(|(labels, ingress, egress)| Profile {
-        labels,
-        ingress,
-        egress,
-    })
+    (rules(), rules()).prop_map(|(ingress, egress)| Profile { ingress, egress })
 }
 
 fn tiers() -> impl Strategy<Value = BTreeMap<String, Tier>> {
