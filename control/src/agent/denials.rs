@@ -55,7 +55,7 @@ impl Denials {
             reason: denied.reason.name().to_owned(),
             rule,
         };
-        if self.is_logged(denial.source) {
+        if self.admit(denial.source) {
             log(&denial);
         }
         if self.kept.len() == KEPT {
@@ -64,8 +64,8 @@ impl Denials {
         self.kept.push_back(denial);
     }
 
-    /// Whether a denial of a packet from `source` has a line in the log.
-    fn is_logged(&mut self, source: IpAddr) -> bool {
+    /// Counts a denial of a packet from `source`, and tells whether it has a line in the log.
+    fn admit(&mut self, source: IpAddr) -> bool {
         if self.period.elapsed() >= PERIOD {
             if self.silent > 0 {
                 tracing::info!(
@@ -77,14 +77,14 @@ impl Denials {
             self.lines.clear();
         }
         let lines = self.lines.get(&source).copied().unwrap_or(0);
-        let is_logged = lines < LINES && self.all_lines < ALL_LINES;
-        if is_logged {
+        let admitted = lines < LINES && self.all_lines < ALL_LINES;
+        if admitted {
             self.lines.insert(source, lines + 1);
             self.all_lines += 1;
         } else {
             self.silent += 1;
         }
-        is_logged
+        admitted
     }
 
     /// The kept ones, oldest first.
@@ -108,8 +108,12 @@ fn log(denial: &Denial) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
     use manx_dataplane::fate::DropReason;
+
+    use super::*;
 
     #[test]
     fn one_sources_denials_leave_the_others_their_lines() {
@@ -117,28 +121,62 @@ mod tests {
         let period = Instant::now() + Duration::from_secs(3600);
         let mut denials = Denials { period, ..Denials::default() };
         let [attacker, neighbour] = ["10.244.1.2", "10.244.1.3"].map(|it| it.parse().unwrap());
-        let lines = (0..1000).filter(|_| denials.is_logged(attacker)).count();
+        let lines = (0..1000).filter(|_| denials.admit(attacker)).count();
         assert_eq!((lines, denials.silent), (LINES as usize, 1000 - u64::from(LINES)));
-        assert!(denials.is_logged(neighbour));
-        let many = (0..10_000u32).filter(|n| denials.is_logged(IpAddr::from(n.to_be_bytes())));
+        assert!(denials.admit(neighbour));
+        let many = (0..10_000u32).filter(|n| denials.admit(IpAddr::from(n.to_be_bytes())));
         assert_eq!(many.count() as u32, ALL_LINES - LINES - 1);
         assert_eq!(denials.lines.len() as u32, ALL_LINES - LINES + 1, "no more than lines");
+    }
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_denial_that_is_not_admitted_is_kept_and_not_logged() {
+        let period = Instant::now() + Duration::from_secs(3600);
+        let mut denials = Denials { period, ..Denials::default() };
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for port in 0..1000 {
+                denials.note(&denied(port), String::new());
+            }
+        });
+        let told = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(told.lines().filter(|line| line.contains("denied")).count(), LINES as usize);
+        assert_eq!(denials.all().len(), 1000);
+    }
+
+    fn denied(port: u16) -> Denied {
+        Denied {
+            source: "10.244.1.2".parse().unwrap(),
+            destination: "10.244.1.3".parse().unwrap(),
+            protocol: 6,
+            source_port: port,
+            destination_port: 80,
+            reason: DropReason::PolicyIngress,
+            slot: 0,
+        }
     }
 
     #[test]
     fn only_the_last_ones_are_kept() {
         let mut denials = Denials::default();
         for port in 0..(KEPT + 10) {
-            let denied = Denied {
-                source: "10.244.1.2".parse().unwrap(),
-                destination: "10.244.1.3".parse().unwrap(),
-                protocol: 6,
-                source_port: port as u16,
-                destination_port: 80,
-                reason: DropReason::PolicyIngress,
-                slot: 0,
-            };
-            denials.note(&denied, String::new());
+            denials.note(&denied(port as u16), String::new());
         }
         let all = denials.all();
         assert_eq!((all.len(), all[0].source_port), (KEPT, 10));
