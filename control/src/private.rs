@@ -8,11 +8,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+    PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::geteuid;
 
 /// Where the system keeps what runs, of root.
 const SYSTEM: &str = "/run/manx";
@@ -59,10 +60,10 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { path: path.to_owned(), source }
 }
 
-/// Whether a mode lets somebody else write, given the group. A group that is the caller's own is the one that his umask
-/// lets write, where each user has one to himself.
-fn is_shared(mode: u32, group: u32) -> bool {
-    mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && group != getegid().as_raw())
+/// Whether a mode lets anybody but `user` write, given the group. Where each user has a group to himself, which has his
+/// number, a umask may let it write; any other group may have other members, the user's primary one as well.
+fn is_shared(mode: u32, user: u32, group: u32) -> bool {
+    mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && group != user)
 }
 
 /// An error unless this is a folder of the caller's own, no link, into which nobody else can put anything.
@@ -82,7 +83,7 @@ pub fn examine(path: &Path) -> Result<(), Error> {
     if metadata.uid() != geteuid().as_raw() {
         return Err(Error::Foreign { path: path.to_owned(), owner: metadata.uid() });
     }
-    if is_shared(metadata.mode(), metadata.gid()) {
+    if is_shared(metadata.mode(), metadata.uid(), metadata.gid()) {
         return Err(Error::Shared { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
     }
     Ok(())
@@ -116,24 +117,32 @@ pub fn of_rigs() -> Result<PathBuf, Error> {
         examine(&session)?;
         return checked(session.join("manx"));
     }
-    let user = geteuid();
-    if user.is_root() {
+    if geteuid().is_root() {
         return checked(PathBuf::from(SYSTEM));
     }
-    let temporary = std::env::temp_dir();
-    let metadata = fs::metadata(&temporary).map_err(at(&temporary))?;
-    if metadata.uid() != 0 && metadata.uid() != user.as_raw() {
-        return Err(Error::Foreign { path: temporary, owner: metadata.uid() });
-    }
-    if metadata.mode() & STICKY == 0 && is_shared(metadata.mode(), metadata.gid()) {
-        return Err(Error::Shared { path: temporary, mode: metadata.mode() & 0o7777 });
-    }
-    checked(temporary.join(format!("manx-{user}")))
+    checked(temporary()?.join(format!("manx-{}", geteuid())))
 }
 
-/// Whether the folder of rigs is one for all who are root on this machine.
-pub fn is_everybodys() -> bool {
-    geteuid().is_root() && session().is_none()
+/// The folder for temporary files (`TMPDIR`), in which folders of the caller's own can be made.
+///
+/// Errors: it belongs to neither the caller nor root, or somebody else can take away there what is another's.
+pub fn temporary() -> Result<PathBuf, Error> {
+    let temporary = std::env::temp_dir();
+    let metadata = fs::metadata(&temporary).map_err(at(&temporary))?;
+    if metadata.uid() != 0 && metadata.uid() != geteuid().as_raw() {
+        return Err(Error::Foreign { path: temporary, owner: metadata.uid() });
+    }
+    let shared = is_shared(metadata.mode(), metadata.uid(), metadata.gid());
+    if metadata.mode() & STICKY == 0 && shared {
+        return Err(Error::Shared { path: temporary, mode: metadata.mode() & 0o7777 });
+    }
+    Ok(temporary)
+}
+
+/// Whether the folder of rigs is one for all who are root on this machine: also with `XDG_RUNTIME_DIR`, because every login
+/// of root gets the same one (`pam_systemd`).
+pub fn is_shared_by_root() -> bool {
+    geteuid().is_root()
 }
 
 /// A relative path is as if there were none (XDG base directories).
@@ -149,7 +158,7 @@ fn checked(folder: PathBuf) -> Result<PathBuf, Error> {
 }
 
 /// A new folder for results, with a name that nobody can foresee, mode 0700. It stays.
-pub fn make_unforeseen(within: &Path, prefix: &str) -> io::Result<PathBuf> {
+pub fn make_unpredictable(within: &Path, prefix: &str) -> io::Result<PathBuf> {
     let private = fs::Permissions::from_mode(0o700);
     let folder = tempfile::Builder::new().prefix(prefix).permissions(private).tempdir_in(within)?;
     Ok(folder.keep())
@@ -166,20 +175,25 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Makes a file, or empties one that is there if it is the caller's own, or root's: no link, and no further name of a file.
-/// So nobody has a file overwritten, or gets to read what is written, by what he has put in its place.
+/// So nobody has a file overwritten, or gets to read what is written, by what he has put in its place. A link may lead to a
+/// pipe or a character device (`/dev/stdout`, a shell's `>(...)`), which hold nothing that could be overwritten.
 pub fn replace(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         made => return made,
     }
     let refused = |what: String| Err(io::Error::new(ErrorKind::AlreadyExists, what));
-    let flags = libc::O_PATH | libc::O_NOFOLLOW;
-    let found = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let metadata = found.metadata()?;
-    let (owner, user) = (metadata.uid(), geteuid());
+    let look = |flags| OpenOptions::new().read(true).custom_flags(libc::O_PATH | flags).open(path);
+    let mut found = look(libc::O_NOFOLLOW)?;
+    let mut metadata = found.metadata()?;
     if metadata.is_symlink() {
-        return refused("it is a link".to_owned());
+        found = look(0)?;
+        metadata = found.metadata()?;
+        if !metadata.file_type().is_fifo() && !metadata.file_type().is_char_device() {
+            return refused("it is a link, and to no pipe or character device".to_owned());
+        }
     }
+    let (owner, user) = (metadata.uid(), geteuid());
     if owner != 0 && owner != user.as_raw() {
         return refused(format!("it belongs to user {owner}, and this is run by user {user}"));
     }

@@ -19,6 +19,15 @@ fn is_two() -> bool {
     nix::unistd::geteuid().is_root() && chown(file.path(), Some(STRANGER), None).is_ok()
 }
 
+/// Says that something is left out because this process is only one user; with `MANX_REQUIRE_ROOT=1` that is a failure.
+fn leave_out(what: &str) {
+    assert!(
+        std::env::var_os("MANX_REQUIRE_ROOT").is_none_or(|value| value != "1"),
+        "{what} may not be left out (MANX_REQUIRE_ROOT=1): only root can act for two users"
+    );
+    eprintln!("SKIPPED {what}: only root can act for two users");
+}
+
 /// A folder where everybody may put files, as /tmp is, with a copy of a program that everybody may run.
 fn everybodys(program: &Path) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -69,9 +78,7 @@ fn a_planted_folder_or_link_is_not_believed_where_there_is_no_runtime_folder() {
     }
     fs::remove_file(&folder).unwrap();
     if !is_two() {
-        eprintln!(
-            "SKIPPED the half with a folder of somebody else's: only root can act for two users"
-        );
+        leave_out("the half with a folder of somebody else's");
         return;
     }
     fs::create_dir_all(folder.join("rigs/shop")).unwrap();
@@ -104,6 +111,7 @@ fn the_runtime_folder_of_another_user_is_not_believed() {
     if is_two() {
         chown(&path, Some(STRANGER), None).unwrap();
     } else {
+        leave_out("the half with a folder of somebody else's");
         path = PathBuf::from("/usr");
     }
     let output = Command::new(env!("CARGO_BIN_EXE_manx"))
@@ -116,6 +124,47 @@ fn the_runtime_folder_of_another_user_is_not_believed() {
     let owner = path.metadata().unwrap().uid();
     let expected = format!("{} belongs to user {owner}, and this is run by user ", path.display());
     assert!(said.contains(&expected), "{said}");
+}
+
+#[test]
+fn a_runtime_folder_that_a_group_may_write_to_is_not_believed() {
+    const GROUP: u32 = 61_338;
+    if !is_two() {
+        leave_out("the test");
+        return;
+    }
+    let (folder, manx) = everybodys(Path::new(env!("CARGO_BIN_EXE_manx")));
+    let session = folder.path().join("session");
+    fs::create_dir(&session).unwrap();
+    // The user's primary group, which others may be in, and the one that has his number.
+    for (group, code) in [(GROUP, 3), (STRANGER, 2)] {
+        chown(&session, Some(STRANGER), Some(group)).unwrap();
+        fs::set_permissions(&session, Permissions::from_mode(0o770)).unwrap();
+        let mut command = Command::new(&manx);
+        command.args(["rig", "down"]).env("XDG_RUNTIME_DIR", &session).current_dir("/");
+        let output = command.uid(STRANGER).gid(group).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert_eq!(said.contains("others may write to"), code == 3, "{said}");
+    }
+}
+
+#[test]
+fn a_rig_runs_only_where_nobody_else_can_take_away_what_it_leaves() {
+    let (temporary, manx) = everybodys(Path::new(env!("CARGO_BIN_EXE_manx")));
+    let session = tempfile::tempdir().unwrap();
+    fs::set_permissions(temporary.path(), Permissions::from_mode(0o777)).unwrap();
+    let rig = session.path().join("shop");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&manx);
+        command.args(arguments).env("XDG_RUNTIME_DIR", session.path());
+        command.env("TMPDIR", temporary.path()).output().unwrap()
+    };
+    assert!(run(&["rig", "init", rig.to_str().unwrap()]).status.success());
+    let output = run(&["rig", "run", rig.to_str().unwrap(), "--no-samples"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("others may write to") && said.contains("set TMPDIR"), "{said}");
 }
 
 /// The stranger's part of the next test, in a process of its own.
@@ -131,7 +180,7 @@ fn listens_when_told_to() {
 #[test]
 fn a_planted_socket_is_not_believed() {
     if !is_two() {
-        eprintln!("SKIPPED: only root can act for two users");
+        leave_out("the test");
         return;
     }
     let (folder, this) = everybodys(&std::env::current_exe().unwrap());

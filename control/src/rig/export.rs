@@ -63,7 +63,7 @@ pub fn export_logs(workdir: &Workdir, exports: &Path) -> io::Result<Option<PathB
 
 /// A new folder, of a name that nobody can foresee: it may lie where everybody can put files.
 fn folder(exports: &Path, rig: &str) -> io::Result<PathBuf> {
-    private::make_unforeseen(exports, &format!("manx-rig-{rig}-"))
+    private::make_unpredictable(exports, &format!("manx-rig-{rig}-"))
 }
 
 fn write_json(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {

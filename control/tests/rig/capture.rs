@@ -108,7 +108,7 @@ fn captures_are_what_was_sent(device: &str, uplink: &str, overlay: Overlay) {
         "dumpcap -q -i eth0 -B 64 -s 200 -w - -f \"{on_the_wire}\" & read -r line; kill $!; wait"
     );
     let mut dumpcap = bench
-        .command(&["rig", "exec", "node/node-1", "--", "sh", "-c", &until_told])
+        .command(&["rig", "exec", "--rig", "demo", "node/node-1", "--", "sh", "-c", &until_told])
         .stdin(Stdio::piped())
         .stdout(fs::File::create(&underlay).unwrap())
         .stderr(Stdio::piped())
@@ -163,7 +163,10 @@ fn traffic(bench: &Bench) {
     }
     // The rig's own probes bring echoes and what closed ports answer.
     let again = bench.rig().join("pods.yaml");
-    assert_eq!(bench.manx(&["rig", "apply", again.to_str().unwrap()]).status.code(), Some(0));
+    assert_eq!(
+        bench.manx(&["rig", "apply", "--rig", "demo", again.to_str().unwrap()]).status.code(),
+        Some(0)
+    );
 }
 
 fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {

@@ -95,7 +95,8 @@ fn a_pod_that_is_relabelled_loses_and_gets_back_its_open_connections() {
 fn apply(bench: &Bench, objects: &str) {
     let file = bench.folder.path().join("change.yaml");
     fs::write(&file, objects).unwrap();
-    let output = bench.manx(&["rig", "apply", file.to_str().unwrap(), "--output", "json"]);
+    let output =
+        bench.manx(&["rig", "apply", "--rig", "demo", file.to_str().unwrap(), "--output", "json"]);
     let report = json(&output);
     assert_eq!(output.status.code(), Some(0), "{:?}", deviations(&report));
 }

@@ -81,7 +81,8 @@ fn an_agent_whose_own_device_goes_ends_and_says_so(device: &str) {
 
 /// Deletes an interface in a party's network namespace.
 fn delete(bench: &Bench, party: &str, interface: &str) {
-    let output = bench.manx(&["rig", "exec", party, "--", "ip", "link", "delete", interface]);
+    let output = bench
+        .manx(&["rig", "exec", "--rig", "demo", party, "--", "ip", "link", "delete", interface]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

@@ -34,7 +34,7 @@ fn agents_prove_their_tables_and_explain_by_what_they_have_loaded() {
             assert_eq!(policy, "demo/web");
         }
     }
-    assert_eq!(bench.manx(&["rig", "down"]).status.code(), Some(0));
+    assert_eq!(bench.manx(&["rig", "down", "demo"]).status.code(), Some(0));
     bench.assert_nothing_left();
 }
 

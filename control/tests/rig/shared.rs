@@ -9,6 +9,7 @@ use crate::bench::{Bench, json};
 /// Runs with a /run of its own: the rigs of the machine's root are not this test's to end.
 const SCRIPT: &str = r#"
 mount -t tmpfs tmpfs /run || exit 9
+if [ -n "$2" ]; then mkdir -m 755 /run/user && mkdir -m 700 "$2" && export XDG_RUNTIME_DIR="$2" || exit 9; fi
 "$0" rig run "$1" --keep --ttl 5m --no-samples >/dev/null || exit 8
 for command in "down" "apply $1/nodes.yaml" "exec demo/web -- true" "status" "down demo" "down demo"; do
     "$0" rig $command >/dev/null 2>/run/said
@@ -18,11 +19,18 @@ done
 
 #[test]
 fn nobody_ends_or_changes_a_rig_of_roots_without_its_name() {
-    let Some(bench) = Bench::new() else { return };
+    // Every login of root has the same runtime folder, too.
+    for session in ["", "/run/user/0"] {
+        let Some(bench) = Bench::new() else { return };
+        nobody_ends_or_changes_a_rig_with(&bench, session);
+    }
+}
+
+fn nobody_ends_or_changes_a_rig_with(bench: &Bench, session: &str) {
     let rig = bench.rig().display().to_string();
     let flags = if nix::unistd::geteuid().is_root() { "-m" } else { "-Urm" };
     let output = Command::new("unshare")
-        .args([flags, "sh", "-c", SCRIPT, env!("CARGO_BIN_EXE_manx"), &rig])
+        .args([flags, "sh", "-c", SCRIPT, env!("CARGO_BIN_EXE_manx"), &rig, session])
         .env_remove("XDG_RUNTIME_DIR")
         .env("TMPDIR", bench.folder.path())
         .output()

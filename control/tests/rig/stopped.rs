@@ -54,7 +54,8 @@ fn nothing_passes_without_the_agent(device: &str) {
         .map(|talker| talker.heard("in ") + talker.heard("back "));
     assert!(alive.iter().all(|heard| *heard > 0), "{alive:?}");
     for party in ["demo/web", "demo/stranger", "demo/client", "node/node-1"] {
-        let listening = bench.manx(&["rig", "exec", party, "--", "cat", "/proc/net/udp"]);
+        let listening =
+            bench.manx(&["rig", "exec", "--rig", "demo", party, "--", "cat", "/proc/net/udp"]);
         // The port, 17171, in hexadecimal.
         assert!(String::from_utf8_lossy(&listening.stdout).contains(":4313"), "{party}");
     }

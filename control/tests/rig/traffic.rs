@@ -76,7 +76,7 @@ impl Talker {
         let again =
             [program.to_str().unwrap(), "--exact", "traffic::helper", "--ignored", "--nocapture"];
         let mut child = bench
-            .command(&[&["rig", "exec", party, "--"], &again[..]].concat())
+            .command(&[&["rig", "exec", "--rig", "demo", party, "--"], &again[..]].concat())
             .env(TASK, task)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

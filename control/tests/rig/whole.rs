@@ -106,7 +106,15 @@ fn policies_of_every_kind_are_hidden_by_a_name_that_is_theirs_alone_and_taken_in
             ONLY_THE_SERVICE.replace("{app: stranger}", &format!("{{app: {selected}}}")),
         )
         .unwrap();
-        let applied = bench.manx(&["rig", "apply", file.to_str().unwrap(), "--output", "json"]);
+        let applied = bench.manx(&[
+            "rig",
+            "apply",
+            "--rig",
+            "demo",
+            file.to_str().unwrap(),
+            "--output",
+            "json",
+        ]);
         let report = json(&applied);
         assert_eq!(applied.status.code(), Some(0), "{:?}", crate::bench::deviations(&report));
         let reach = |probe: &&Value| {
@@ -123,7 +131,7 @@ fn policies_of_every_kind_are_hidden_by_a_name_that_is_theirs_alone_and_taken_in
         assert!(from.contains(&format!("demo/{selected}").as_str()), "{selected}: {from:?}");
         assert_eq!(from.len(), 2, "and its node: {from:?}");
     }
-    assert_eq!(bench.manx(&["rig", "down"]).status.code(), Some(0));
+    assert_eq!(bench.manx(&["rig", "down", "demo"]).status.code(), Some(0));
     bench.assert_nothing_left();
 }
 
@@ -133,9 +141,13 @@ fn a_rig_left_running_takes_commands_and_changes() {
     assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
     assert!(String::from_utf8_lossy(&bench.manx(&["rig", "list"]).stdout).contains("demo"));
     assert_eq!(bench.run(&[]).status.code(), Some(2), "a second rig of the name");
-    let exec = bench.manx(&["rig", "exec", "demo/web", "--", "sh", "-c", "cat; exit 7"]);
+    let exec =
+        bench.manx(&["rig", "exec", "--rig", "demo", "demo/web", "--", "sh", "-c", "cat; exit 7"]);
     assert_eq!(exec.status.code(), Some(7));
-    assert_eq!(bench.manx(&["rig", "exec", "demo/nobody", "--", "true"]).status.code(), Some(2));
+    assert_eq!(
+        bench.manx(&["rig", "exec", "--rig", "demo", "demo/nobody", "--", "true"]).status.code(),
+        Some(2)
+    );
 
     let open = bench.folder.path().join("open.yaml");
     fs::write(
@@ -144,15 +156,19 @@ fn a_rig_left_running_takes_commands_and_changes() {
          spec: {podSelector: {}, ingress: [{}]}\n",
     )
     .unwrap();
-    let applied = bench.manx(&["rig", "apply", open.to_str().unwrap(), "--output", "json"]);
+    let applied =
+        bench.manx(&["rig", "apply", "--rig", "demo", open.to_str().unwrap(), "--output", "json"]);
     let report = json(&applied);
     assert_eq!(applied.status.code(), Some(0), "{:?}", deviations(&report));
     let denied = |probe: &&Value| probe["observed"]["clear"] == "denied";
     assert_eq!(report["probes"].as_array().unwrap().iter().filter(denied).count(), 0);
 
     fs::write(&open, "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nspec: 3\n").unwrap();
-    assert_eq!(bench.manx(&["rig", "apply", open.to_str().unwrap()]).status.code(), Some(2));
-    assert_eq!(bench.manx(&["rig", "down"]).status.code(), Some(0));
+    assert_eq!(
+        bench.manx(&["rig", "apply", "--rig", "demo", open.to_str().unwrap()]).status.code(),
+        Some(2)
+    );
+    assert_eq!(bench.manx(&["rig", "down", "demo"]).status.code(), Some(0));
     bench.assert_nothing_left();
 }
 

@@ -201,7 +201,7 @@ pub fn run(rig: Rig) -> Result<(), Error> {
 /// The rig that is to be changed or ended. The rigs of root are those of everybody who is root here: one is named, lest one
 /// person ends another's.
 fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
-    choose(name, private::is_everybodys())
+    choose(name, private::is_shared_by_root())
 }
 
 /// The rig that is meant.

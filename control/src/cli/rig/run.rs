@@ -10,6 +10,7 @@ use crate::api::Device;
 use crate::cli::node::PodDevice;
 use crate::cli::output::{Output, is_coloured, print, print_json};
 use crate::doctor;
+use crate::private;
 use crate::rig::caller::{self, Listener, Running};
 use crate::rig::cluster;
 use crate::rig::enter;
@@ -114,11 +115,16 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
     let contents = Store::load(workdir.manifests());
     let (nodes, pods) = (cluster::nodes(&contents), cluster::pods(&contents));
     plan::plan(&nodes, &pods, &input.settings)?;
+    let exports = private::temporary().map_err(|error| {
+        Error::Environment(format!(
+            "what a deviation leaves goes to the folder for temporary files: {error}; set TMPDIR to a folder of your own"
+        ))
+    })?;
     let setup = Setup {
         source: settings.directory.clone(),
         settings: input.settings,
         agent_arguments: agent_arguments(settings),
-        exports: std::env::temp_dir(),
+        exports,
     };
     Ok(setup.write(workdir)?)
 }
