@@ -11,10 +11,10 @@ use manx_policy_compiler::model::Tier;
 use manx_policy_compiler::selector::{LabelSource, Selector};
 
 use crate::import::is_evaluated;
-use crate::manifest::State;
 use crate::manifest::object::calico::{EntityRule, HostEndpoint, Rule};
 use crate::manifest::object::{Kind, Object, ObjectKey, Pairs};
-use crate::manifest::problem::{Cause, Problem, Severity};
+use crate::manifest::problem::{Cause, MOST_OF_OBJECT, Problem, Severity};
+use crate::manifest::{State, Tally};
 use crate::store::{Contents, Stored};
 
 /// A warning for every name that leads to nothing, with what follows. A definition that is not valid is reported elsewhere
@@ -24,7 +24,7 @@ pub fn undefined(contents: &Contents) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (key, stored) in &contents.objects {
         let State::Valid(object) = &stored.state else { continue };
-        let mut report = Report { key, stored, problems: &mut problems };
+        let mut report = Report { key, stored, problems: &mut problems, tally: Tally::default() };
         match &**object {
             // A staged policy that stands for a deletion, is being learnt or is ignored is asked nothing.
             Object::CalicoPolicy(policy) if is_evaluated(policy.staged_action) => {
@@ -50,19 +50,27 @@ pub fn undefined(contents: &Contents) -> Vec<Problem> {
             Object::HostEndpoint(host) => known.host_endpoint(host, &mut report),
             _ => {}
         }
+        let untold = report.tally.beyond(MOST_OF_OBJECT);
+        problems.extend(
+            untold.map(|(severity, count)| Problem::of_untold(key, &stored.place, severity, count)),
+        );
     }
     problems
 }
 
-/// Collects what one object names in vain.
+/// Collects what one object names in vain: of very many names the first, and how many more there are.
 struct Report<'a> {
     key: &'a ObjectKey,
     stored: &'a Stored,
     problems: &'a mut Vec<Problem>,
+    tally: Tally,
 }
 
 impl Report<'_> {
     fn undefined(&mut self, field: &str, what: &str, follows: &str) {
+        if self.tally.count(Severity::Warning) > MOST_OF_OBJECT {
+            return;
+        }
         self.problems.push(Problem {
             severity: Severity::Warning,
             place: self.stored.place.clone(),
@@ -302,6 +310,18 @@ spec: {node: n1, interfaceName: '*', profiles: [open, projectcalico-default-allo
             }
         }
         assert!(of("GlobalNetworkPolicy", "").contains("it comes after every other tier"));
+    }
+
+    #[test]
+    fn of_very_many_names_that_nobody_defines_the_first_are_told_and_the_others_counted() {
+        let profiles: String = (0..250).map(|n| format!("p{n}, ")).collect();
+        let host = format!(
+            "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {{name: h}}\n\
+             spec: {{node: n1, interfaceName: '*', profiles: [{profiles}]}}\n"
+        );
+        let told = warnings(&host);
+        assert_eq!(told.lines().count(), 101);
+        insta::assert_snapshot!(told.lines().last().unwrap(), @"all.yaml:1:1: HostEndpoint h: 150 further problems of this object are not told: correct those above first");
     }
 
     #[test]

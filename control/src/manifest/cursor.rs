@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
-use super::problem::{Cause, Severity};
+use super::problem::{Cause, MOST_OF_OBJECT, Severity};
 use super::tree::{Flaw, Node, Position, Value, shown};
 
 /// One report about a field, before it is known which object it belongs to.
@@ -18,18 +18,18 @@ pub(super) struct Finding {
 
 /// How many of each severity there were.
 #[derive(Debug, Default)]
-pub(super) struct Tally(BTreeMap<Severity, usize>);
+pub(crate) struct Tally(BTreeMap<Severity, usize>);
 
 impl Tally {
     /// Counts one more, and returns how many of its severity there are now.
-    pub(super) fn count(&mut self, severity: Severity) -> usize {
+    pub(crate) fn count(&mut self, severity: Severity) -> usize {
         let count = self.0.entry(severity).or_default();
         *count += 1;
         *count
     }
 
     /// How many there are beyond the first `told` of a severity.
-    pub(super) fn beyond(&self, told: usize) -> impl Iterator<Item = (Severity, usize)> {
+    pub(crate) fn beyond(&self, told: usize) -> impl Iterator<Item = (Severity, usize)> {
         let beyond = move |(severity, count): (&Severity, &usize)| (*severity, count - told);
         self.0.iter().filter(move |(_, count)| **count > told).map(beyond)
     }
@@ -45,7 +45,7 @@ pub(super) struct Findings {
 
 impl Findings {
     /// Findings of one severity that are told.
-    pub(super) const MOST: usize = 100;
+    pub(super) const MOST: usize = MOST_OF_OBJECT;
 
     /// What is wrong with the document as a tree.
     pub(super) fn of_flaws(flaws: &[Flaw]) -> Self {

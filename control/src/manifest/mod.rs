@@ -31,5 +31,6 @@ pub mod tree;
 mod trees;
 pub mod yaml;
 
+pub(crate) use cursor::Tally;
 pub use infrastructure::NAMESPACE_NAME;
 pub use read::{Entry, Invalid, Manifest, State, read};

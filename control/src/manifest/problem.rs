@@ -8,6 +8,9 @@ use manx_policy_compiler::selector::SelectorError;
 use super::object::ObjectKey;
 use super::tree::Position;
 
+/// Problems of one severity that are told of an object, by whoever finds them.
+pub const MOST_OF_OBJECT: usize = 100;
+
 /// How bad a [`Problem`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -225,6 +228,18 @@ impl Problem {
             object: None,
             field: String::new(),
             cause,
+            line: None,
+        }
+    }
+
+    /// That there are more of an object than are told.
+    pub fn of_untold(key: &ObjectKey, place: &Place, severity: Severity, count: usize) -> Self {
+        Self {
+            severity,
+            place: place.clone(),
+            object: Some(key.clone()),
+            field: String::new(),
+            cause: Cause::Untold { count, of: "object" },
             line: None,
         }
     }

@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::manifest::object::{Kind, Object, ObjectKey};
-use crate::manifest::problem::{Cause, Place, Problem, Severity};
-use crate::manifest::{Entry, Invalid, State};
+use crate::manifest::problem::{Cause, MOST_OF_OBJECT, Place, Problem, Severity};
+use crate::manifest::{Entry, Invalid, State, Tally};
 
 pub use file::STANDS;
 use file::{File, Moment, Refreshed, Said};
@@ -42,8 +42,8 @@ pub struct Store {
     files: BTreeMap<String, File>,
     fault: Option<Problem>,
     contents: Arc<Contents>,
-    /// The objects that are defined in more than one place.
-    repeated: BTreeSet<ObjectKey>,
+    /// The objects that are defined in more than one place, with how often that was reported.
+    repeated: BTreeMap<ObjectKey, Tally>,
 }
 
 /// All objects at one moment.
@@ -174,7 +174,7 @@ impl Store {
             for entry in file.into_iter().flat_map(File::entries) {
                 let stood_here = gone.remove(&entry.key).is_some();
                 let before = contents.put(entry);
-                if self.repeated.contains(&entry.key) || stood_here != before.is_some() {
+                if self.repeated.contains_key(&entry.key) || stood_here != before.is_some() {
                     return None;
                 }
                 let stands = contents.objects.get(&entry.key);
@@ -183,7 +183,7 @@ impl Store {
                 }
             }
             for key in gone.into_keys() {
-                if self.repeated.contains(key) {
+                if self.repeated.contains_key(key) {
                     return None;
                 }
                 changed.entry(key.clone()).or_insert(contents.objects.remove(key));
@@ -208,10 +208,17 @@ impl Store {
             fingerprint = fingerprint.wrapping_add(file.fingerprint(name));
             contents.problems.extend(file.problems().cloned());
             for entry in file.entries() {
-                if contents.add(entry) {
-                    self.repeated.insert(entry.key.clone());
-                }
+                contents.add(entry, &mut self.repeated);
             }
+        }
+        for (key, tally) in &self.repeated {
+            let Some(stored) = contents.objects.get(key) else { continue };
+            let untold = tally.beyond(MOST_OF_OBJECT);
+            contents.problems.extend(
+                untold.map(|(severity, count)| {
+                    Problem::of_untold(key, &stored.place, severity, count)
+                }),
+            );
         }
         contents.fingerprint = fingerprint;
         // Stable: within one severity the files' order stays.
@@ -303,12 +310,11 @@ impl Contents {
         Some(mem::replace(stored, Stored { state, place: entry.place.clone() }))
     }
 
-    /// Returns whether the object was there already.
-    fn add(&mut self, entry: &Entry) -> bool {
+    /// Adds a definition. One of an object that is there already is reported, and counted in `repeated`.
+    fn add(&mut self, entry: &Entry, repeated: &mut BTreeMap<ObjectKey, Tally>) {
         match self.objects.entry(entry.key.clone()) {
             btree_map::Entry::Vacant(vacant) => {
                 vacant.insert(Stored { state: entry.state.clone(), place: entry.place.clone() });
-                false
             }
             btree_map::Entry::Occupied(mut occupied) => {
                 let stored = occupied.get_mut();
@@ -319,8 +325,13 @@ impl Contents {
                     let before = mem::replace(&mut stored.state, entry.state.clone());
                     stored.state = State::Invalid(either(before, entry.state.clone()));
                 }
+                let severity = if same { Severity::Warning } else { Severity::Error };
+                let tally = repeated.entry(entry.key.clone()).or_default();
+                if tally.count(severity) > MOST_OF_OBJECT {
+                    return;
+                }
                 self.problems.push(Problem {
-                    severity: if same { Severity::Warning } else { Severity::Error },
+                    severity,
                     place: entry.place.clone(),
                     object: Some(entry.key.clone()),
                     field: String::new(),
@@ -331,7 +342,6 @@ impl Contents {
                     },
                     line: None,
                 });
-                true
             }
         }
     }

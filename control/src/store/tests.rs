@@ -11,7 +11,7 @@ use super::file::Moment;
 use super::{Contents, STANDS, Store, WakeUp, Watcher};
 use crate::manifest::State;
 use crate::manifest::object::{Kind, Object, ObjectKey, Subject};
-use crate::manifest::problem::{Problem, Severity};
+use crate::manifest::problem::{MOST_OF_OBJECT, Problem, Severity};
 
 const POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}\n\
                       spec: {podSelector: {matchLabels: {app: web}}}\n";
@@ -388,6 +388,15 @@ fn the_same_object_twice_is_only_warned_of() {
     assert_eq!(team(&contents, "a").as_deref(), Some("x"));
     assert_eq!(contents.problems[0].severity, Severity::Warning);
     insta::assert_snapshot!(contents.problems[0]);
+}
+
+#[test]
+fn of_very_many_definitions_of_one_object_the_first_are_told_and_the_others_counted() {
+    let text = format!("{}---\n", namespace("a", "x")).repeat(400);
+    let contents = Contents::of_texts([("a.yaml", &*text)]);
+    assert_eq!(contents.problems.len(), MOST_OF_OBJECT + 1);
+    let last = contents.problems.last().unwrap().summary();
+    assert!(last.contains("299 further problems of this object are not told"), "{last}");
 }
 
 #[test]
