@@ -1,4 +1,7 @@
 //! What Calico's selectors of accounts, and `all()`, mean where they stand, as manifests say it.
+//!
+//! That Calico replaces the letters `all()` in a text is judged here alone: oracle and import have one reading of it, so
+//! that they agree with each other also where both are wrong.
 
 use super::{calico, global, lets_in, says, says_of_what_is_not_valid};
 
