@@ -314,7 +314,8 @@ spec: {node: n1, interfaceName: '*', profiles: [open, projectcalico-default-allo
 
     #[test]
     fn of_very_many_names_that_nobody_defines_the_first_are_told_and_the_others_counted() {
-        let profiles: String = (0..250).map(|n| format!("p{n}, ")).collect();
+        let profiles: Vec<String> = (0..250).map(|n| format!("p{n}")).collect();
+        let profiles = profiles.join(", ");
         let host = format!(
             "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {{name: h}}\n\
              spec: {{node: n1, interfaceName: '*', profiles: [{profiles}]}}\n"
