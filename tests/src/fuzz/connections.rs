@@ -22,15 +22,19 @@ struct Certainty {
     evictions: u64,
 }
 
+/// Where both ends of a connection are.
+type Standing = [(Place, u32); 2];
+
 /// A connection in the direction in which policy let it through.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Connection {
     /// When its last packet came, of either direction.
     seen: f64,
     /// The other side has spoken, too.
     answered: bool,
-    /// Where its ends were when policy allowed it last.
-    standing: [(Place, u32); 2],
+    /// Where its ends were by each of the tables that may have allowed it. Which of them did so last is not known: while tables are
+    /// published, a packet may be judged by the old ones or by the new ones.
+    standings: Vec<Standing>,
     /// It is certain that the node knows it.
     certain: Option<Certainty>,
 }
@@ -62,13 +66,19 @@ impl Connection {
         self.answered
     }
 
-    /// Its ends are where they were.
+    /// Its ends are where they were when it was allowed.
     pub fn stands(&self, epoch: &Epoch, node: usize, speech: &Speech) -> bool {
-        self.standing == standing(epoch, node, speech)
+        self.standings.contains(&standing(epoch, node, speech))
+    }
+
+    fn may_stand(&mut self, standing: Standing) {
+        if !self.standings.contains(&standing) {
+            self.standings.push(standing);
+        }
     }
 }
 
-fn standing(epoch: &Epoch, node: usize, speech: &Speech) -> [(Place, u32); 2] {
+fn standing(epoch: &Epoch, node: usize, speech: &Speech) -> Standing {
     [speech.source, speech.destination].map(|address| epoch.standing(node, address))
 }
 
@@ -113,12 +123,13 @@ impl Connections {
     pub fn let_through(&mut self, epoch: &Epoch, node: usize, speech: &Speech, now: f64) {
         let upper = speech.upper;
         let standing = standing(epoch, node, speech);
-        let fresh = Connection { seen: now, answered: false, standing, certain: None };
-        let known = self.known.entry(*speech).or_insert(fresh);
+        let fresh =
+            || Connection { seen: now, answered: false, standings: Vec::new(), certain: None };
+        let known = self.known.entry(*speech).or_insert_with(fresh);
         if !known.lives(upper, now) {
-            *known = fresh;
+            *known = fresh();
         }
-        known.standing = standing;
+        known.may_stand(standing);
         known.seen = now;
     }
 
@@ -138,13 +149,13 @@ impl Connections {
         }
     }
 
-    /// An answer has come: if policy allows the connection, it stands as it is now.
+    /// An answer has come: if policy allows the connection, it may stand as it is now.
     pub fn stand(&mut self, epoch: &Epoch, node: usize, speech: &Speech, now: f64) {
         if let Some(known) = self.known.get_mut(speech)
             && known.lives(speech.upper, now)
             && epoch.allows(node, speech)
         {
-            known.standing = standing(epoch, node, speech);
+            known.may_stand(standing(epoch, node, speech));
         }
     }
 

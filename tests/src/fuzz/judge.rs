@@ -364,3 +364,6 @@ fn came_out(input: &mut Input, passage: Passage, coverage: &mut Coverage) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Connections that are kept, where tables are published while packets are on their way.
+
+use fastrand::Rng;
+use manx::store::Contents;
+use manx_dataplane::port::memory::Frame;
+
+use super::super::coverage::Kind;
+use super::super::input::Injected;
+use super::super::plan::Plan;
+use super::super::side::Counts;
+use super::*;
+use crate::fabric::NODES;
+use crate::packet::{TTL, Tuple, with_ttl};
+
+/// Two pods of the first node; the second one has `app: b`.
+const ENDS: [usize; 2] = [0, 2];
+const CLOSED: &str = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed, namespace: lab}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress]}}";
+
+/// A plan of these two pods, what was published of it, and what judges.
+struct Bench {
+    plan: Plan,
+    published: u64,
+    judge: Judge,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut plan = Plan::new(&mut Rng::with_seed(1));
+        for at in ENDS {
+            plan.seats[at].name.namespace = "lab".into();
+            plan.attach(at);
+        }
+        let judge = Judge {
+            hasher: RandomState::with_seeds(1, 2, 3, 4),
+            overlay: Overlay::Ipip,
+            tunnel_mtu: 1480,
+            terms: Terms { is_strict: false, keeps: true },
+            connections: Default::default(),
+        };
+        Self { plan, published: 0, judge }
+    }
+
+    /// What is true from now on.
+    fn publish(&mut self, policy: &str) -> Rc<Epoch> {
+        let mut text = "{apiVersion: v1, kind: Namespace, metadata: {name: lab}}\n".to_owned();
+        for (at, label) in ENDS.into_iter().zip(["a", "b"]) {
+            let seat = &self.plan.seats[at];
+            text += &format!(
+                "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {}, namespace: lab, labels: {{app: {label}}}}}, spec: {{nodeName: {}}}, status: {{podIPs: [{{ip: \"{}\"}}]}}}}\n",
+                seat.name.name, NODES[0], seat.addresses[0]
+            );
+        }
+        text += &format!("---\n{policy}\n");
+        self.published += 1;
+        let contents = Contents::of_texts([("cluster.yaml", &*text)]);
+        Rc::new(Epoch::new(&self.plan, self.published, [self.published; 2], &contents))
+    }
+
+    fn port(&self, end: usize) -> PortId {
+        self.plan.seats[ENDS[end]].attachment.unwrap().port
+    }
+
+    fn tuple(&self) -> Tuple {
+        let [from, to] = ENDS.map(|at| self.plan.seats[at].addresses[0].to_string());
+        Tuple::new(&from, &to, UDP, 53)
+    }
+
+    /// The first pod speaks to the second one, which answers.
+    fn talk(&mut self, epoch: &Rc<Epoch>) {
+        let packets =
+            [(self.port(0), self.tuple().opening()), (self.port(1), self.tuple().answer())];
+        self.batch(&[Rc::clone(epoch)], packets.to_vec(), Vec::new()).unwrap();
+    }
+
+    /// The first pod speaks on, and it comes out at a port.
+    fn goes_on(&mut self, epochs: &[Rc<Epoch>], port: PortId) -> Result<(), String> {
+        let bytes = self.tuple().data(b"more");
+        let frame = Frame { bytes: with_ttl(bytes.clone(), TTL - 1), offload: Offload::default() };
+        self.batch(epochs, vec![(self.port(0), bytes)], vec![Output { port, frame }])
+    }
+
+    fn batch(
+        &mut self,
+        epochs: &[Rc<Epoch>],
+        packets: Vec<(PortId, Vec<u8>)>,
+        outputs: Vec<Output>,
+    ) -> Result<(), String> {
+        // Not everything has to arrive.
+        let mut side = Side { is_incomplete: true, ..Side::default() };
+        for (port, bytes) in packets {
+            let (kind, offload) = (Kind::Talk, Offload::default());
+            let sent = Injected { node: 0, port, worker: 0, bytes, offload, kind, is_clean: true };
+            side.add(&self.judge.hasher, Input::new(sent, Overlay::Ipip, 1480));
+        }
+        let count = outputs.len() as u64;
+        side.after = Counts { received: count, sent: count, ..Counts::default() };
+        side.outputs = outputs;
+        let judged = self.judge.judge(0, &mut side, 1.0, epochs, &mut Coverage::default());
+        judged.map_err(|violation| violation.law)
+    }
+}
+
+#[test]
+fn a_kept_connection_passes_by_tables_in_which_its_end_is_where_it_was() {
+    let mut bench = Bench::new();
+    let open = bench.publish("");
+    bench.talk(&open);
+    let closed = bench.publish(CLOSED);
+    let port = bench.port(1);
+    // Another attachment with the same port and the same address, and for a moment none: policy allows what goes to the world.
+    bench.plan.seats[ENDS[1]].attachment = None;
+    let gone = bench.publish(CLOSED);
+    bench.plan.attach(ENDS[1]);
+    let other = bench.publish(CLOSED);
+    assert_eq!(bench.port(1), port);
+
+    // A worker may not have had the later tables yet.
+    bench.goes_on(&[closed, gone, Rc::clone(&other)], port).unwrap();
+
+    let refused = bench.goes_on(&[other], port).unwrap_err();
+    assert!(refused.contains("policy denies it"), "{refused}");
+}
+
+#[test]
+fn a_connection_may_be_kept_whose_end_was_away_for_a_moment() {
+    let mut bench = Bench::new();
+    let open = bench.publish("");
+    bench.talk(&open);
+    let closed = bench.publish(CLOSED);
+    let (port, attachment) = (bench.port(1), bench.plan.seats[ENDS[1]].attachment.take());
+    let gone = bench.publish(CLOSED);
+    bench.plan.seats[ENDS[1]].attachment = attachment;
+    let back = bench.publish(CLOSED);
+
+    bench.goes_on(&[closed, gone, Rc::clone(&back)], port).unwrap();
+
+    // No packet need have been judged while it was away.
+    bench.goes_on(&[back], port).unwrap();
+}
