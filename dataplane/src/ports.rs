@@ -15,6 +15,11 @@ use crate::tables::PortId;
 /// A port is watched, and not polled, after it has been quiet for so long.
 const QUIET: Duration = Duration::from_millis(1);
 
+/// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
+pub(crate) const BATCH: usize = 32;
+/// Ticks that a batch is to take at most, some forty microseconds: whoever sends one packet meanwhile waits for it.
+const BATCH_TICKS: u64 = 100_000;
+
 /// ICMP errors a second, and at once, that a sender is told (RFC 1812, section 4.3.2.8).
 const ERRORS: (u32, u32) = (100, 50);
 /// Denied flows of a sender that are reported a second, and at once.
@@ -44,6 +49,8 @@ pub(crate) struct Slot {
     pub(crate) counters: Arc<PortCounters>,
     /// May hold packets: receive without asking epoll.
     pub(crate) hot: bool,
+    /// Packets that are taken from it at once: as many as take [`BATCH_TICKS`], by what the last ones took.
+    pub(crate) batch: usize,
     /// It was silent until now. Its first packet is taken alone, so that it does not wait for others.
     pub(crate) awoken: bool,
     /// Epoll tells when it is readable.
@@ -68,6 +75,14 @@ impl Slot {
     pub(crate) fn wake(&mut self) -> bool {
         self.awoken |= !self.hot;
         !std::mem::replace(&mut self.hot, true)
+    }
+
+    /// Its last batch, of so many packets, took so many ticks.
+    #[inline]
+    pub(crate) fn fit_batch(&mut self, packets: usize, ticks: u64) {
+        if ticks > BATCH_TICKS || self.batch < BATCH {
+            self.batch = next_batch(self.batch, packets, ticks);
+        }
     }
 
     /// Whether it has brought something not long ago.
@@ -116,6 +131,13 @@ impl Slot {
     }
 }
 
+/// How many packets to take after a batch of so many, which took so many ticks: half of the way to what takes [`BATCH_TICKS`].
+fn next_batch(batch: usize, packets: usize, ticks: u64) -> usize {
+    let fitting = BATCH_TICKS * packets.max(1) as u64 / ticks.max(1);
+    let fitting = fitting.clamp(1, BATCH as u64) as usize;
+    if fitting < batch { batch.midpoint(fitting) } else { (batch + fitting).div_ceil(2) }
+}
+
 /// A worker's ports by number.
 #[derive(Default)]
 pub(crate) struct Ports(Vec<Option<Slot>>);
@@ -138,6 +160,7 @@ impl Ports {
             io,
             counters,
             hot: true,
+            batch: BATCH,
             awoken: false,
             watched: false,
             heard: Duration::ZERO,
@@ -172,5 +195,22 @@ impl Ports {
     #[inline]
     pub(crate) fn slot(&mut self, id: PortId) -> Option<&mut Slot> {
         self.0.get_mut(id.0 as usize)?.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_as_large_as_their_time_allows() {
+        for (cost, expected) in [(100, BATCH), (5_000, 20), (50_000, 2), (1_000_000, 1)] {
+            for start in [1, BATCH] {
+                let batch =
+                    (0..10).fold(start, |batch, _| next_batch(batch, batch, cost * batch as u64));
+                assert_eq!(batch, expected, "{cost} ticks a packet, from {start}");
+            }
+        }
+        assert_eq!(next_batch(BATCH, 0, 10 * BATCH_TICKS), BATCH / 2, "nothing but rubbish");
     }
 }

@@ -26,7 +26,7 @@ use crate::packet::{Packet, Pool};
 use crate::pipeline::{Context, Pipeline, Sizes};
 use crate::poller::Poller;
 use crate::port::PacketIo;
-use crate::ports::{Ports, Slot};
+use crate::ports::{BATCH, Ports, Slot};
 use crate::rate_limit::RateLimit;
 use crate::report::Report;
 use crate::stage::{Stage, Stopwatch};
@@ -38,8 +38,6 @@ pub use control::{Command, Commands, Handle, Wrap, spawn};
 pub use idle::Idle;
 pub use workers::Workers;
 
-/// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
-const BATCH: usize = 32;
 /// Packets taken from a port that was silent: the first one is not to wait until the second has been asked for.
 const FIRST: usize = 1;
 /// Ports that are asked for packets while they are silent and nobody else has any: more cost more than to ask epoll of all.
@@ -146,8 +144,8 @@ pub struct Worker {
     time: VirtualTime,
     /// The tick up to which ports have been charged for the worker's time.
     charged: u64,
-    /// The port that was served last, while it has not been charged for it.
-    uncharged: Option<PortId>,
+    /// The port that was served last, while it has not been charged for it, and what it brought.
+    uncharged: Option<(PortId, usize)>,
     /// When it last asked epoll while packets flowed.
     asked: Duration,
     /// When it last looked at the mapped ports.
@@ -334,7 +332,7 @@ impl Worker {
             self.time.advance(slot.account);
         }
         let Served { found, brought, stays_hot } = self.serve(id);
-        self.uncharged = brought.then_some(id);
+        self.uncharged = brought.then_some((id, found));
         if !stays_hot {
             self.hot.clear();
             self.cool(id);
@@ -371,7 +369,7 @@ impl Worker {
             let account = self.ports.slot(id).map_or_else(Account::default, |slot| slot.account);
             let is_due = self.time.is_due(account);
             let served = if is_due { self.serve(id) } else { Served::NOT };
-            self.uncharged = served.brought.then_some(id);
+            self.uncharged = served.brought.then_some((id, served.found));
             found += served.found;
             owing |= !is_due;
             if served.brought || !is_due {
@@ -422,10 +420,11 @@ impl Worker {
     #[inline]
     fn charge(&mut self) -> u64 {
         let spent = self.spent();
-        if let Some(id) = self.uncharged.take() {
+        if let Some((id, found)) = self.uncharged.take() {
             self.counters.busy_cycles.add(spent);
             if let Some(slot) = self.ports.slot(id) {
                 slot.account.charge(spent);
+                slot.fit_batch(found, spent);
             }
         }
         self.charged
@@ -446,7 +445,7 @@ impl Worker {
     )]
     fn serve(&mut self, id: PortId) -> Served {
         let Some(slot) = self.ports.slot(id) else { return Served::GONE };
-        let most = if std::mem::take(&mut slot.awoken) { FIRST } else { BATCH };
+        let most = if std::mem::take(&mut slot.awoken) { FIRST } else { slot.batch };
         let received = match slot.io.receive(&mut self.pool, &mut self.batch, most) {
             Ok(received) => received,
             Err(error) => {
