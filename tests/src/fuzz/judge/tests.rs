@@ -137,3 +137,27 @@ fn a_connection_may_be_kept_whose_end_was_away_for_a_moment() {
     // No packet need have been judged while it was away.
     bench.goes_on(&[back], port).unwrap();
 }
+
+/// Two packets of the same bytes; one virtio header lies, so that packet may be dropped and the other one has to arrive.
+#[test]
+fn of_equal_packets_the_one_with_nothing_wrong_has_come_out() {
+    for order in [[true, false], [false, true]] {
+        let mut bench = Bench::new();
+        let open = bench.publish("");
+        let bytes = bench.tuple().opening();
+        let mut side = Side { is_incomplete: true, ..Side::default() };
+        for is_clean in order {
+            let (kind, offload) = (Kind::Talk, Offload::default());
+            let (port, bytes) = (bench.port(0), bytes.clone());
+            let sent = Injected { node: 0, port, worker: 0, bytes, offload, kind, is_clean };
+            side.add(&bench.judge.hasher, Input::new(sent, Overlay::Ipip, 1480));
+        }
+        let frame = Frame { bytes: with_ttl(bytes, TTL - 1), offload: Offload::default() };
+        side.outputs = vec![Output { port: bench.port(1), frame }];
+        side.after = Counts { received: 1, sent: 1, ..Counts::default() };
+        let judged = bench.judge.judge(0, &mut side, 1.0, &[open], &mut Coverage::default());
+        judged.map_err(|violation| violation.law).unwrap();
+        let came_out = side.inputs.iter().map(|it| it.outcome == Outcome::CameOut);
+        assert_eq!(came_out.collect::<Vec<_>>(), order);
+    }
+}
