@@ -1,12 +1,12 @@
 //! Generated packets through real workers, and an oracle that shares no code with them.
 //!
-//! - [`plan`]: a cluster that changes. [`epoch`]: what is true of it between two publications.
-//! - [`generate`], [`talks`], [`pieces`], [`lies`], [`mutate`]: the packets. [`craft`] writes them.
-//! - [`world`], [`publish`], [`census`]: two nodes with their workers, turned by hand; what is published to them, and when; their buffers.
-//! - [`read`], [`input`], [`wire`]: what went in, what came out, and what came of what.
-//! - [`oracle`], [`connections`], [`answers`], [`tunnel`]: what may come out. [`side`], [`judge`], [`account`]: a batch held to it, and
+//! - `plan`: a cluster that changes. `epoch`: what is true of it between two publications.
+//! - `generate`, `talks`, `pieces`, `lies`, `mutate`: the packets. `craft` writes them.
+//! - `world`, `publish`, `census`: two nodes with their workers, turned by hand; what is published to them, and when; their buffers.
+//! - `read`, `input`, `wire`: what went in, what came out, and what came of what.
+//! - `oracle`, `connections`, `answers`, `tunnel`: what may come out. `side`, `judge`, `account`: a batch held to it, and
 //!   to what the node has counted.
-//! - [`coverage`]: what a run has met. [`sabotage`]: what is made wrong on purpose.
+//! - `coverage`: what a run has met. `sabotage`: what is made wrong on purpose.
 //!
 //! docs/fuzzing.md tells what is held and how to run it.
 
