@@ -305,7 +305,7 @@ impl Pipeline {
     }
 
     /// Of each packet of the last batch, the port that brought it, and how many packets it stands for on a wire.
-    pub(crate) fn brought(&self) -> impl Iterator<Item = (PortId, u64)> {
+    pub(crate) fn brought(&self) -> impl Iterator<Item = (PortId, u64)> + Clone {
         self.glances.iter().map(|glance| (glance.port, glance.segments.into()))
     }
 

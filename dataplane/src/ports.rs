@@ -18,7 +18,9 @@ const QUIET: Duration = Duration::from_millis(1);
 /// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
 pub(crate) const BATCH: usize = 32;
 /// Ticks that a batch is to take at most, some forty microseconds: whoever sends one packet meanwhile waits for it.
-const BATCH_TICKS: u64 = 100_000;
+///
+/// Builds for tests are so slow, and so often interrupted, that their batches would hang on the machine.
+const BATCH_TICKS: u64 = if cfg!(debug_assertions) { 100_000_000 } else { 100_000 };
 
 /// ICMP errors a second, and at once, that a sender is told (RFC 1812, section 4.3.2.8).
 const ERRORS: (u32, u32) = (100, 50);
@@ -77,10 +79,10 @@ impl Slot {
         !std::mem::replace(&mut self.hot, true)
     }
 
-    /// Its last batch, of so many packets, took so many ticks.
+    /// Its last batch, of so many packets, took so many ticks. Of none there is nothing to learn.
     #[inline]
     pub(crate) fn fit_batch(&mut self, packets: usize, ticks: u64) {
-        if ticks > BATCH_TICKS || self.batch < BATCH {
+        if packets > 0 && (ticks > BATCH_TICKS || self.batch < BATCH) {
             self.batch = next_batch(self.batch, packets, ticks);
         }
     }
@@ -133,7 +135,7 @@ impl Slot {
 
 /// How many packets to take after a batch of so many, which took so many ticks: half of the way to what takes [`BATCH_TICKS`].
 fn next_batch(batch: usize, packets: usize, ticks: u64) -> usize {
-    let fitting = BATCH_TICKS * packets.max(1) as u64 / ticks.max(1);
+    let fitting = BATCH_TICKS * packets as u64 / ticks.max(1);
     let fitting = fitting.clamp(1, BATCH as u64) as usize;
     if fitting < batch { batch.midpoint(fitting) } else { (batch + fitting).div_ceil(2) }
 }
@@ -204,13 +206,13 @@ mod tests {
 
     #[test]
     fn batches_are_as_large_as_their_time_allows() {
-        for (cost, expected) in [(100, BATCH), (5_000, 20), (50_000, 2), (1_000_000, 1)] {
+        let parts = [(1000, BATCH), (20, 20), (2, 2), (1, 1)];
+        for (cost, expected) in parts.map(|(part, expected)| (BATCH_TICKS / part, expected)) {
             for start in [1, BATCH] {
                 let batch =
                     (0..10).fold(start, |batch, _| next_batch(batch, batch, cost * batch as u64));
                 assert_eq!(batch, expected, "{cost} ticks a packet, from {start}");
             }
         }
-        assert_eq!(next_batch(BATCH, 0, 10 * BATCH_TICKS), BATCH / 2, "nothing but rubbish");
     }
 }

@@ -72,6 +72,8 @@ const ROUND: Duration = Duration::from_millis(100);
 struct Served {
     /// Packets that were decided.
     found: usize,
+    /// Those that took the time that is still to be charged.
+    timed: usize,
     /// It brought something, if only what it dropped or answered itself: that takes time, too.
     brought: bool,
     /// It may have more.
@@ -80,9 +82,9 @@ struct Served {
 
 impl Served {
     /// It owes, and waits.
-    const NOT: Self = Self { found: 0, brought: false, stays_hot: true };
+    const NOT: Self = Self { found: 0, timed: 0, brought: false, stays_hot: true };
     /// It is there no more.
-    const GONE: Self = Self { found: 0, brought: false, stays_hot: false };
+    const GONE: Self = Self { found: 0, timed: 0, brought: false, stays_hot: false };
 }
 
 /// How a worker is made.
@@ -144,7 +146,7 @@ pub struct Worker {
     time: VirtualTime,
     /// The tick up to which ports have been charged for the worker's time.
     charged: u64,
-    /// The port that was served last, while it has not been charged for it, and what it brought.
+    /// The port that was served last, while it has not been charged for it, and how many packets took that time.
     uncharged: Option<(PortId, usize)>,
     /// When it last asked epoll while packets flowed.
     asked: Duration,
@@ -215,6 +217,8 @@ impl Worker {
                 idle.found();
                 continue;
             }
+            // What only dropped is charged now: the silence that follows is nobody's time.
+            self.charge();
             let is_silent = self.polling == Polling::Adaptive && idle.sleeps(Instant::now());
             // A port may have brought only what was dropped, and still have packets.
             let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
@@ -331,8 +335,8 @@ impl Worker {
         if let Some(slot) = self.ports.slot(id) {
             self.time.advance(slot.account);
         }
-        let Served { found, brought, stays_hot } = self.serve(id);
-        self.uncharged = brought.then_some((id, found));
+        let Served { found, timed, brought, stays_hot } = self.serve(id);
+        self.uncharged = brought.then_some((id, timed));
         if !stays_hot {
             self.hot.clear();
             self.cool(id);
@@ -369,7 +373,7 @@ impl Worker {
             let account = self.ports.slot(id).map_or_else(Account::default, |slot| slot.account);
             let is_due = self.time.is_due(account);
             let served = if is_due { self.serve(id) } else { Served::NOT };
-            self.uncharged = served.brought.then_some((id, served.found));
+            self.uncharged = served.brought.then_some((id, served.timed));
             found += served.found;
             owing |= !is_due;
             if served.brought || !is_due {
@@ -420,11 +424,11 @@ impl Worker {
     #[inline]
     fn charge(&mut self) -> u64 {
         let spent = self.spent();
-        if let Some((id, found)) = self.uncharged.take() {
+        if let Some((id, packets)) = self.uncharged.take() {
             self.counters.busy_cycles.add(spent);
             if let Some(slot) = self.ports.slot(id) {
                 slot.account.charge(spent);
-                slot.fit_batch(found, spent);
+                slot.fit_batch(packets, spent);
             }
         }
         self.charged
@@ -473,9 +477,12 @@ impl Worker {
             if !brought {
                 self.time.join(&mut slot.account);
             }
-            return Served { found: 0, brought, stays_hot };
+            return Served { found: 0, timed: 0, brought, stays_hot };
         }
-        Served { found: self.pass(Some(id), BATCH), brought: true, stays_hot }
+        let own = self.batch.len();
+        let found = self.pass(Some(id), BATCH);
+        // Beside others' packets it has been charged already.
+        Served { found, timed: if found == own { own } else { 0 }, brought: true, stays_hot }
     }
 
     /// Decides up to `limit` packets that other workers have handed over, until it has taken so many ticks. Returns how many they
@@ -523,18 +530,25 @@ impl Worker {
             self.watch.lap(Stage::Send);
         }
         if handed_over > 0 {
-            self.charge_each();
+            self.charge_each(from, found);
         }
         found
     }
 
     /// Charges the ports of a batch, part of which other workers have handed over, by what of it came by each: packets on a wire.
     #[inline(never)]
-    fn charge_each(&mut self) {
+    fn charge_each(&mut self, from: Option<PortId>, found: usize) {
         let spent = self.spent();
         self.counters.busy_cycles.add(spent);
-        let all = self.pipeline.brought().map(|(_, packets)| packets).sum::<u64>().max(1);
-        for (port, packets) in self.pipeline.brought() {
+        if let Some(slot) = from.and_then(|port| self.ports.slot(port)) {
+            slot.fit_batch(found, spent);
+        }
+        // What was refused before it was read is most likely its own.
+        let refused = found.saturating_sub(self.pipeline.brought().count()) as u64;
+        let refused = from.map(|port| (port, refused));
+        let brought = self.pipeline.brought().chain(refused);
+        let all = brought.clone().map(|(_, packets)| packets).sum::<u64>().max(1);
+        for (port, packets) in brought {
             if let Some(slot) = self.ports.slot(port) {
                 self.time.join(&mut slot.account);
                 slot.account.charge(spent * packets / all);
