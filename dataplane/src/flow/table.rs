@@ -513,7 +513,7 @@ impl FlowTable {
 
     /// The flow that goes for one of `owner` in a full table: of the owner that has to give one up the oldest that is not
     /// established. If all of them are, it is the longest silent of those that were looked at longest ago; and so it is while few
-    /// are not, and all of these may still be: connections that are opened together must not end one another.
+    /// are not, and the oldest of these may still be: connections that are opened together must not end one another.
     fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
         let giver = self.slots.owners.giver(owner);
         let queued = self.slots.oldest(giver, Standing::Queued);

@@ -147,16 +147,14 @@ fn hand_over(context: &mut Context<'_>, packet: Packet, glance: &Glance, to: Wor
     };
     // A worker that had handed over all its buffers could neither read nor take anything. An endpoint may have as many away as
     // could still go, so that there are some for the next one; the uplink's sockets bring everybody's packets.
-    let most = match context.tables.role(port) {
-        Role::Endpoint(_) => context.pool.spare(),
-        _ => usize::MAX,
-    };
+    let spare = context.pool.spare();
+    let is_endpoint = matches!(context.tables.role(port), Role::Endpoint(_));
     let slot = context.ports.slot(port);
-    let is_over = slot.as_ref().is_none_or(|slot| slot.away >= most);
-    let refused = if is_over || context.pool.spare() == 0 {
-        Some(handed_over.packet)
-    } else {
+    let may_go = slot.as_ref().is_some_and(|slot| spare > if is_endpoint { slot.away } else { 0 });
+    let refused = if may_go {
         context.colleagues.hand_over(to, handed_over)
+    } else {
+        Some(handed_over.packet)
     };
     let Some(refused) = refused else {
         if let Some(slot) = slot {

@@ -217,8 +217,10 @@ impl Worker {
                 idle.found();
                 continue;
             }
-            // What only dropped is charged now: the silence that follows is nobody's time.
-            self.charge();
+            // A port that brought only what it dropped is charged now: the silence that follows is nobody's time.
+            if self.uncharged.is_some() {
+                self.charge();
+            }
             let is_silent = self.polling == Polling::Adaptive && idle.sleeps(Instant::now());
             // A port may have brought only what was dropped, and still have packets.
             let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
@@ -405,15 +407,9 @@ impl Worker {
 
     /// Looks for packets while no port is known to have any: in the next turn at the ports that talk, or else by epoll at all.
     /// While some are looked at, the others are asked for by turns.
-    pub fn await_ports(&mut self) {
-        let (ports, hot, time) = (&mut self.ports, &mut self.hot, &self.time);
+    fn await_ports(&mut self) {
         for id in self.awaited.drain(..) {
-            if let Some(slot) = ports.slot(id)
-                && slot.wake()
-            {
-                time.join(&mut slot.account);
-                hot.push(id);
-            }
+            heat(&mut self.ports, &mut self.hot, &self.time, id);
         }
         if self.hot.is_empty() {
             self.ask(Duration::ZERO);
@@ -560,14 +556,7 @@ impl Worker {
     pub fn ask(&mut self, timeout: Duration) {
         let (ports, hot, time) = (&mut self.ports, &mut self.hot, &self.time);
         let before = hot.len();
-        let mut asked = self.poller.wait(timeout, |id| {
-            if let Some(slot) = ports.slot(id)
-                && slot.wake()
-            {
-                time.join(&mut slot.account);
-                hot.push(id);
-            }
-        });
+        let mut asked = self.poller.wait(timeout, |id| heat(ports, hot, time, id));
         for id in &self.hot[before..] {
             if let Some(slot) = self.ports.slot(*id).filter(|slot| slot.io.is_mapped()) {
                 asked = asked.and(slot.forget(&self.poller));
@@ -630,6 +619,16 @@ impl Worker {
 
     fn report(&self, report: Report) {
         let _ = self.reports.send(report);
+    }
+}
+
+/// A port may hold packets: it is hot from now on, if it was not, and starts at virtual time.
+fn heat(ports: &mut Ports, hot: &mut Vec<PortId>, time: &VirtualTime, id: PortId) {
+    if let Some(slot) = ports.slot(id)
+        && slot.wake()
+    {
+        time.join(&mut slot.account);
+        hot.push(id);
     }
 }
 

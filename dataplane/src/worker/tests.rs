@@ -101,15 +101,15 @@ struct Watched<F> {
 
 impl<F> PacketIo for Watched<F>
 where
-    F: FnMut(&mut Pool, &mut Vec<Packet>) -> io::Result<Received> + Send + 'static,
+    F: FnMut(&mut Pool, &mut Vec<Packet>, usize) -> io::Result<Received> + Send + 'static,
 {
     fn receive(
         &mut self,
         pool: &mut Pool,
         into: &mut Vec<Packet>,
-        _: usize,
+        limit: usize,
     ) -> io::Result<Received> {
-        (self.received)(pool, into)
+        (self.received)(pool, into, limit)
     }
 
     fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
@@ -137,7 +137,7 @@ where
 fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
-    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>, _: usize| {
         counted.fetch_add(1, Relaxed);
         Ok(Received { drained: true, ..Received::default() })
     };
@@ -189,7 +189,7 @@ fn spin(ticks: u64) {
 fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let brought = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&brought);
-    let received = move |pool: &mut Pool, into: &mut Vec<Packet>| {
+    let received = move |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
         spin(ticks);
         counted.fetch_add(1, Relaxed);
         into.extend(pool.take_filled(&[0x45; 40]));
@@ -238,7 +238,7 @@ fn a_turn_ends_when_it_has_taken_long() {
 fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
-    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>, _: usize| {
         spin(ticks);
         counted.fetch_add(1, Relaxed);
         Ok(Received { not_ours: 1, ..Received::default() })
@@ -295,7 +295,7 @@ fn nobody_sleeps_while_a_port_has_more() {
     let (reader, _writer) = io::pipe().unwrap();
     let (done, is_done) = unbounded();
     let mut left = 100_000;
-    let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>, _: usize| {
         if left == 0 {
             let _ = done.send(());
             return Ok(Received { drained: true, ..Received::default() });
@@ -311,7 +311,7 @@ fn nobody_sleeps_while_a_port_has_more() {
 #[test]
 fn what_a_failing_port_had_brought_is_not_the_next_ones() {
     let (mut worker, commands, reports) = worker();
-    let failing = |pool: &mut Pool, into: &mut Vec<Packet>| {
+    let failing = |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
         into.extend(pool.take_filled(&[0x45; 40]));
         Err(io::ErrorKind::NotConnected.into())
     };
@@ -319,7 +319,7 @@ fn what_a_failing_port_had_brought_is_not_the_next_ones() {
     let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received: failing });
     let (brought, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(PortCounters::default()));
     let seen = Arc::clone(&brought);
-    let received = move |_: &mut Pool, into: &mut Vec<Packet>| {
+    let received = move |_: &mut Pool, into: &mut Vec<Packet>, _: usize| {
         seen.fetch_max(into.len() as u32, Relaxed);
         Ok(Received { drained: true, ..Received::default() })
     };
@@ -340,7 +340,7 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     let (reader, mut writer) = io::pipe().unwrap();
     let (asked, talks) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(true)));
     let (counted, talking) = (Arc::clone(&asked), Arc::clone(&talks));
-    let received = move |pool: &mut Pool, into: &mut Vec<Packet>| {
+    let received = move |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
         counted.fetch_add(1, Relaxed);
         into.extend(talking.load(Relaxed).then(|| pool.take_filled(&[0x45; 40])).flatten());
         Ok(Received { drained: true, ..Received::default() })
@@ -455,7 +455,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         let (reader, mut writer) = io::pipe().unwrap();
         let asked = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&asked);
-        let received = move |_: &mut Pool, _: &mut Vec<Packet>| {
+        let received = move |_: &mut Pool, _: &mut Vec<Packet>, _: usize| {
             counted.fetch_add(1, Relaxed);
             Ok(Received { drained: true, ..Received::default() })
         };
@@ -493,7 +493,7 @@ fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
     let pipes = [(); 2].map(|()| io::pipe().unwrap());
     for ((port, counters), (reader, _)) in (0..).zip(&counters).zip(&pipes) {
         let mut brings = port == 0;
-        let received = move |pool: &mut Pool, into: &mut Vec<Packet>| {
+        let received = move |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
             if std::mem::take(&mut brings) {
                 into.extend(pool.take_filled(&[0x45; 40]));
             }
@@ -521,7 +521,7 @@ fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
 #[test]
 fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
     let (mut worker, commands, _reports) = worker();
-    let received = |pool: &mut Pool, into: &mut Vec<Packet>| {
+    let received = |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
         into.extend(pool.take_filled(&[0x45; 40]));
         Ok(Received::default())
     };
@@ -545,7 +545,7 @@ fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
 #[test]
 fn a_step_obeys_control_lets_flows_age_and_counts_its_cycles() {
     let (mut worker, commands, _reports) = worker();
-    let received = |pool: &mut Pool, into: &mut Vec<Packet>| {
+    let received = |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
         into.extend(pool.take_filled(&[0x45; 40]));
         Ok(Received::default())
     };
@@ -563,61 +563,33 @@ fn a_step_obeys_control_lets_flows_age_and_counts_its_cycles() {
     assert_eq!(worker.step(Duration::from_secs(1)), None);
 }
 
-/// A port of a device that nobody's epoll tells of: what it holds, and for how many packets it was asked each time.
-struct Held {
-    descriptor: OwnedFd,
+/// A port of a device of which epoll never tells, as long as the writer is there: it holds so many packets, and notes for how many
+/// it was asked each time.
+fn untold(
     packets: Arc<AtomicU32>,
     asked: Arc<Mutex<Vec<usize>>>,
-}
-
-impl PacketIo for Held {
-    fn receive(
-        &mut self,
-        pool: &mut Pool,
-        into: &mut Vec<Packet>,
-        limit: usize,
-    ) -> io::Result<Received> {
-        self.asked.lock().unwrap().push(limit);
-        let held = self.packets.load(Relaxed);
+) -> (Box<dyn PacketIo>, io::PipeWriter) {
+    let received = move |pool: &mut Pool, into: &mut Vec<Packet>, limit: usize| {
+        asked.lock().unwrap().push(limit);
+        let held = packets.load(Relaxed);
         let given = held.min(limit as u32);
         into.extend((0..given).filter_map(|_| pool.take_filled(&[0x45; 40])));
-        self.packets.store(held - given, Relaxed);
+        packets.store(held - given, Relaxed);
         Ok(Received { drained: (given as usize) < limit, ..Received::default() })
-    }
-
-    fn transmit(&mut self, _: &mut Pool, _: &mut Vec<Packet>) -> io::Result<Transmitted> {
-        Ok(Transmitted::default())
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
-    }
-
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.descriptor.as_raw_fd())
-    }
-
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
-    fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
-        self
-    }
+    };
+    let (reader, writer) = io::pipe().unwrap();
+    (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), writer)
 }
 
 #[test]
 fn a_port_that_talks_is_asked_without_epoll_and_its_first_packet_does_not_wait() {
     let (mut worker, commands, _reports) = worker();
     let (packets, asked) = (Arc::new(AtomicU32::new(1)), Arc::new(Mutex::new(Vec::new())));
-    // Nothing is ever written, so epoll tells of none of them.
     let mut writers = Vec::new();
     for id in 0..2 * AWAITED as u16 {
-        let (reader, writer) = io::pipe().unwrap();
+        let (port, writer) = untold(Arc::clone(&packets), Arc::clone(&asked));
         writers.push(writer);
-        let (packets, asked) = (Arc::clone(&packets), Arc::clone(&asked));
-        let port = Held { descriptor: reader.into(), packets, asked };
-        commands.send(Command::Attach(PortId(id), Box::new(port), Arc::default())).unwrap();
+        commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
     let was_asked = || std::mem::take(&mut *asked.lock().unwrap());
     assert!(worker.obey(Duration::ZERO));
@@ -645,11 +617,9 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let mut writers = Vec::new();
     for id in 0..2 * AWAITED as u16 {
-        let (reader, writer) = io::pipe().unwrap();
+        let (port, writer) = untold(Arc::new(AtomicU32::new(1)), Arc::clone(&asked));
         writers.push(writer);
-        let (packets, asked) = (Arc::new(AtomicU32::new(1)), Arc::clone(&asked));
-        let port = Held { descriptor: reader.into(), packets, asked };
-        commands.send(Command::Attach(PortId(id), Box::new(port), Arc::default())).unwrap();
+        commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
     assert!(worker.obey(Duration::ZERO));
     let start = Duration::from_secs(1);
