@@ -11,7 +11,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, Owner, TcpFlags};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Action, Direction, Endpoint, Entity, Hook, KUBERNETES, LabelSets, Model, NAMESPACE,
+    Action, Direction, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model, NAMESPACE,
     ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
     Transport,
 };
@@ -81,10 +81,10 @@ fn model(pods: usize) -> Model {
             model.policies.insert(name, Arc::new(policy));
         }
     }
-    let mut label_sets = LabelSets::default();
+    let mut label_sets = LabelInterner::default();
     for index in 0..pods {
         let endpoint = Endpoint {
-            labels: label_sets.shared(&BTreeMap::from([(
+            labels: label_sets.intern(&BTreeMap::from([(
                 "app".to_owned(),
                 format!("app-{}", index / NAMESPACES % APPS),
             )])),

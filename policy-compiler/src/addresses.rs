@@ -14,11 +14,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::classes::{AtomNumber, Classifying, KindId};
+use crate::classes::{AtomNumber, Classifier, KindId};
 use crate::image::Identity;
 use crate::members::Members;
 use crate::model::Model;
-use crate::predicates::AtomTruths;
+use crate::predicates::AtomPredicates;
 use crate::prefix_map::PrefixMap;
 
 /// A prefix as numbers that sort as prefixes do: address, then length.
@@ -76,9 +76,9 @@ fn v6(net: Ipv6Net) -> V6 {
 
 /// What stands at a prefix, as a number that sorts: an atom, members by their kind, an address that is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Item(u32);
+struct Occupant(u32);
 
-impl Item {
+impl Occupant {
     const ATOM: Self = Self(0);
     const UNKNOWN: Self = Self(u32::MAX);
 
@@ -87,7 +87,7 @@ impl Item {
     }
 }
 
-impl From<KindId> for Item {
+impl From<KindId> for Occupant {
     /// The last numbers are unknown: what cannot be told apart any more is denied.
     fn from(kind: KindId) -> Self {
         kind.checked_add(1).map_or(Self::UNKNOWN, Self)
@@ -106,7 +106,7 @@ pub(crate) struct Holders {
 
 /// At an IPv4 network a member's kind becomes another, comes or goes; without either an atom comes.
 #[derive(Debug)]
-pub(crate) struct Edit {
+pub(crate) struct PrefixEdit {
     pub(crate) net: Ipv4Net,
     pub(crate) was: Option<KindId>,
     pub(crate) is: Option<KindId>,
@@ -114,42 +114,42 @@ pub(crate) struct Edit {
 
 /// Prefixes, each with its identity.
 #[derive(Debug, Default)]
-pub(crate) struct Identified {
+pub(crate) struct PrefixIdentities {
     v4: Vec<(u32, u8, u32)>,
     v6: Vec<(Ipv6Net, u32)>,
 }
 
-impl Identified {
+impl PrefixIdentities {
     /// How many they are.
     pub(crate) fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
     /// The identity of every address: that of the longest prefix that contains it.
-    pub(crate) fn of_addresses(self) -> PrefixMap {
-        PrefixMap::of(Identity::UNKNOWN.0, self.v4, self.v6)
+    pub(crate) fn into_prefix_map(self) -> PrefixMap {
+        PrefixMap::from_prefixes(Identity::UNKNOWN.0, self.v4, self.v6)
     }
 }
 
 /// What stands at each prefix at which something does, ascending.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    v4: Vec<(V4, Item)>,
+    v4: Vec<(V4, Occupant)>,
     /// The lengths of IPv4 prefixes at which anything stands or stood, as bits.
     lengths: u64,
-    v6: Vec<(V6, Item)>,
+    v6: Vec<(V6, Occupant)>,
 }
 
 /// The prefixes of all network sets, ascending, each with its set's position: sets are many and long, and where they are
 /// needs nothing to be known of what policies ask.
 #[derive(Debug, Default)]
-pub(crate) struct OfSets {
+pub(crate) struct SetPrefixes {
     v4: Vec<(V4, u32)>,
     v6: Vec<(V6, u32)>,
 }
 
-impl OfSets {
-    pub(crate) fn of(members: &Members<'_>) -> Self {
+impl SetPrefixes {
+    pub(crate) fn from_members(members: &Members<'_>) -> Self {
         let mut of_sets = Self::default();
         for (position, member) in (0..).zip(&members.all).filter(|(_, member)| member.is_set()) {
             member.for_each_net(|net| match net {
@@ -163,30 +163,30 @@ impl OfSets {
 }
 
 impl Addresses {
-    pub(crate) fn of(
+    pub(crate) fn new(
         model: &Model,
         members: &Members<'_>,
-        of_sets: OfSets,
+        of_sets: SetPrefixes,
         kinds: &[Option<KindId>],
-        atoms: &AtomTruths,
+        atoms: &AtomPredicates,
     ) -> Self {
         let mut addresses = Self::default();
         addresses.v4.reserve(kinds.iter().flatten().count());
         for net in atoms.prefixes() {
-            addresses.add(net, Item::ATOM);
+            addresses.add(net, Occupant::ATOM);
         }
         for (member, kind) in members.all.iter().zip(kinds).filter(|(it, _)| !it.is_set()) {
             if let Some(kind) = kind {
-                member.for_each_net(|net| addresses.add(net, Item::from(*kind)));
+                member.for_each_net(|net| addresses.add(net, Occupant::from(*kind)));
             }
         }
         for address in &model.unknown {
-            addresses.add(IpNet::from(*address), Item::UNKNOWN);
+            addresses.add(IpNet::from(*address), Occupant::UNKNOWN);
         }
         sort_v4(&mut addresses.v4);
-        let item = |position: u32| Some(Item::from(kinds.get(position as usize).copied()??));
+        let item = |position: u32| Some(Occupant::from(kinds.get(position as usize).copied()??));
         let of_sets_v4 = of_sets.v4.into_iter().filter_map(|(net, at)| Some((net, item(at)?)));
-        addresses.v4 = merged(of_sets_v4.collect(), addresses.v4);
+        addresses.v4 = merge(of_sets_v4.collect(), addresses.v4);
         addresses.lengths = addresses.v4.iter().fold(0, |all, (net, _)| all | 1 << (net & 0x3f));
         let of_sets_v6 = of_sets.v6.into_iter().filter_map(|(net, at)| Some((net, item(at)?)));
         addresses.v6.extend(of_sets_v6);
@@ -194,7 +194,7 @@ impl Addresses {
         addresses
     }
 
-    fn add(&mut self, net: IpNet, item: Item) {
+    fn add(&mut self, net: IpNet, item: Occupant) {
         match net {
             IpNet::V4(net) => self.v4.push((v4(net), item)),
             IpNet::V6(net) => self.v6.push((v6(net), item)),
@@ -202,7 +202,7 @@ impl Addresses {
     }
 
     /// The identity of every prefix at which something stands. Hosts' addresses are prefixes of full length.
-    pub(crate) fn identities(&self, classifying: &mut Classifying<'_>) -> Identified {
+    pub(crate) fn identities(&self, classifying: &mut Classifier<'_>) -> PrefixIdentities {
         let mut v4 = Vec::with_capacity(self.v4.len());
         identities(&self.v4, classifying, |prefix, identity| {
             v4.push(((prefix >> 8) as u32, prefix as u8, identity.0));
@@ -212,13 +212,13 @@ impl Addresses {
             let net = Ipv6Net::new(Ipv6Addr::from_bits(address), length);
             v6.extend(net.map(|net| (net, identity.0)));
         });
-        Identified { v4, v6 }
+        PrefixIdentities { v4, v6 }
     }
 
     /// Who has an address; `here`, if it is given, instead of those who have it alone and not in a larger prefix.
     pub(crate) fn holders(&self, address: IpAddr, here: Option<&[KindId]>) -> Holders {
         match address {
-            IpAddr::V4(address) => self.holders_of(Ipv4Net::from(address), here),
+            IpAddr::V4(address) => self.holders_of_net(Ipv4Net::from(address), here),
             IpAddr::V6(address) => {
                 let nets = (0..=128).filter_map(|len| Ipv6Net::new(address, len).ok());
                 holders(&self.v6, here, nets.map(|net| v6(net.trunc())))
@@ -227,7 +227,7 @@ impl Addresses {
     }
 
     /// [`holders`](Self::holders) of all addresses of a network, but for those who have less than that.
-    pub(crate) fn holders_of(&self, net: Ipv4Net, here: Option<&[KindId]>) -> Holders {
+    pub(crate) fn holders_of_net(&self, net: Ipv4Net, here: Option<&[KindId]>) -> Holders {
         let lengths = (0..=net.prefix_len()).filter(|len| self.lengths >> len & 1 != 0);
         let nets = lengths.filter_map(|len| Ipv4Net::new(net.addr(), len).ok());
         holders(&self.v4, here, nets.map(|net| v4(net.trunc())))
@@ -249,19 +249,19 @@ impl Addresses {
     }
 
     /// Makes changes; `None` if what was is not there.
-    pub(crate) fn change(&mut self, edits: &[Edit]) -> Option<()> {
+    pub(crate) fn apply(&mut self, edits: &[PrefixEdit]) -> Option<()> {
         if edits.is_empty() {
             return Some(());
         }
         // What goes before what comes.
-        let mut steps: Vec<((V4, Item), bool)> = Vec::new();
-        for Edit { net, was, is } in edits {
+        let mut steps: Vec<((V4, Occupant), bool)> = Vec::new();
+        for PrefixEdit { net, was, is } in edits {
             let prefix = v4(*net);
             self.lengths |= 1 << net.prefix_len();
-            steps.extend(was.map(|was| ((prefix, Item::from(was)), false)));
-            steps.extend(is.map(|is| ((prefix, Item::from(is)), true)));
+            steps.extend(was.map(|was| ((prefix, Occupant::from(was)), false)));
+            steps.extend(is.map(|is| ((prefix, Occupant::from(is)), true)));
             if was.is_none() && is.is_none() {
-                steps.push(((prefix, Item::ATOM), true));
+                steps.push(((prefix, Occupant::ATOM), true));
             }
         }
         steps.sort_unstable();
@@ -284,23 +284,23 @@ impl Addresses {
 
     /// The kinds of those who have an address alone, as many as they are.
     pub(crate) fn kinds_at(&self, address: Ipv4Addr) -> Vec<KindId> {
-        at(&self.v4, v4(Ipv4Net::from(address))).filter_map(Item::kind).collect()
+        occupants(&self.v4, v4(Ipv4Net::from(address))).filter_map(Occupant::kind).collect()
     }
 }
 
 /// Hands over every prefix that has an identity of its own, ascending.
 fn identities<P: Prefix>(
-    items: &[(P, Item)],
-    classifying: &mut Classifying<'_>,
+    items: &[(P, Occupant)],
+    classifying: &mut Classifier<'_>,
     mut hand: impl FnMut(P, Identity),
 ) {
     // The prefixes around, innermost last: whoever has them and the atom.
     let mut around: Vec<(P, Vec<KindId>, AtomNumber)> = Vec::new();
-    let nothing = classifying.atom(None);
+    let nothing = classifying.atom_number(None);
     let mut held: Vec<KindId> = Vec::new();
     let mut rest = items;
     while let [(prefix, first), after @ ..] = rest {
-        let is_same = |(other, _): &&(P, Item)| other == prefix;
+        let is_same = |(other, _): &&(P, Occupant)| other == prefix;
         let others = after.iter().take_while(is_same).count();
         let (same, after) = rest.split_at(others + 1);
         rest = after;
@@ -315,18 +315,21 @@ fn identities<P: Prefix>(
         if let ([(_, item)], [], true) = (same, outer, prefix.is_host())
             && let Some(kind) = item.kind()
         {
-            hand(*prefix, classifying.of_one(kind, outer_atom));
+            hand(*prefix, classifying.single_holder(kind, outer_atom));
             continue;
         }
-        if same.last().is_some_and(|(_, item)| *item == Item::UNKNOWN) {
+        if same.last().is_some_and(|(_, item)| *item == Occupant::UNKNOWN) {
             hand(*prefix, Identity::UNKNOWN);
             continue;
         }
         held.clear();
         held.extend_from_slice(outer);
         held.extend(same.iter().filter_map(|(_, item)| item.kind()));
-        let atom =
-            if *first == Item::ATOM { classifying.atom(Some(prefix.net())) } else { outer_atom };
+        let atom = if *first == Occupant::ATOM {
+            classifying.atom_number(Some(prefix.net()))
+        } else {
+            outer_atom
+        };
         if held.len() > 1 {
             held.sort_unstable();
             held.dedup();
@@ -342,7 +345,7 @@ fn identities<P: Prefix>(
 const DIGIT: u32 = 11;
 
 /// Of two lists that ascend by prefix one that ascends.
-fn merged(mut some: Vec<(V4, Item)>, others: Vec<(V4, Item)>) -> Vec<(V4, Item)> {
+fn merge(mut some: Vec<(V4, Occupant)>, others: Vec<(V4, Occupant)>) -> Vec<(V4, Occupant)> {
     sort_each(&mut some, |item| item.0);
     if others.is_empty() {
         return some;
@@ -398,23 +401,23 @@ fn sort_v4<T: Copy + Ord>(items: &mut Vec<(V4, T)>) {
 }
 
 /// What stands at a prefix.
-fn at<P: Prefix>(items: &[(P, Item)], prefix: P) -> impl Iterator<Item = Item> {
+fn occupants<P: Prefix>(items: &[(P, Occupant)], prefix: P) -> impl Iterator<Item = Occupant> {
     let first = items.partition_point(|(other, _)| *other < prefix);
     items[first..].iter().take_while(move |(other, _)| *other == prefix).map(|(_, item)| *item)
 }
 
 /// `prefixes` are those that contain the address, ascending by length.
 fn holders<P: Prefix>(
-    items: &[(P, Item)],
+    items: &[(P, Occupant)],
     here: Option<&[KindId]>,
     prefixes: impl Iterator<Item = P>,
 ) -> Holders {
     let mut holders = Holders::default();
     for prefix in prefixes {
-        for item in at(items, prefix) {
+        for item in occupants(items, prefix) {
             match item {
-                Item::ATOM => holders.atom = Some(prefix.net()),
-                Item::UNKNOWN => holders.unknown = true,
+                Occupant::ATOM => holders.atom = Some(prefix.net()),
+                Occupant::UNKNOWN => holders.unknown = true,
                 item if here.is_none() || !prefix.is_host() => holders.kinds.extend(item.kind()),
                 _ => {}
             }
@@ -440,9 +443,9 @@ mod tests {
                 ((prop_oneof![any::<u32>(), 0u32..300], 0u8..=32), 0u32..3), 2_048..6_000),
         ) {
             let items = items.into_iter();
-            let mut found: Vec<(V4, Item)> = items
+            let mut found: Vec<(V4, Occupant)> = items
                 .map(|((address, length), item)| {
-                    (u64::from(address) << 8 | u64::from(length), Item(item))
+                    (u64::from(address) << 8 | u64::from(length), Occupant(item))
                 })
                 .collect();
             let mut expected = found.clone();

@@ -4,7 +4,7 @@
 //! Law: the answers are those of [`Image::identity_v4`] and [`Image::classify`], one by one.
 
 use crate::image::{ChainId, Identity, Image, PathId};
-use crate::lines::{Packet, Place, STEPS, table};
+use crate::lines::{PacketKey, STEPS, Target, table};
 use crate::model::Transport;
 
 /// So many lookups are made side by side.
@@ -12,7 +12,7 @@ const SIDE_BY_SIDE: usize = 64;
 
 /// What [`Image::classify`] is asked of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct Lookup {
     /// The chain that judges.
     pub chain: ChainId,
     /// The end that the chain is of.
@@ -30,7 +30,7 @@ impl Image {
     }
 
     /// [`classify`](Self::classify) for as many packets as there is room for paths.
-    pub fn classify_all(&self, asked: &[Asked], paths: &mut [PathId]) {
+    pub fn classify_all(&self, asked: &[Lookup], paths: &mut [PathId]) {
         let places = paths.chunks_mut(SIDE_BY_SIDE);
         for (asked, paths) in asked.chunks(SIDE_BY_SIDE).zip(places) {
             // Meanwhile a path's number is that of the place where its packet's lookup is.
@@ -38,26 +38,26 @@ impl Image {
             for (path, asked) in paths.iter_mut().zip(asked) {
                 let row = self.row(asked.chain, asked.local, asked.peer);
                 let first = self.lines.first(row, table(asked.transport.protocol));
-                let first = first.unwrap_or(Place::NOWHERE);
+                let first = first.unwrap_or(Target::NOWHERE);
                 path.0 = first.bits();
                 lines |= first.is_line();
             }
             if lines {
-                self.follow(asked, paths);
+                self.follow_lines(asked, paths);
             }
         }
     }
 
     /// From the places where packets' rows lead first to their paths.
     #[inline(never)]
-    fn follow(&self, asked: &[Asked], paths: &mut [PathId]) {
+    fn follow_lines(&self, asked: &[Lookup], paths: &mut [PathId]) {
         for _ in 0..STEPS {
             let mut lines = false;
             let here =
-                paths.iter_mut().zip(asked).map(|(path, it)| (Place::of_bits(path.0), path, it));
+                paths.iter_mut().zip(asked).map(|(path, it)| (Target::from_bits(path.0), path, it));
             for (line, path, asked) in here.filter(|(place, ..)| place.leads_on()) {
-                let packet = Packet::from(asked.transport);
-                let next = self.lines.next(line, packet).unwrap_or(Place::NOWHERE);
+                let packet = PacketKey::from(asked.transport);
+                let next = self.lines.next(line, packet).unwrap_or(Target::NOWHERE);
                 path.0 = next.bits();
                 lines |= next.leads_on();
             }
@@ -67,12 +67,17 @@ impl Image {
         }
         // Who has not arrived has no row.
         let all = paths.iter().fold(0, |all, path| all | path.0);
-        if !Place::of_bits(all).is_line() {
+        if !Target::from_bits(all).is_line() {
             return;
         }
         for (path, asked) in paths.iter_mut().zip(asked) {
-            if Place::of_bits(path.0).is_line() {
-                *path = self.without_row(asked.chain, asked.local, asked.peer, asked.transport);
+            if Target::from_bits(path.0).is_line() {
+                *path = self.classify_without_row(
+                    asked.chain,
+                    asked.local,
+                    asked.peer,
+                    asked.transport,
+                );
             }
         }
     }

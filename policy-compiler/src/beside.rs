@@ -4,34 +4,34 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
 /// With fewer than so many members of a cluster a thread of its own is not worth while for them.
-pub(crate) const MEMBERS: usize = 2_048;
+pub(crate) const LARGE_CLUSTER: usize = 2_048;
 
 /// Does both, the second on a thread of its own if that is worth while, and hands over what they give. Where the system gives
 /// no thread, one is done after the other.
-pub(crate) fn both<A, B: Send>(
+pub(crate) fn join<A, B: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
     second: impl Fn() -> B + Sync,
 ) -> (A, B) {
     if is_worth_it {
-        return by(Builder::new(), first, second);
+        return join_by(Builder::new(), first, second);
     }
     let first = first();
     (first, second())
 }
 
-/// [`both`], where the second has something that only it may change meanwhile.
-pub(crate) fn both_with<A, B: Send, S: Send>(
+/// [`join`], where the second has something that only it may change meanwhile.
+pub(crate) fn join_with<A, B: Send, S: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
     own: &mut S,
     second: impl Fn(&mut S) -> B + Sync,
 ) -> (A, B) {
     let own = Mutex::new(own);
-    both(is_worth_it, first, || second(&mut own.lock().unwrap_or_else(PoisonError::into_inner)))
+    join(is_worth_it, first, || second(&mut own.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-fn by<A, B: Send>(
+fn join_by<A, B: Send>(
     builder: Builder,
     first: impl FnOnce() -> A,
     second: impl Fn() -> B + Sync,
@@ -56,16 +56,16 @@ mod tests {
     fn both_are_done_where_there_is_a_thread_and_where_there_is_none() {
         let here = std::thread::current().id();
         let place = || std::thread::current().id();
-        assert_eq!(both(false, || 1, place), (1, here));
-        let (one, there) = both(true, || 1, place);
+        assert_eq!(join(false, || 1, place), (1, here));
+        let (one, there) = join(true, || 1, place);
         assert!(one == 1 && there != here);
         // No system has so much memory for a stack.
         let none = Builder::new().stack_size(1 << 60);
-        assert_eq!(by(none, || 1, place), (1, here));
+        assert_eq!(join_by(none, || 1, place), (1, here));
         for is_worth_it in [false, true] {
             let mut own = 1;
             assert_eq!(
-                both_with(is_worth_it, || 1, &mut own, |own| std::mem::replace(own, 2)),
+                join_with(is_worth_it, || 1, &mut own, |own| std::mem::replace(own, 2)),
                 (1, 1)
             );
             assert_eq!(own, 2);

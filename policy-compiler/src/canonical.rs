@@ -7,7 +7,7 @@ use ahash::AHashMap;
 
 use crate::claim::OTHERS;
 use crate::image::{ChainId, Image, PathId};
-use crate::lines::Packet;
+use crate::lines::PacketKey;
 
 fn hash_of(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -24,7 +24,7 @@ struct Meanings<'a> {
 }
 
 impl<'a> Meanings<'a> {
-    fn of(image: &'a Image) -> Self {
+    fn new(image: &'a Image) -> Self {
         let predicates: Vec<u64> = image.peers.predicates.all.iter().map(hash_of).collect();
         let truth = |truth: &[u32]| -> Vec<u64> {
             let asked = truth.iter().map(|it| *it as usize).filter(|it| image.in_use[*it]);
@@ -34,7 +34,7 @@ impl<'a> Meanings<'a> {
         };
         Self {
             image,
-            classes: image.peers.class_truths.iter().map(|it| hash_of(truth(it))).collect(),
+            classes: image.peers.class_predicate_sets.iter().map(|it| hash_of(truth(it))).collect(),
             chains: image
                 .chains
                 .iter()
@@ -68,9 +68,9 @@ impl<'a> Meanings<'a> {
         for key in keys {
             let mut here: Vec<(u32, u64)> = Vec::new();
             for source in &sources {
-                let packet = Packet::new(table as u8, key, *source);
+                let packet = PacketKey::new(table as u8, key, *source);
                 let first = self.image.lines.first(row, packet.table);
-                let path = first.and_then(|place| self.image.lines.led(place, packet));
+                let path = first.and_then(|place| self.image.lines.follow_lines(place, packet));
                 let path = path.unwrap_or_default();
                 let meaning = self.path(path);
                 if here.last().is_none_or(|(_, last)| *last != meaning) {
@@ -94,7 +94,7 @@ impl Image {
     /// A hash of what the tables say, independent of the numbers that identities and counters happen to have: the same
     /// objects give the same hash, in any order and after any history. It is made when it is asked for.
     pub fn canonical_hash(&self) -> u64 {
-        let meanings = Meanings::of(self);
+        let meanings = Meanings::new(self);
         let mut hasher = DefaultHasher::new();
         // Neighbours of one class are one run.
         let mut used = BTreeMap::new();

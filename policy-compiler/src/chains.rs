@@ -8,39 +8,42 @@ use ahash::AHashMap;
 
 use crate::addresses::Addresses;
 use crate::classes::Kinds;
-use crate::image::{ChainId, Identity, Local, LocalFacts};
+use crate::image::{ChainId, Identity, LocalEndpoint, LocalPredicateSets};
 use crate::members::Members;
 use crate::model::{Family, Model};
-use crate::predicates::{AtomTruths, Predicates, Truth, Truths};
+use crate::predicates::{AtomPredicates, MemberPredicates, PredicateSet, Predicates};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
-use crate::stable::Stable;
+use crate::stable::StableHasher;
 
 /// What is true of local endpoints themselves.
-pub(crate) struct LocalEnds<'a> {
+pub(crate) struct LocalPods<'a> {
     pub(crate) model: &'a Model,
     pub(crate) members: &'a Members<'a>,
-    pub(crate) truths: &'a Truths,
+    pub(crate) member_predicates: &'a MemberPredicates,
     pub(crate) kinds: &'a Kinds,
-    pub(crate) atoms: &'a AtomTruths,
+    pub(crate) atoms: &'a AtomPredicates,
     pub(crate) addresses: &'a Addresses,
     pub(crate) prefixes: &'a PrefixMap,
 }
 
 /// What is true of each address of a pod.
-pub(crate) type PodTruths = Vec<(Family, Identity, Truth)>;
+pub(crate) type PodPredicateSets = Vec<(Family, Identity, PredicateSet)>;
 
-impl LocalEnds<'_> {
+impl LocalPods<'_> {
     /// The truths of pods.
-    pub(crate) fn pods(&self, names: &BTreeSet<LocalName>) -> AHashMap<LocalName, PodTruths> {
-        names.iter().filter_map(|name| Some((name.clone(), self.truths_of(name)?))).collect()
+    pub(crate) fn all(&self, names: &BTreeSet<LocalName>) -> AHashMap<LocalName, PodPredicateSets> {
+        names
+            .iter()
+            .filter_map(|name| Some((name.clone(), self.pod_predicate_sets(name)?)))
+            .collect()
     }
 
     /// The truths of a pod's addresses, but for those of whom nobody knows enough. `None` for a host endpoint: its end of a
     /// packet may be any address.
-    fn truths_of(&self, name: &LocalName) -> Option<PodTruths> {
+    fn pod_predicate_sets(&self, name: &LocalName) -> Option<PodPredicateSets> {
         let pod = self.model.endpoints.get(name)?;
-        let own = self.truths.of_member(self.members.endpoint(name)?);
+        let own = self.member_predicates.member(self.members.endpoint(name)?);
         let mut truths = Vec::with_capacity(pod.addresses.len());
         for address in &pod.addresses {
             let identity = Identity(self.prefixes.lookup(*address));
@@ -48,9 +51,9 @@ impl LocalEnds<'_> {
                 continue;
             }
             let holders = self.addresses.holders(*address, None);
-            let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
-            let truth = self.kinds.local_truth(own, &holders.kinds, &atom);
-            truths.push((Family::of(*address), identity, truth));
+            let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+            let truth = self.kinds.local_predicate_set(own, &holders.kinds, &atom);
+            truths.push((Family::from_address(*address), identity, truth));
         }
         Some(truths)
     }
@@ -58,51 +61,51 @@ impl LocalEnds<'_> {
 
 /// A chain as it is being made.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Made {
+pub(crate) struct NewChain {
     /// Index of its list.
     pub(crate) list: usize,
     /// See [`Chain::local`](crate::image::Chain::local).
-    pub(crate) local: Option<LocalFacts>,
+    pub(crate) local: Option<LocalPredicateSets>,
     /// Where `local` is `None`, of a pod what is true, of all that its list asks, of each of its addresses.
-    pub(crate) each: Vec<(Identity, Truth)>,
+    pub(crate) each_address: Vec<(Identity, PredicateSet)>,
 }
 
 /// The chains of all local endpoints.
 pub(crate) struct Chains {
-    pub(crate) endpoints: BTreeMap<Arc<LocalName>, Local>,
-    pub(crate) all: Vec<Made>,
+    pub(crate) endpoints: BTreeMap<Arc<LocalName>, LocalEndpoint>,
+    pub(crate) all: Vec<NewChain>,
 }
 
 impl Chains {
     /// `pods` is what is true of local pods.
-    pub(crate) fn of(
+    pub(crate) fn new(
         resolved: &Resolved,
         predicates: &Predicates,
-        pods: &AHashMap<LocalName, PodTruths>,
+        pods: &AHashMap<LocalName, PodPredicateSets>,
     ) -> Self {
         let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
         let mut endpoints = Vec::with_capacity(resolved.endpoints.len());
-        let mut known: AHashMap<Made, ChainId> = AHashMap::new();
+        let mut known: AHashMap<NewChain, ChainId> = AHashMap::new();
         for (name, lists) in &resolved.endpoints {
-            let mut local = Local { chains: BTreeMap::new(), revision: 0 };
-            let mut hasher = Stable::default();
+            let mut local = LocalEndpoint { chains: BTreeMap::new(), revision: 0 };
+            let mut hasher = StableHasher::default();
             for (at, index) in lists {
                 let list = &resolved.lists[*index];
-                let asked = asked(list, predicates);
-                let mut made = Made { list: *index, local: None, each: Vec::new() };
+                let asked = local_predicates(list, predicates);
+                let mut made = NewChain { list: *index, local: None, each_address: Vec::new() };
                 if asked.is_empty() {
-                    made.local = Some(LocalFacts::default());
+                    made.local = Some(LocalPredicateSets::default());
                 } else if let Some(truths) = pods.get(&**name) {
                     made.local = constant(truths, &asked);
                     if made.local.is_none() {
                         let each = truths.iter();
-                        made.each =
+                        made.each_address =
                             each.map(|(_, id, truth)| (*id, restrict(truth, &asked))).collect();
                     }
                 }
                 list.revision().hash(&mut hasher);
                 let same = made.local.iter().flatten();
-                for truth in same.chain(made.each.iter().map(|(_, truth)| truth)) {
+                for truth in same.chain(made.each_address.iter().map(|(_, truth)| truth)) {
                     let texts = truth.iter().map(|p| &predicates.all[*p as usize]);
                     // Their numbers depend on what was asked before.
                     texts.collect::<BTreeSet<_>>().hash(&mut hasher);
@@ -123,19 +126,23 @@ impl Chains {
 }
 
 /// The predicates that a list asks of the local end, answers to its questions among them.
-fn asked(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
-    let questions = list.local.questions.iter();
-    let answers = questions.flat_map(|question| predicates.answers[*question as usize].iter());
+fn local_predicates(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
+    let questions = list.local.port_sets.iter();
+    let answers =
+        questions.flat_map(|question| predicates.possible_ports[*question as usize].iter());
     list.local.predicates.iter().copied().chain(answers.map(|answer| answer.2)).collect()
 }
 
-fn restrict(truth: &Truth, asked: &BTreeSet<PredicateId>) -> Truth {
+fn restrict(truth: &PredicateSet, asked: &BTreeSet<PredicateId>) -> PredicateSet {
     truth.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
 }
 
 /// What is true, of all that is asked, for each family, if it is the same for all addresses of that.
-fn constant(truths: &PodTruths, asked: &BTreeSet<PredicateId>) -> Option<LocalFacts> {
-    let of_family = |family: Family| -> Option<Truth> {
+fn constant(
+    truths: &PodPredicateSets,
+    asked: &BTreeSet<PredicateId>,
+) -> Option<LocalPredicateSets> {
+    let of_family = |family: Family| -> Option<PredicateSet> {
         let truths = truths.iter().filter(|(of, ..)| *of == family);
         let mut restricted = truths.map(|(_, _, truth)| restrict(truth, asked));
         let first = restricted.next().unwrap_or_default();

@@ -7,32 +7,32 @@ const COUNTERS: usize = 1 << 12;
 
 /// Counters by a hash of the address: a change at one address now and then shows at another, but not often.
 #[derive(Debug)]
-pub(crate) struct Changes(Box<[AtomicU32; COUNTERS]>);
+pub(crate) struct ChangeCounters(Box<[AtomicU32; COUNTERS]>);
 
-impl Default for Changes {
+impl Default for ChangeCounters {
     /// Nothing was changed yet.
     fn default() -> Self {
         Self(Box::new([const { AtomicU32::new(0) }; COUNTERS]))
     }
 }
 
-impl Changes {
-    fn place(address: u32) -> usize {
+impl ChangeCounters {
+    fn index(address: u32) -> usize {
         (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
     /// Of two addresses together. It only grows (and wraps). Who reads this first and then what stands there sees, if a change is
     /// counted, the change.
     #[inline]
-    pub(crate) fn of(&self, addresses: [u32; 2]) -> u32 {
+    pub(crate) fn sum(&self, addresses: [u32; 2]) -> u32 {
         let counters = &*self.0;
-        let [one, other] = addresses.map(|at| counters[Self::place(at)].load(Ordering::Acquire));
+        let [one, other] = addresses.map(|at| counters[Self::index(at)].load(Ordering::Acquire));
         one.wrapping_add(other)
     }
 
     /// Counts a change that is already stored.
-    pub(crate) fn note(&self, address: u32) {
-        self.0[Self::place(address)].fetch_add(1, Ordering::Release);
+    pub(crate) fn increment(&self, address: u32) {
+        self.0[Self::index(address)].fetch_add(1, Ordering::Release);
     }
 }
 
@@ -42,11 +42,11 @@ mod tests {
 
     #[test]
     fn a_change_shows_at_its_address_and_hardly_anywhere_else() {
-        let changes = Changes::default();
+        let changes = ChangeCounters::default();
         let first = 0x0a00_0000;
-        changes.note(first);
-        assert_eq!(changes.of([first; 2]), 2);
-        let others = (1..65_536).filter(|at| changes.of([first + at; 2]) > 0).count();
+        changes.increment(first);
+        assert_eq!(changes.sum([first; 2]), 2);
+        let others = (1..65_536).filter(|at| changes.sum([first + at; 2]) > 0).count();
         assert!(others < 65_536 / COUNTERS * 2, "{others} of 65,535 neighbours");
     }
 }

@@ -4,7 +4,7 @@ use ahash::AHashMap;
 
 use crate::model::{Direction, Family, ICMP, ICMPV6, IcmpMatch, Protocol, Shown, Transport};
 use crate::ranges::Ranges;
-use crate::resolve::{Ports, PredicateId, QuestionId, ResolvedEnd, ResolvedEntity, ResolvedRule};
+use crate::resolve::{PortSetId, Ports, PredicateId, ResolvedEnd, ResolvedEntity, ResolvedRule};
 
 /// The protocols whose packets show a key: a destination port, or an ICMP type and code as one number.
 pub(crate) const KEYED: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
@@ -44,7 +44,7 @@ pub(crate) trait Facts {
     /// Whether a predicate is true of it.
     fn holds(&self, predicate: PredicateId) -> bool;
     /// The protocols and ports that answer a question about it.
-    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, u16)>;
+    fn ports(&self, question: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
 }
 
 impl ResolvedEntity {
@@ -56,9 +56,9 @@ impl ResolvedEntity {
 
 /// The packets of one table that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Keys {
+pub(crate) struct TableMatch {
     /// By key.
-    pub(crate) set: Ranges,
+    pub(crate) keys: Ranges,
     /// And by source port.
     pub(crate) sources: Ranges,
     /// Also those that do not show a key.
@@ -67,21 +67,21 @@ pub(crate) struct Keys {
 
 /// The packets that a rule matches between two addresses, by table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Claim(pub(crate) [Option<Keys>; OTHERS + 1]);
+pub(crate) struct MatchSet(pub(crate) [Option<TableMatch>; OTHERS + 1]);
 
-impl Claim {
+impl MatchSet {
     /// Whether it claims everything.
     pub(crate) fn is_everything(&self) -> bool {
         self.0.iter().all(|keys| {
             keys.as_ref()
-                .is_some_and(|keys| keys.set.is_all() && keys.sources.is_all() && keys.bare)
+                .is_some_and(|keys| keys.keys.is_all() && keys.sources.is_all() && keys.bare)
         })
     }
 }
 
 /// What a rule claims of the packets between two addresses, in few bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claimed {
+pub(crate) enum CompactMatch {
     /// The packets of one protocol with destination ports from the first to the last: what most rules are about.
     Ports {
         /// The protocol's table.
@@ -90,21 +90,21 @@ pub(crate) enum Claimed {
         last: u16,
     },
     /// A claim among the distinct ones.
-    Known(u32),
+    Interned(u32),
 }
 
 /// The distinct claims: they are few, and stay in the cache.
 #[derive(Debug, Default)]
-pub(crate) struct Distinct {
-    all: Vec<Claim>,
-    numbers: AHashMap<Claim, u32>,
+pub(crate) struct MatchSets {
+    all: Vec<MatchSet>,
+    numbers: AHashMap<MatchSet, u32>,
     /// Of each which tables it looks at, as bits, and whether it claims everything.
     about: Vec<(u8, bool)>,
 }
 
-impl Distinct {
+impl MatchSets {
     /// A claim in few bytes; `None` where it claims nothing.
-    pub(crate) fn claimed(&mut self, claim: Claim) -> Option<Claimed> {
+    pub(crate) fn intern(&mut self, claim: MatchSet) -> Option<CompactMatch> {
         let Self { all, numbers, about } = self;
         let known = numbers.get(&claim).copied();
         let number = known.or_else(|| {
@@ -119,107 +119,122 @@ impl Distinct {
             numbers.insert(claim, number);
             Some(number)
         });
-        number.map(Claimed::Known)
+        number.map(CompactMatch::Interned)
     }
 
     /// The tables that a claim looks at, as bits.
-    pub(crate) fn tables(&self, claimed: Claimed) -> u8 {
+    pub(crate) fn tables(&self, claimed: CompactMatch) -> u8 {
         match claimed {
-            Claimed::Ports { table, .. } => 1 << table,
-            Claimed::Known(number) => self.about.get(number as usize).map_or(0, |about| about.0),
+            CompactMatch::Ports { table, .. } => 1 << table,
+            CompactMatch::Interned(number) => {
+                self.about.get(number as usize).map_or(0, |about| about.0)
+            }
         }
     }
 
     /// Whether all packets are claimed.
-    pub(crate) fn is_everything(&self, claimed: Claimed) -> bool {
+    pub(crate) fn is_everything(&self, claimed: CompactMatch) -> bool {
         match claimed {
-            Claimed::Ports { .. } => false,
-            Claimed::Known(number) => self.about.get(number as usize).is_some_and(|about| about.1),
+            CompactMatch::Ports { .. } => false,
+            CompactMatch::Interned(number) => {
+                self.about.get(number as usize).is_some_and(|about| about.1)
+            }
         }
     }
 
     /// The packets of a table that a claim holds.
-    pub(crate) fn keys(&self, number: u32, table: usize) -> Option<&Keys> {
+    pub(crate) fn table_match(&self, number: u32, table: usize) -> Option<&TableMatch> {
         self.all.get(number as usize)?.0.get(table)?.as_ref()
     }
 }
 
 /// One way in which a rule can match the peers of a family, given the local end: one of its entities for each end.
-pub(crate) enum Way<'r> {
+pub(crate) enum Alternative<'r> {
     /// It claims the same of every peer of whom a predicate is true; `None`: of every peer.
-    Same(Option<PredicateId>, Claimed),
+    Fixed(Option<PredicateId>, CompactMatch),
     /// It depends on who the peer is.
-    Asking(Asking<'r>),
+    PerPeer(PeerAlternative<'r>),
 }
 
 /// A way that looks at the peer.
-pub(crate) struct Asking<'r> {
+pub(crate) struct PeerAlternative<'r> {
     rule: &'r ResolvedRule,
     direction: Direction,
     peer: &'r ResolvedEntity,
     /// The local end's ports.
-    local: Side,
+    local: EndPorts,
 }
 
 /// Hands over the ways in which a rule can match, given the local end.
-pub(crate) fn ways<'r>(
+pub(crate) fn alternatives<'r>(
     rule: &'r ResolvedRule,
     direction: Direction,
     local: &impl Facts,
-    claims: &mut Distinct,
-    mut hand: impl FnMut(Way<'r>),
+    claims: &mut MatchSets,
+    mut hand: impl FnMut(Alternative<'r>),
 ) {
     let family = local.family();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
         for peer in &rule.peer.entities {
-            if let Some(wants) = wants(rule, peer) {
+            if let Some(wants) = required_predicates(rule, peer) {
                 let wants = wants.first().copied();
-                if let Some(ports) = ports(rule, direction, one, peer) {
-                    hand(Way::Same(wants, ports));
+                if let Some(ports) = port_range_match(rule, direction, one, peer) {
+                    hand(Alternative::Fixed(wants, ports));
                     continue;
                 }
-                let way = Asking { rule, direction, peer, local: side(one, &rule.local, local) };
-                if let Some(claimed) = claims.claimed(way.made(&NoFacts(family))) {
-                    hand(Way::Same(wants, claimed));
+                let way = PeerAlternative {
+                    rule,
+                    direction,
+                    peer,
+                    local: end_ports(one, &rule.local, local),
+                };
+                if let Some(claimed) = claims.intern(way.match_set(&NoFacts(family))) {
+                    hand(Alternative::Fixed(wants, claimed));
                 }
                 continue;
             }
-            let local = side(one, &rule.local, local);
-            hand(Way::Asking(Asking { rule, direction, peer, local }));
+            let local = end_ports(one, &rule.local, local);
+            hand(Alternative::PerPeer(PeerAlternative { rule, direction, peer, local }));
         }
     }
 }
 
 /// What is to be true of a peer that is meant, if nothing else of it matters: at most one predicate.
-fn wants<'r>(rule: &ResolvedRule, peer: &'r ResolvedEntity) -> Option<&'r [PredicateId]> {
+fn required_predicates<'r>(
+    rule: &ResolvedRule,
+    peer: &'r ResolvedEntity,
+) -> Option<&'r [PredicateId]> {
     let is_all = match (&*peer.wanted, &*peer.unwanted) {
         // The family is not among what rows know to be true.
         ([one], []) => *one >= Family::ALL.len() as PredicateId,
         (wanted, unwanted) => wanted.is_empty() && unwanted.is_empty(),
     };
-    (is_all && rule.peer.questions().next().is_none()).then_some(&*peer.wanted)
+    (is_all && rule.peer.port_sets().next().is_none()).then_some(&*peer.wanted)
 }
 
-/// The one [way](Way::Same) of a rule that means every local end, if it has one and claims a range of ports in it: what most
+/// The one [way](Alternative::Fixed) of a rule that means every local end, if it has one and claims a range of ports in it: what most
 /// rules are.
-pub(crate) fn only_way(
+pub(crate) fn single_alternative(
     rule: &ResolvedRule,
     direction: Direction,
-) -> Option<(Option<PredicateId>, Claimed)> {
+) -> Option<(Option<PredicateId>, CompactMatch)> {
     let ([local], [peer]) = (&*rule.local.entities, &*rule.peer.entities) else { return None };
     if !(local.wanted.is_empty() && local.unwanted.is_empty()) {
         return None;
     }
-    Some((wants(rule, peer)?.first().copied(), ports(rule, direction, local, peer)?))
+    Some((
+        required_predicates(rule, peer)?.first().copied(),
+        port_range_match(rule, direction, local, peer)?,
+    ))
 }
 
 /// What a rule about one range of a protocol's destination ports, and nothing else, claims.
-fn ports(
+fn port_range_match(
     rule: &ResolvedRule,
     direction: Direction,
     local: &ResolvedEntity,
     peer: &ResolvedEntity,
-) -> Option<Claimed> {
+) -> Option<CompactMatch> {
     let (source, destination) = match direction {
         Direction::Ingress => (peer, local),
         Direction::Egress => (local, peer),
@@ -233,27 +248,31 @@ fn ports(
             if !excludes && rule.icmp.is_none() && source.ports.is_none() && first <= last =>
         {
             let table = table_of(protocol.number()) as u8;
-            Some(Claimed::Ports { table, first: *first, last: *last })
+            Some(CompactMatch::Ports { table, first: *first, last: *last })
         }
         _ => None,
     }
 }
 
-impl Asking<'_> {
+impl PeerAlternative<'_> {
     /// What the rule claims in this way of the packets between the local end and this peer; `None` where it is not meant.
-    pub(crate) fn claim(&self, peer: &impl Facts, claims: &mut Distinct) -> Option<Claimed> {
+    pub(crate) fn match_peer(
+        &self,
+        peer: &impl Facts,
+        claims: &mut MatchSets,
+    ) -> Option<CompactMatch> {
         if !self.peer.holds(peer) {
             return None;
         }
-        claims.claimed(self.made(peer))
+        claims.intern(self.match_set(peer))
     }
 
-    fn made(&self, peer: &impl Facts) -> Claim {
+    fn match_set(&self, peer: &impl Facts) -> MatchSet {
         let family = peer.family();
-        let peer = side(self.peer, &self.rule.peer, peer);
+        let peer = end_ports(self.peer, &self.rule.peer, peer);
         match self.direction {
-            Direction::Ingress => claim(self.rule, family, &peer, &self.local),
-            Direction::Egress => claim(self.rule, family, &self.local, &peer),
+            Direction::Ingress => match_set(self.rule, family, &peer, &self.local),
+            Direction::Egress => match_set(self.rule, family, &self.local, &peer),
         }
     }
 }
@@ -270,34 +289,34 @@ impl Facts for NoFacts {
         false
     }
 
-    fn answers(&self, _: QuestionId) -> impl Iterator<Item = (Protocol, u16)> {
+    fn ports(&self, _: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
         std::iter::empty()
     }
 }
 
 impl ResolvedEnd {
     /// What is asked of the end whose answers are ports.
-    pub(crate) fn questions(&self) -> impl Iterator<Item = QuestionId> + '_ {
+    pub(crate) fn port_sets(&self) -> impl Iterator<Item = PortSetId> + '_ {
         let of_entities = self.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
         of_entities.chain(&self.not_ports).filter_map(|ports| match ports {
-            Ports::Answer(question) => Some(*question),
+            Ports::Set(question) => Some(*question),
             Ports::Range(..) => None,
         })
     }
 }
 
 /// What an end asks of ports.
-struct Side {
+struct EndPorts {
     /// Those that it takes, for each of [`Protocol::ALL`]; `None`: it does not look at ports.
     ports: Option<[Ranges; 3]>,
     /// Whether it takes only packets that have ports. One that only excludes some takes those of other protocols.
     needs: bool,
 }
 
-fn side(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> Side {
+fn end_ports(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> EndPorts {
     let needs = entity.ports.is_some();
     if !needs && end.not_ports.is_empty() {
-        return Side { ports: None, needs };
+        return EndPorts { ports: None, needs };
     }
     let ports = Protocol::ALL.map(|protocol| {
         let meant = entity.ports.as_deref();
@@ -308,61 +327,66 @@ fn side(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> Side 
             meant.intersection(&listed(&end.not_ports, protocol, facts).complement())
         }
     });
-    Side { ports: Some(ports), needs }
+    EndPorts { ports: Some(ports), needs }
 }
 
 fn listed(ports: &[Ports], protocol: Protocol, facts: &impl Facts) -> Ranges {
     match ports {
-        [Ports::Range(first, last)] => Ranges::of([(*first, *last)]),
-        all => Ranges::of(all.iter().flat_map(|ports| numbers(*ports, protocol, facts))),
+        [Ports::Range(first, last)] => Ranges::union([(*first, *last)]),
+        all => Ranges::union(all.iter().flat_map(|ports| port_ranges(*ports, protocol, facts))),
     }
 }
 
-fn numbers(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u16)> {
+fn port_ranges(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u16)> {
     match ports {
         Ports::Range(first, last) => vec![(first, last)],
-        Ports::Answer(question) => facts
-            .answers(question)
+        Ports::Set(question) => facts
+            .ports(question)
             .filter(|(of, _)| *of == protocol)
             .map(|(_, port)| (port, port))
             .collect(),
     }
 }
 
-fn claim(rule: &ResolvedRule, family: Family, source: &Side, destination: &Side) -> Claim {
+fn match_set(
+    rule: &ResolvedRule,
+    family: Family,
+    source: &EndPorts,
+    destination: &EndPorts,
+) -> MatchSet {
     let looks_at_ports = source.ports.is_some() || destination.ports.is_some();
     let needs_ports = source.needs || destination.needs;
     let of_protocol = |number: u8| {
         rule.protocol.is_none_or(|wanted| wanted == number)
             && rule.not_protocol.is_none_or(|unwanted| unwanted != number)
     };
-    Claim(std::array::from_fn(|table| {
+    MatchSet(std::array::from_fn(|table| {
         let keys = if table == OTHERS {
             if needs_ports || rule.icmp.is_some() {
                 return None;
             }
-            let number = |number: u8| Ranges::of([(u16::from(number), u16::from(number))]);
+            let number = |number: u8| Ranges::union([(u16::from(number), u16::from(number))]);
             let wanted = rule.protocol.map_or_else(Ranges::all, number);
             let unwanted = rule.not_protocol.map(number).unwrap_or_default();
             let keys = wanted.intersection(&unwanted.complement());
-            Keys { set: keys, sources: Ranges::all(), bare: true }
+            TableMatch { keys, sources: Ranges::all(), bare: true }
         } else if !of_protocol(KEYED[table]) {
             return None;
         } else if table < Protocol::ALL.len() {
             if rule.icmp.is_some() {
                 return None;
             }
-            let ports = |side: &Side| {
+            let ports = |side: &EndPorts| {
                 side.ports.as_ref().map_or_else(Ranges::all, |ports| ports[table].clone())
             };
-            Keys { set: ports(destination), sources: ports(source), bare: !looks_at_ports }
+            TableMatch { keys: ports(destination), sources: ports(source), bare: !looks_at_ports }
         } else {
             let is_icmp = KEYED[table] == icmp_of(family);
             if needs_ports || (rule.icmp.is_some() && !is_icmp) {
                 return None;
             }
             let keys = |icmp: IcmpMatch| {
-                Ranges::of([match (icmp.kind, icmp.code) {
+                Ranges::union([match (icmp.kind, icmp.code) {
                     (Some(kind), Some(code)) => (icmp_key(kind, code), icmp_key(kind, code)),
                     (Some(kind), None) => (icmp_key(kind, 0), icmp_key(kind, u8::MAX)),
                     (None, _) => (0, u16::MAX),
@@ -373,13 +397,13 @@ fn claim(rule: &ResolvedRule, family: Family, source: &Side, destination: &Side)
             // A later fragment does not show its type: it matches only where every type does.
             let keys = wanted.intersection(&unwanted.complement());
             let bare = keys.is_all();
-            Keys { set: keys, sources: Ranges::all(), bare }
+            TableMatch { keys, sources: Ranges::all(), bare }
         };
-        (!(keys.set.is_empty() || keys.sources.is_empty()) || keys.bare).then_some(keys)
+        (!(keys.keys.is_empty() || keys.sources.is_empty()) || keys.bare).then_some(keys)
     }))
 }
 
-/// Whether a rule matches a packet: the same as that a [claim](Claim) in one of its [`ways`] holds it, without making
+/// Whether a rule matches a packet: the same as that a [claim](MatchSet) in one of its [`alternatives`] holds it, without making
 /// them.
 pub(crate) fn matches(
     rule: &ResolvedRule,
@@ -433,8 +457,8 @@ fn end_matches(
         shown.is_some_and(|(protocol, number)| {
             ports.iter().any(|ports| match ports {
                 Ports::Range(first, last) => (*first..=*last).contains(&number),
-                Ports::Answer(question) => {
-                    facts.answers(*question).any(|answer| answer == (protocol, number))
+                Ports::Set(question) => {
+                    facts.ports(*question).any(|answer| answer == (protocol, number))
                 }
             })
         })

@@ -24,13 +24,13 @@ pub(crate) struct ClassMap {
 impl Default for ClassMap {
     /// Of nobody.
     fn default() -> Self {
-        Self::of(1, &[])
+        Self::new(1, &[])
     }
 }
 
 impl ClassMap {
     /// Of the identities from `first` on.
-    pub(crate) fn of(first: u32, classes: &[u32]) -> Self {
+    pub(crate) fn new(first: u32, classes: &[u32]) -> Self {
         let in_order = classes.iter().zip(0..).take_while(|(class, at)| *class == at).count();
         let rest = classes[in_order..].iter().copied().map(AtomicU32::new).collect();
         Self { first, in_order: in_order as u32, rest }
@@ -49,14 +49,14 @@ impl ClassMap {
 
     /// Where an identity stands from the first on; those before it wrap round to far behind the end.
     #[inline]
-    pub(crate) fn place(&self, identity: Identity) -> u32 {
+    pub(crate) fn index(&self, identity: Identity) -> u32 {
         identity.0.wrapping_sub(self.first)
     }
 
     /// The class of an identity, or [`NO_CLASS`].
     #[inline]
     pub(crate) fn class(&self, identity: Identity) -> u32 {
-        let place = self.place(identity);
+        let place = self.index(identity);
         if place < self.in_order {
             return place;
         }
@@ -65,8 +65,8 @@ impl ClassMap {
     }
 
     /// Stores the class of an identity while others may look up; `false` where there is no room, or it has another one.
-    pub(crate) fn admit(&self, identity: Identity, class: u32) -> bool {
-        let place = self.place(identity);
+    pub(crate) fn store(&self, identity: Identity, class: u32) -> bool {
+        let place = self.index(identity);
         if place < self.in_order {
             return place == class;
         }
@@ -93,7 +93,7 @@ mod tests {
             admitted in prop::collection::vec((0u32..14, 0u32..9), 0..6),
         ) {
             let mut classes: Vec<u32> = (0..in_order).chain(rest).collect();
-            let map = ClassMap::of(first, &classes);
+            let map = ClassMap::new(first, &classes);
             let known = classes.iter().zip(0..).take_while(|(class, at)| *class == at).count();
             for (at, class) in admitted {
                 let place = classes.get_mut(at as usize).filter(|_| at as usize >= known);
@@ -101,7 +101,7 @@ mod tests {
                 if let Some(place) = place {
                     *place = class;
                 }
-                prop_assert_eq!(map.admit(Identity(first + at), class), fits);
+                prop_assert_eq!(map.store(Identity(first + at), class), fits);
             }
             prop_assert_eq!(&map.all(), &classes);
             for (class, at) in classes.iter().zip(0..) {

@@ -10,10 +10,10 @@ use ipnet::IpNet;
 
 use crate::class_map::NO_CLASS;
 use crate::grouped::Grouped;
-use crate::identity::{Interner, Said};
+use crate::identity::{IdentityInterner, PredicateKey};
 use crate::image::Identity;
 use crate::members::Members;
-use crate::predicates::{AtomTruths, Truth, Truths, union};
+use crate::predicates::{AtomPredicates, MemberPredicates, PredicateSet, union};
 use crate::resolve::PredicateId;
 
 /// Index of a kind.
@@ -22,14 +22,14 @@ pub(crate) type KindId = u32;
 /// The kinds of members.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
-    known: [AHashMap<Truth, KindId>; 2],
+    known: [AHashMap<PredicateSet, KindId>; 2],
     /// Whether its members are endpoints, and what is true of them.
-    all: Vec<(bool, Truth)>,
+    all: Vec<(bool, PredicateSet)>,
 }
 
 impl Kinds {
     /// The kind of a member; `None` for those whom no policy here can tell from nobody.
-    pub(crate) fn of(&mut self, is_endpoint: bool, truth: &[PredicateId]) -> Option<KindId> {
+    pub(crate) fn intern(&mut self, is_endpoint: bool, truth: &[PredicateId]) -> Option<KindId> {
         if truth.is_empty() {
             return None;
         }
@@ -38,30 +38,30 @@ impl Kinds {
             return Some(*kind);
         }
         let kind = self.all.len() as KindId;
-        let truth = Truth::from(truth);
+        let truth = PredicateSet::from(truth);
         known.insert(Arc::clone(&truth), kind);
         self.all.push((is_endpoint, truth));
         Some(kind)
     }
 
     /// The kind of every member, by position.
-    pub(crate) fn of_members(
+    pub(crate) fn from_members(
         members: &Members<'_>,
-        truths: &Truths,
+        truths: &MemberPredicates,
     ) -> (Self, Vec<Option<KindId>>) {
         let mut kinds = Self::default();
         let all = members.all.iter().enumerate();
-        let of = all.map(|(at, it)| kinds.of(it.is_endpoint(), truths.of_member(at))).collect();
+        let of = all.map(|(at, it)| kinds.intern(it.is_endpoint(), truths.member(at))).collect();
         (kinds, of)
     }
 
     /// What is true of an address that some kinds hold in an atom, and what would be without endpoints.
-    pub(crate) fn truth(&self, held: &[KindId], atom: &Truth) -> [Truth; 2] {
+    pub(crate) fn predicate_sets(&self, held: &[KindId], atom: &PredicateSet) -> [PredicateSet; 2] {
         let held = || held.iter().filter_map(|kind| self.all.get(*kind as usize));
         let endpoints = held().filter(|(is_endpoint, _)| *is_endpoint).count();
         let sum = held().map(|(_, truth)| truth.len()).sum::<usize>();
         let mut all = Vec::with_capacity(sum + atom.len());
-        let union_of = |all: &mut Vec<PredicateId>, endpoints: bool| -> Truth {
+        let union_of = |all: &mut Vec<PredicateId>, endpoints: bool| -> PredicateSet {
             all.clear();
             let held = held().filter(|(is_endpoint, _)| endpoints || !is_endpoint);
             held.for_each(|(_, truth)| all.extend_from_slice(truth));
@@ -81,8 +81,13 @@ impl Kinds {
 
     /// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are
     /// no endpoints make true.
-    pub(crate) fn local_truth(&self, own: &[PredicateId], held: &[KindId], atom: &Truth) -> Truth {
-        let [_, around] = self.truth(held, atom);
+    pub(crate) fn local_predicate_set(
+        &self,
+        own: &[PredicateId],
+        held: &[KindId],
+        atom: &PredicateSet,
+    ) -> PredicateSet {
+        let [_, around] = self.predicate_sets(held, atom);
         union(own.iter().chain(around.iter()))
     }
 }
@@ -90,7 +95,7 @@ impl Kinds {
 /// Identities that no predicate tells apart.
 pub(crate) struct Classes {
     /// What is true of each class.
-    pub(crate) truths: Vec<Truth>,
+    pub(crate) predicate_sets: Vec<PredicateSet>,
     /// The identity that stands first in `of_identity`.
     pub(crate) first: u32,
     /// Class of each identity; [`NO_CLASS`] for those not in use.
@@ -98,7 +103,7 @@ pub(crate) struct Classes {
     /// How many identities are in use.
     pub(crate) identities: usize,
     /// Classes by what is true of them.
-    pub(crate) known: AHashMap<Truth, u32>,
+    pub(crate) by_predicate_set: AHashMap<PredicateSet, u32>,
 }
 
 /// Numbers an atom while identities are made.
@@ -108,14 +113,14 @@ pub(crate) type AtomNumber = u32;
 const NO_ATOM: AtomNumber = AtomNumber::MAX;
 
 /// Gives addresses their identities and identities their classes.
-pub(crate) struct Classifying<'a> {
-    interner: &'a mut Interner,
+pub(crate) struct Classifier<'a> {
+    interner: &'a mut IdentityInterner,
     kinds: &'a Kinds,
-    atoms: &'a AtomTruths,
+    atoms: &'a AtomPredicates,
     /// By predicate what it says.
-    said: &'a [Said],
+    predicate_keys: &'a [PredicateKey],
     of_atom: AHashMap<Option<IpNet>, AtomNumber>,
-    atom_truths: Vec<Truth>,
+    atom_predicates: Vec<PredicateSet>,
     /// Of addresses that one kind holds, by that: the atom where it was last met, and the identity there.
     of_one: Vec<(AtomNumber, Identity)>,
     of_one_elsewhere: AHashMap<(KindId, AtomNumber), Identity>,
@@ -124,27 +129,27 @@ pub(crate) struct Classifying<'a> {
     classes: Classes,
 }
 
-impl<'a> Classifying<'a> {
+impl<'a> Classifier<'a> {
     pub(crate) fn new(
-        interner: &'a mut Interner,
+        interner: &'a mut IdentityInterner,
         kinds: &'a Kinds,
-        atoms: &'a AtomTruths,
-        said: &'a [Said],
+        atoms: &'a AtomPredicates,
+        said: &'a [PredicateKey],
     ) -> Self {
         let classes = Classes {
-            truths: Vec::new(),
+            predicate_sets: Vec::new(),
             first: interner.first,
             of_identity: Vec::new(),
             identities: 0,
-            known: AHashMap::new(),
+            by_predicate_set: AHashMap::new(),
         };
         Self {
             interner,
             kinds,
             atoms,
-            said,
+            predicate_keys: said,
             of_atom: AHashMap::new(),
-            atom_truths: Vec::new(),
+            atom_predicates: Vec::new(),
             of_one: vec![(NO_ATOM, Identity::UNKNOWN); kinds.all.len()],
             of_one_elsewhere: AHashMap::new(),
             of_several: AHashMap::new(),
@@ -155,11 +160,11 @@ impl<'a> Classifying<'a> {
     /// The identity of an address that these kinds hold (ascending, distinct) in an atom.
     pub(crate) fn identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
         match held {
-            [one] => self.of_one(*one, atom),
+            [one] => self.single_holder(*one, atom),
             several => {
                 let known = self.of_several.get(&atom).and_then(|of| of.get(several)).copied();
                 known.unwrap_or_else(|| {
-                    let identity = self.made(several, atom);
+                    let identity = self.make_identity(several, atom);
                     let of_atom = self.of_several.entry(atom).or_default();
                     of_atom.insert(several.into(), identity);
                     identity
@@ -170,19 +175,19 @@ impl<'a> Classifying<'a> {
 
     /// The identity of an address that one kind holds in an atom.
     #[inline]
-    pub(crate) fn of_one(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
+    pub(crate) fn single_holder(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
         if let Some((last, identity)) = self.of_one.get(kind as usize)
             && *last == atom
         {
             return *identity;
         }
-        self.of_one_here(kind, atom)
+        self.single_holder_slow(kind, atom)
     }
 
     #[inline(never)]
-    fn of_one_here(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
+    fn single_holder_slow(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
         let known = self.of_one_elsewhere.get(&(kind, atom)).copied();
-        let identity = known.unwrap_or_else(|| self.made(&[kind], atom));
+        let identity = known.unwrap_or_else(|| self.make_identity(&[kind], atom));
         if let Some(last) = self.of_one.get_mut(kind as usize) {
             let (before, there) = std::mem::replace(last, (atom, identity));
             if before != NO_ATOM {
@@ -192,9 +197,9 @@ impl<'a> Classifying<'a> {
         identity
     }
 
-    fn made(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
-        let [truth, around] = self.kinds.truth(held, &self.atom_truths[atom as usize]);
-        let identity = self.interner.identity([&truth, &around], self.said);
+    fn make_identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
+        let [truth, around] = self.kinds.predicate_sets(held, &self.atom_predicates[atom as usize]);
+        let identity = self.interner.identity([&truth, &around], self.predicate_keys);
         if identity != Identity::UNKNOWN {
             self.class(identity, truth);
         }
@@ -202,16 +207,22 @@ impl<'a> Classifying<'a> {
     }
 
     /// The number of an atom; of that of all addresses that are in none, if it is `None`.
-    pub(crate) fn atom(&mut self, atom: Option<IpNet>) -> AtomNumber {
-        let Self { atoms, atom_truths, .. } = self;
+    pub(crate) fn atom_number(&mut self, atom: Option<IpNet>) -> AtomNumber {
+        let Self { atoms, atom_predicates: atom_truths, .. } = self;
         *self.of_atom.entry(atom).or_insert_with(|| {
-            atom_truths.push(atom.map(|atom| atoms.of(atom)).unwrap_or_default());
+            atom_truths.push(atom.map(|atom| atoms.predicate_set(atom)).unwrap_or_default());
             atom_truths.len() as u32 - 1
         })
     }
 
-    fn class(&mut self, identity: Identity, truth: Truth) {
-        let Classes { truths, first, of_identity, identities, known } = &mut self.classes;
+    fn class(&mut self, identity: Identity, truth: PredicateSet) {
+        let Classes {
+            predicate_sets: truths,
+            first,
+            of_identity,
+            identities,
+            by_predicate_set: known,
+        } = &mut self.classes;
         let class = *known.entry(truth).or_insert_with_key(|truth| {
             truths.push(Arc::clone(truth));
             truths.len() as u32 - 1
@@ -225,16 +236,16 @@ impl<'a> Classifying<'a> {
         }
     }
 
-    pub(crate) fn classes(self) -> Classes {
+    pub(crate) fn finish(self) -> Classes {
         self.classes
     }
 }
 
 /// For each predicate the classes of which it is true, ascending.
-pub(crate) fn columns(classes: &[Truth], predicates: usize) -> Grouped {
+pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) -> Grouped {
     let pairs =
         (0..).zip(classes).flat_map(|(class, truth)| truth.iter().map(move |it| (*it, class)));
-    Grouped::of(predicates, pairs)
+    Grouped::from_pairs(predicates, pairs)
 }
 
 /// A class that comes to those that there are.

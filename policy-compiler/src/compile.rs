@@ -14,23 +14,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::sync::Arc;
 
-use crate::addresses::{Addresses, OfSets};
+use crate::addresses::{Addresses, SetPrefixes};
 use crate::beside;
-use crate::chains::{Chains, LocalEnds};
-use crate::changes::Changes;
+use crate::chains::{Chains, LocalPods};
+use crate::changes::ChangeCounters;
 use crate::class_map::{ClassMap, NO_CLASS};
-use crate::classes::{Classes, Classifying, Kinds};
-use crate::identity::Interner;
-use crate::image::{Chain, Image, Path, Peers};
+use crate::classes::{Classes, Classifier, Kinds};
+use crate::identity::IdentityInterner;
+use crate::image::{Chain, Image, Path, PeerTables};
 use crate::members::Members;
 use crate::model::{Direction, Mark, Model};
-use crate::plan::ByTruth;
-use crate::pods::Pods;
-use crate::predicates::{AtomTruths, InUse, evaluate};
-use crate::resolve::{Kept, LocalName, Ordered, Resolved, resolve};
-use crate::rows::{Cells, Tables};
-use crate::touched::Touched;
-use crate::update::{PodChange, Standing};
+use crate::plan::ClassColumns;
+use crate::pods::PodIndex;
+use crate::predicates::{AtomPredicates, TermsInUse, evaluate};
+use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, resolve};
+use crate::rows::{Cells, RowTables};
+use crate::touched::AddressDelta;
+use crate::update::{Basis, PodChange};
 
 /// Bytes of rows and cells that an image may hold if nothing else is said.
 pub const DEFAULT_BUDGET: usize = 64 << 20;
@@ -38,15 +38,15 @@ pub const DEFAULT_BUDGET: usize = 64 << 20;
 /// Makes images; keeps identities and counter slots for its life.
 #[derive(Debug)]
 pub struct Compiler {
-    interner: Interner,
-    pub(crate) tables: Tables,
+    interner: IdentityInterner,
+    pub(crate) tables: RowTables,
     /// How many identities the last image used.
     used: u32,
     budget: usize,
     /// Counts images.
     serial: u64,
-    standing: Option<Standing>,
-    ordered: Ordered,
+    basis: Option<Basis>,
+    order: PolicyOrder,
 }
 
 /// An image has room for this many identities to come, and an eighth of those that it has.
@@ -70,13 +70,13 @@ impl Compiler {
     /// A compiler whose images hold at most about this many bytes of rows and cells.
     pub fn with_budget(budget: usize) -> Self {
         Self {
-            interner: Interner::default(),
-            tables: Tables::default(),
+            interner: IdentityInterner::default(),
+            tables: RowTables::default(),
             used: 0,
             budget,
             serial: 0,
-            standing: None,
-            ordered: Ordered::default(),
+            basis: None,
+            order: PolicyOrder::default(),
         }
     }
 
@@ -92,17 +92,17 @@ impl Compiler {
     /// takes a new image, which then is to be made: until that only some of the pod's addresses may have followed.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
-        let standing = self.standing.as_mut();
+        let standing = self.basis.as_mut();
         let done = standing.and_then(|it| it.update(&mut self.interner, image, model, change));
         if done.is_none() {
-            self.standing = None;
+            self.basis = None;
         }
         done.is_some()
     }
 
     /// A pod has changed that no [`Compiler::update`] was told of: the next image is made from nothing.
-    pub fn missed(&mut self) {
-        self.standing = None;
+    pub fn invalidate(&mut self) {
+        self.basis = None;
     }
 
     /// The tables by which the `local` endpoints are judged: pods, and, without a namespace, host endpoints. Names that the
@@ -113,51 +113,58 @@ impl Compiler {
     /// made; and of what no policy had asked they may ask selectors and CIDRs alone.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let marks = model.marks();
-        let standing = self.standing.take();
-        let standing = standing.filter(|it| it.may_follow(&marks) && it.local == *local);
+        let standing = self.basis.take();
+        let standing = standing.filter(|it| it.can_update_to(&marks) && it.local == *local);
         let again = standing.and_then(|mut standing| {
-            let mut touched = Touched::default();
-            standing.follow_sets(model, &mut touched)?;
-            let resolved = resolve(model, local, &mut standing.resolved, &mut self.ordered, true);
-            let vocabulary = &standing.resolved.vocabulary;
-            let peers = InUse::of_peers(&resolved, vocabulary);
-            let asked = InUse::of_anybody(&resolved, vocabulary);
-            standing.answer(&mut self.interner, model, &peers, &asked, &mut touched)?;
-            let new = standing.settle(&mut self.interner, model, touched)?;
+            let mut touched = AddressDelta::default();
+            standing.apply_set_delta(model, &mut touched)?;
+            let resolved = resolve(model, local, &mut standing.cache, &mut self.order, true);
+            let vocabulary = &standing.cache.vocabulary;
+            let peers = TermsInUse::of_peers(&resolved, vocabulary);
+            let asked = TermsInUse::of_either_end(&resolved, vocabulary);
+            standing.apply_predicate_delta(
+                &mut self.interner,
+                model,
+                &peers,
+                &asked,
+                &mut touched,
+            )?;
+            let new = standing.apply_address_delta(&mut self.interner, model, touched)?;
             self.tables.add_classes(&new, &standing.peers.predicates);
             Some((resolved, asked, standing, None))
         });
         let (resolved, asked, mut standing, by_truth) = again.unwrap_or_else(|| {
-            let mut kept = Kept::default();
-            let is_large = model.endpoints.len() + model.network_sets.len() >= beside::MEMBERS;
-            let policies = || resolve(model, local, &mut kept, &mut self.ordered, false);
+            let mut kept = ResolveCache::default();
+            let is_large =
+                model.endpoints.len() + model.network_sets.len() >= beside::LARGE_CLUSTER;
+            let policies = || resolve(model, local, &mut kept, &mut self.order, false);
             let held = || {
-                let members = Members::of(model);
-                let of_sets = OfSets::of(&members);
+                let members = Members::from_model(model);
+                let of_sets = SetPrefixes::from_members(&members);
                 (members, of_sets)
             };
-            let (resolved, held) = beside::both(is_large, policies, held);
-            let asked = InUse::of_anybody(&resolved, &kept.vocabulary);
+            let (resolved, held) = beside::join(is_large, policies, held);
+            let asked = TermsInUse::of_either_end(&resolved, &kept.vocabulary);
             self.interner.forget_if_sparse(self.used);
             self.tables.forget();
             let interner = &mut self.interner;
-            let stand = || stand(interner, model, local, marks, &resolved, kept, held);
+            let stand = || compile_peers(interner, model, local, marks, &resolved, kept, held);
             let ((standing, by_truth), ()) =
-                beside::both_with(is_large, stand, &mut self.tables, |tables| {
+                beside::join_with(is_large, stand, &mut self.tables, |tables| {
                     if is_large {
-                        tables.foresee(&resolved.lists);
+                        tables.precompute(&resolved.lists);
                     }
                 });
             self.used = standing.peers.identities as u32;
             (resolved, asked, standing, by_truth)
         });
         let peers = Arc::clone(&standing.peers);
-        let chains = Chains::of(&resolved, &peers.predicates, &standing.pod_truths);
+        let chains = Chains::new(&resolved, &peers.predicates, &standing.pod_predicate_sets);
         let Cells { all: cells, linear } =
             self.tables.build(self.budget, &resolved, &peers, &chains, by_truth);
         self.serial += 1;
         standing.serial = self.serial;
-        self.standing = Some(standing);
+        self.basis = Some(standing);
         Image {
             in_use: peers.predicates.in_use(&asked),
             peers,
@@ -172,70 +179,76 @@ impl Compiler {
                 .collect(),
             cells: cells.into(),
             linear,
-            lines: self.tables.made.rows.lines.clone(),
-            paths: self.tables.made.paths.published(),
+            lines: self.tables.builder.rows.lines.clone(),
+            paths: self.tables.builder.paths.shared(),
             no_path: Path::unknown(Direction::Ingress),
-            slots: self.tables.made.paths.slots(),
+            slots: self.tables.builder.paths.slots(),
             serial: self.serial,
         }
     }
 }
 
 /// What there is to say of all addresses, given who holds them, and the classes by what is true of them.
-fn stand(
-    interner: &mut Interner,
+fn compile_peers(
+    interner: &mut IdentityInterner,
     model: &Model,
     local: &BTreeSet<LocalName>,
     marks: [Mark; 8],
     resolved: &Resolved,
-    mut kept: Kept,
-    (members, of_sets): (Members<'_>, OfSets),
-) -> (Standing, Option<ByTruth>) {
-    let mut asked = InUse::of_peers(resolved, &kept.vocabulary);
+    mut kept: ResolveCache,
+    (members, of_sets): (Members<'_>, SetPrefixes),
+) -> (Basis, Option<ClassColumns>) {
+    let mut asked = TermsInUse::of_peers(resolved, &kept.vocabulary);
     let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
     // What will be asked has numbers behind those of answers.
     let answers = &predicates.all[kept.vocabulary.predicates.len()..];
     kept.vocabulary.predicates.extend_from_slice(answers);
     asked.predicates.resize(predicates.all.len(), false);
-    let atoms = AtomTruths::new(&predicates.all);
-    let (kinds, of_members) = Kinds::of_members(&members, &truths);
-    let addresses = Addresses::of(model, &members, of_sets, &of_members, &atoms);
-    let said = interner.said_of_all(&predicates.all);
-    let mut classifying = Classifying::new(interner, &kinds, &atoms, &said);
+    let atoms = AtomPredicates::new(&predicates.all);
+    let (kinds, of_members) = Kinds::from_members(&members, &truths);
+    let addresses = Addresses::new(model, &members, of_sets, &of_members, &atoms);
+    let said = interner.predicate_keys_of_all(&predicates.all);
+    let mut classifying = Classifier::new(interner, &kinds, &atoms, &said);
     let mut identified = addresses.identities(&mut classifying);
     let classes = || {
-        let classes = classifying.classes();
-        let by_truth = ByTruth::of(&classes.truths, predicates.all.len());
+        let classes = classifying.finish();
+        let by_truth = ClassColumns::new(&classes.predicate_sets, predicates.all.len());
         (classes, by_truth)
     };
-    let is_large = identified.len() >= beside::MEMBERS;
+    let is_large = identified.len() >= beside::LARGE_CLUSTER;
     let ((classes, by_truth), prefixes) =
-        beside::both_with(is_large, classes, &mut identified, |it| take(it).of_addresses());
-    let Classes { truths: class_truths, first, mut of_identity, known, identities } = classes;
-    let ends = LocalEnds {
+        beside::join_with(is_large, classes, &mut identified, |it| take(it).into_prefix_map());
+    let Classes {
+        predicate_sets: class_truths,
+        first,
+        mut of_identity,
+        by_predicate_set: known,
+        identities,
+    } = classes;
+    let ends = LocalPods {
         model,
         members: &members,
-        truths: &truths,
+        member_predicates: &truths,
         kinds: &kinds,
         atoms: &atoms,
         addresses: &addresses,
         prefixes: &prefixes,
     };
-    let pod_truths = ends.pods(local);
+    let pod_truths = ends.all(local);
     let most_classes = class_truths.len() * 2 + SPARE_CLASSES;
     let spare = SPARE_IDENTITIES + of_identity.len() / 8;
     of_identity.resize(of_identity.len() + spare, NO_CLASS);
     let own = local.iter().filter_map(|name| model.endpoints.get(name));
-    let standing = Standing {
+    let standing = Basis {
         serial: 0,
         marks,
-        own: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+        own_addresses: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
         counts: truths.counts(predicates.all.len()),
-        peers: Arc::new(Peers {
+        peers: Arc::new(PeerTables {
             prefixes,
-            changes: Changes::default(),
-            classes: ClassMap::of(first, &of_identity),
-            class_truths: class_truths.into(),
+            changes: ChangeCounters::default(),
+            classes: ClassMap::new(first, &of_identity),
+            class_predicate_sets: class_truths.into(),
             predicates: Arc::new(predicates),
             identities,
         }),
@@ -243,16 +256,16 @@ fn stand(
         atoms,
         addresses,
         class_of: known,
-        said,
-        resolved: kept,
-        asked,
+        predicate_keys: said,
+        cache: kept,
+        in_use: asked,
         local: local.clone(),
-        pod_truths,
+        pod_predicate_sets: pod_truths,
         moved: BTreeMap::new(),
-        by_label: None,
-        of_near: None,
+        peer_terms: None,
+        near_terms: None,
         most_classes,
-        pods: Pods::default(),
+        pods: PodIndex::default(),
     };
     (standing, by_truth)
 }

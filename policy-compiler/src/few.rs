@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 /// See the module. Equal lists are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub enum Few<T> {
+pub enum SmallList<T> {
     /// Nothing.
     #[default]
     None,
@@ -14,7 +14,7 @@ pub enum Few<T> {
     Many(Vec<T>),
 }
 
-impl<T> Few<T> {
+impl<T> SmallList<T> {
     /// Adds one behind the others.
     pub(crate) fn push(&mut self, next: T) {
         *self = match std::mem::take(self) {
@@ -28,7 +28,7 @@ impl<T> Few<T> {
     }
 }
 
-impl<T> Deref for Few<T> {
+impl<T> Deref for SmallList<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -40,7 +40,7 @@ impl<T> Deref for Few<T> {
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for SmallList<T> {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
         let mut all = all.into_iter();
         let Some(first) = all.next() else { return Self::None };
@@ -51,7 +51,7 @@ impl<T> FromIterator<T> for Few<T> {
     }
 }
 
-impl<'f, T> IntoIterator for &'f Few<T> {
+impl<'f, T> IntoIterator for &'f SmallList<T> {
     type Item = &'f T;
     type IntoIter = std::slice::Iter<'f, T>;
 
@@ -67,9 +67,9 @@ mod tests {
     #[test]
     fn few_hold_what_was_put_in_and_equal_ones_are_equal() {
         for count in 0..5 {
-            let all: Few<usize> = (0..count).collect();
+            let all: SmallList<usize> = (0..count).collect();
             assert_eq!(*all, (0..count).collect::<Vec<_>>()[..]);
-            let mut other = Few::default();
+            let mut other = SmallList::default();
             (0..count).for_each(|one| other.push(one));
             assert_eq!(all, other);
             other.push(count);

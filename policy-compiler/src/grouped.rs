@@ -10,7 +10,10 @@ pub(crate) struct Grouped {
 
 impl Grouped {
     /// Sorts pairs, a number below `groups` and one of its, by the first; those of one group stay in their order.
-    pub(crate) fn of(groups: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
+    pub(crate) fn from_pairs(
+        groups: usize,
+        pairs: impl Iterator<Item = (u32, u32)> + Clone,
+    ) -> Self {
         let mut ends = vec![0u32; groups + 1];
         for (group, _) in pairs.clone() {
             ends[group as usize + 1] += 1;
@@ -66,16 +69,19 @@ impl Grouped {
 
 /// The groups that have any numbers, ascending, each with these: of many groups few may.
 #[derive(Debug, Default)]
-pub(crate) struct Occupied {
+pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
     /// Where each group ends.
     ends: Vec<usize>,
     all: Vec<u32>,
 }
 
-impl Occupied {
-    /// As [`Grouped::of`]; the second of each pair ascending.
-    pub(crate) fn of(groups: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
+impl OccupiedGroups {
+    /// As [`Grouped::from_pairs`]; the second of each pair ascending.
+    pub(crate) fn from_pairs(
+        groups: usize,
+        pairs: impl Iterator<Item = (u32, u32)> + Clone,
+    ) -> Self {
         let mut occupied = Self::default();
         let mut few: Vec<(u32, u32)> = pairs.clone().take(groups / 4 + 1).collect();
         if few.len() <= groups / 4 {
@@ -85,7 +91,7 @@ impl Occupied {
             }
             return occupied;
         }
-        for (group, all) in (0..).zip(Grouped::of(groups, pairs).groups()) {
+        for (group, all) in (0..).zip(Grouped::from_pairs(groups, pairs).groups()) {
             if !all.is_empty() {
                 occupied.push(group, all.iter().copied());
             }
@@ -115,7 +121,7 @@ mod tests {
     #[test]
     fn pairs_are_grouped_in_their_order() {
         let pairs = [(2, 7), (0, 3), (2, 5), (2, 9), (3, 1)];
-        let mut grouped = Grouped::of(5, pairs.into_iter());
+        let mut grouped = Grouped::from_pairs(5, pairs.into_iter());
         assert_eq!(grouped.groups().collect::<Vec<_>>(), [&[3][..], &[], &[7, 5, 9], &[1], &[]]);
         grouped.sort_each();
         assert_eq!(grouped.group(2), [5, 7, 9]);
@@ -130,10 +136,10 @@ mod tests {
             pairs in prop::collection::btree_set((0u32..20, 0u32..60), 0..40),
         ) {
             let pairs = pairs.iter().map(|(one, group)| (group % groups as u32, *one));
-            let all = Grouped::of(groups, pairs.clone());
+            let all = Grouped::from_pairs(groups, pairs.clone());
             let expected = all.groups().enumerate().filter(|(_, all)| !all.is_empty());
             let expected: Vec<_> = expected.map(|(at, all)| (at, all.to_vec())).collect();
-            let occupied = Occupied::of(groups, pairs);
+            let occupied = OccupiedGroups::from_pairs(groups, pairs);
             let found: Vec<_> = occupied.each().map(|(at, all)| (at, all.to_vec())).collect();
             prop_assert_eq!(found, expected);
         }

@@ -15,8 +15,8 @@
 use ahash::AHashMap;
 
 use crate::image::Identity;
-use crate::numbers::Numbers;
-use crate::predicates::Truth;
+use crate::numbers::IndexTable;
+use crate::predicates::PredicateSet;
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
 
@@ -24,71 +24,75 @@ use crate::resolve::Predicate;
 const SPARE: u32 = 65_536;
 
 /// What a predicate says, as a number that is never given to another.
-pub(crate) type Said = u64;
+pub(crate) type PredicateKey = u64;
 
 /// The numbers of identities, for the life of a compiler.
 #[derive(Debug)]
-pub(crate) struct Interner {
-    said: AHashMap<Predicate, Said>,
-    next_said: Said,
+pub(crate) struct IdentityInterner {
+    predicate_keys: AHashMap<Predicate, PredicateKey>,
+    next_key: PredicateKey,
     /// By key the place of an identity behind the first.
-    identities: Numbers,
+    identities: IndexTable,
     /// The keys, one behind the other: how many say what is true, these ascending, and likewise what would be without the
     /// endpoints that have the address.
-    keys: Vec<Said>,
+    keys: Vec<PredicateKey>,
     /// Where each key ends.
     ends: Vec<usize>,
     /// The lowest identity that is not forgotten.
     pub(crate) first: u32,
 }
 
-impl Default for Interner {
+impl Default for IdentityInterner {
     fn default() -> Self {
-        Self::beginning_at(1)
+        Self::starting_at(1)
     }
 }
 
-impl Interner {
-    fn beginning_at(first: u32) -> Self {
+impl IdentityInterner {
+    fn starting_at(first: u32) -> Self {
         Self {
-            said: AHashMap::new(),
-            next_said: 0,
-            identities: Numbers::default(),
+            predicate_keys: AHashMap::new(),
+            next_key: 0,
+            identities: IndexTable::default(),
             keys: Vec::new(),
             ends: Vec::new(),
             first,
         }
     }
 
-    /// As [`said`](Self::said), of all predicates that are in use; the numbers of others are forgotten when they are too many.
-    pub(crate) fn said_of_all(&mut self, predicates: &[Predicate]) -> Vec<Said> {
-        if self.said.len() > predicates.len() * 4 + SPARE as usize {
-            self.said.clear();
+    /// As [`predicate_keys`](Self::predicate_keys), of all predicates that are in use; the numbers of others are forgotten when they are too many.
+    pub(crate) fn predicate_keys_of_all(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
+        if self.predicate_keys.len() > predicates.len() * 4 + SPARE as usize {
+            self.predicate_keys.clear();
         }
-        self.said(predicates)
+        self.predicate_keys(predicates)
     }
 
     /// The numbers of predicates, in their order.
-    pub(crate) fn said(&mut self, predicates: &[Predicate]) -> Vec<Said> {
+    pub(crate) fn predicate_keys(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
         let number = |predicate: &Predicate| {
-            if let Some(known) = self.said.get(predicate) {
+            if let Some(known) = self.predicate_keys.get(predicate) {
                 return *known;
             }
-            self.next_said += 1;
-            self.said.insert(predicate.clone(), self.next_said - 1);
-            self.next_said - 1
+            self.next_key += 1;
+            self.predicate_keys.insert(predicate.clone(), self.next_key - 1);
+            self.next_key - 1
         };
         predicates.iter().map(number).collect()
     }
 
     /// The identity of a truth and of what would be without endpoints, given what each predicate says. When all 2^31 numbers
     /// have been used, [`Identity::UNKNOWN`], which is always denied.
-    pub(crate) fn identity(&mut self, truths: [&Truth; 2], said: &[Said]) -> Identity {
+    pub(crate) fn identity(
+        &mut self,
+        truths: [&PredicateSet; 2],
+        said: &[PredicateKey],
+    ) -> Identity {
         let Self { identities, keys, ends, first, .. } = self;
         // It is written behind the others, and stays there if it is new.
         let start = keys.len();
         for truth in truths {
-            keys.push(truth.len() as Said);
+            keys.push(truth.len() as PredicateKey);
             let from = keys.len();
             keys.extend(truth.iter().map(|it| said[*it as usize]));
             keys[from..].sort_unstable();
@@ -102,7 +106,7 @@ impl Interner {
         let number = if *first > MAX_VALUE - next {
             identities.find(key, is).map(|number| (number, false))
         } else {
-            Some(identities.of(key, next, is))
+            Some(identities.find_or_insert(key, next, is))
         };
         match number {
             Some((number, true)) => {
@@ -120,9 +124,13 @@ impl Interner {
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
         let taken = self.ends.len() as u32;
         if taken > used.saturating_mul(4).saturating_add(SPARE) {
-            let said = std::mem::take(&mut self.said);
-            let next_said = self.next_said;
-            *self = Self { said, next_said, ..Self::beginning_at(self.first + taken) };
+            let said = std::mem::take(&mut self.predicate_keys);
+            let next_said = self.next_key;
+            *self = Self {
+                predicate_keys: said,
+                next_key: next_said,
+                ..Self::starting_at(self.first + taken)
+            };
         }
     }
 }
@@ -131,14 +139,14 @@ impl Interner {
 mod tests {
     use super::*;
 
-    fn identity(interner: &mut Interner, said: Said) -> Identity {
-        interner.identity([&Truth::from([0]), &Truth::default()], &[said])
+    fn identity(interner: &mut IdentityInterner, said: PredicateKey) -> Identity {
+        interner.identity([&PredicateSet::from([0]), &PredicateSet::default()], &[said])
     }
 
     #[test]
     fn what_is_true_without_endpoints_tells_identities_apart() {
-        let mut interner = Interner::default();
-        let truths = [&[][..], &[0], &[1], &[0, 1]].map(Truth::from);
+        let mut interner = IdentityInterner::default();
+        let truths = [&[][..], &[0], &[1], &[0, 1]].map(PredicateSet::from);
         let all = || truths.iter().flat_map(|a| truths.iter().map(move |b| [a, b]));
         let first: Vec<Identity> = all().map(|it| interner.identity(it, &[7, 3])).collect();
         assert_eq!(first, (1..=16).map(Identity).collect::<Vec<_>>());
@@ -151,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_number_is_never_used_again() {
-        let mut interner = Interner::default();
+        let mut interner = IdentityInterner::default();
         let last = (0..=SPARE + 4).map(|i| identity(&mut interner, i.into())).last().unwrap();
         interner.forget_if_sparse(2);
         assert_eq!(interner.first, 1, "two in use leave room for more");
@@ -164,16 +172,16 @@ mod tests {
     fn a_forgotten_predicate_comes_back_as_another() {
         let named =
             |index: u32| Predicate::Service(crate::model::ObjectName::new("", index.to_string()));
-        let mut interner = Interner::default();
+        let mut interner = IdentityInterner::default();
         let many: Vec<Predicate> = (0..SPARE + 5).map(named).collect();
-        let before = interner.said_of_all(&many);
-        let after = interner.said_of_all(&many[..1]);
+        let before = interner.predicate_keys_of_all(&many);
+        let after = interner.predicate_keys_of_all(&many[..1]);
         assert!(before.iter().all(|said| *said != after[0]));
     }
 
     #[test]
     fn when_the_numbers_run_out_an_identity_is_unknown() {
-        let mut interner = Interner::beginning_at(MAX_VALUE);
+        let mut interner = IdentityInterner::starting_at(MAX_VALUE);
         assert_eq!(identity(&mut interner, 1), Identity(MAX_VALUE));
         assert_eq!(identity(&mut interner, 2), Identity::UNKNOWN);
         assert_eq!(identity(&mut interner, 1), Identity(MAX_VALUE));

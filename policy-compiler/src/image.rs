@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crate::changes::Changes;
+use crate::changes::ChangeCounters;
 use crate::class_map::{ClassMap, NO_CLASS};
 use crate::linear::Linear;
-use crate::lines::{Lines, Packet, table};
+use crate::lines::{Lines, PacketKey, table};
 use crate::model::{Decision, Direction, ObjectName, Reason, Transport, Verdict};
-use crate::predicates::{Predicates, Truth};
+use crate::predicates::{PredicateSet, Predicates};
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{List, LocalName, PredicateId, Stage};
 
@@ -73,9 +73,9 @@ impl Path {
 
 /// What chains of one image are asked of a packet between two ends, put together once for all of them.
 #[derive(Debug, Clone, Copy)]
-pub struct Question {
+pub struct Query {
     class: u32,
-    packet: Packet,
+    packet: PacketKey,
 }
 
 /// How many of each thing an image holds.
@@ -107,7 +107,7 @@ pub(crate) const LINEAR: u32 = u32::MAX;
 pub(crate) const NO_ROW: u32 = LINEAR - 1;
 
 /// What is true of a local endpoint's IPv4 and of its IPv6 address.
-pub type LocalFacts = [Arc<[PredicateId]>; 2];
+pub type LocalPredicateSets = [Arc<[PredicateId]>; 2];
 
 /// Everything about the local end that decides: the list of its policies and what is true of itself. Endpoints that agree
 /// in all of that share one chain; two pods with one list of policies and `http` = 80 and 8080 do not.
@@ -117,12 +117,12 @@ pub struct Chain {
     pub list: Arc<List>,
     /// Of what the policies ask of the local end, what is true of it: of its IPv4 and of its IPv6 address. `None` where
     /// that is not the same for all of its addresses of one family.
-    pub local: Option<LocalFacts>,
+    pub local: Option<LocalPredicateSets>,
 }
 
 /// A local endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Local {
+pub(crate) struct LocalEndpoint {
     pub(crate) chains: BTreeMap<(Stage, Direction), ChainId>,
     pub(crate) revision: u64,
 }
@@ -130,26 +130,26 @@ pub(crate) struct Local {
 /// What is asked of addresses, and what is true of each. Images between which only policies changed may share it, and then
 /// it may know more than one of them asks.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct PeerTables {
     pub(crate) prefixes: PrefixMap,
     /// What was stored in `prefixes` since.
-    pub(crate) changes: Changes,
+    pub(crate) changes: ChangeCounters,
     /// Class of each identity, and room for identities to come.
     pub(crate) classes: ClassMap,
     /// For each class the predicates that are true of it.
-    pub(crate) class_truths: Box<[Truth]>,
+    pub(crate) class_predicate_sets: Box<[PredicateSet]>,
     pub(crate) predicates: Arc<Predicates>,
     /// How many identities some address has.
     pub(crate) identities: usize,
 }
 
-impl Default for Peers {
+impl Default for PeerTables {
     fn default() -> Self {
         Self {
             prefixes: PrefixMap::new(Identity::UNKNOWN.0),
-            changes: Changes::default(),
+            changes: ChangeCounters::default(),
             classes: ClassMap::default(),
-            class_truths: Box::default(),
+            class_predicate_sets: Box::default(),
             predicates: Arc::default(),
             identities: 0,
         }
@@ -159,10 +159,10 @@ impl Default for Peers {
 /// The tables of one node, immutable.
 #[derive(Debug)]
 pub struct Image {
-    pub(crate) peers: Arc<Peers>,
+    pub(crate) peers: Arc<PeerTables>,
     /// By predicate whether a rule here asks it, or a question that it answers.
     pub(crate) in_use: Box<[bool]>,
-    pub(crate) endpoints: BTreeMap<Arc<LocalName>, Local>,
+    pub(crate) endpoints: BTreeMap<Arc<LocalName>, LocalEndpoint>,
     pub(crate) chains: Box<[Chain]>,
     /// Row of (chain, class), all classes of a chain together, or [`LINEAR`].
     pub(crate) cells: Box<[u32]>,
@@ -197,13 +197,13 @@ impl Image {
     /// same, has the present identities. IPv6 addresses' never change.
     #[inline]
     pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
-        self.peers.changes.of(addresses)
+        self.peers.changes.sum(addresses)
     }
 
     /// Stores an address's identity; `false` where there is no room. One at a time may call this.
     pub(crate) fn set_v4(&self, address: Ipv4Addr, identity: Identity) -> bool {
         let stored = self.peers.prefixes.set_v4(address.to_bits(), identity.0);
-        self.peers.changes.note(address.to_bits());
+        self.peers.changes.increment(address.to_bits());
         stored
     }
 
@@ -232,7 +232,7 @@ impl Image {
     /// Judges a packet: `peer` is the source for a chain of ingress and the destination for one of egress, `local` the
     /// other end.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as `Lines::behind`")]
+    #[expect(clippy::inline_always, reason = "as `Lines::follow`")]
     pub fn classify(
         &self,
         chain: ChainId,
@@ -242,24 +242,24 @@ impl Image {
     ) -> PathId {
         let row = self.row(chain, local, peer);
         let Some(first) = self.lines.first(row, table(transport.protocol)) else {
-            return self.without_row(chain, local, peer, transport);
+            return self.classify_without_row(chain, local, peer, transport);
         };
-        self.lines.behind(first, transport).unwrap_or_else(|| self.unknown(chain))
+        self.lines.follow(first, transport).unwrap_or_else(|| self.unknown(chain))
     }
 
     /// What chains are asked of a packet, as [`classify`](Self::classify) is.
     #[inline]
-    pub fn question(&self, local: Identity, peer: Identity, transport: Transport) -> Question {
-        Question { class: self.class_of_peer(local, peer), packet: transport.into() }
+    pub fn query(&self, local: Identity, peer: Identity, transport: Transport) -> Query {
+        Query { class: self.class_of_peer(local, peer), packet: transport.into() }
     }
 
     /// The path that [`classify`](Self::classify) names for what was put into a question of this image; `None`: it is to be asked.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "who asks several chains knows the table of all")]
-    pub fn answer(&self, chain: ChainId, question: Question) -> Option<&Path> {
+    pub fn path_of(&self, chain: ChainId, question: Query) -> Option<&Path> {
         let row = self.row_of(chain, question.class);
         let first = self.lines.first(row, question.packet.table)?;
-        Some(self.path(self.lines.all_behind(first, question.packet)?))
+        Some(self.path(self.lines.follow_prepared(first, question.packet)?))
     }
 
     /// The class of a peer, or a number that no class has: so, too, where nothing is known of the local end.
@@ -277,7 +277,7 @@ impl Image {
     /// The row of a chain and a class, [`LINEAR`], or [`NO_ROW`] where there is none.
     #[inline]
     pub(crate) fn row_of(&self, chain: ChainId, class: u32) -> u32 {
-        let classes = self.peers.class_truths.len();
+        let classes = self.peers.class_predicate_sets.len();
         if class as usize >= classes {
             return NO_ROW;
         }
@@ -288,7 +288,7 @@ impl Image {
     /// What is judged rule by rule, or unknown.
     #[cold]
     #[inline(never)]
-    pub(crate) fn without_row(
+    pub(crate) fn classify_without_row(
         &self,
         chain: ChainId,
         local: Identity,
@@ -311,7 +311,7 @@ impl Image {
     /// The class of an identity. [`Identity::UNKNOWN`] and those older than this image have none.
     pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
         let class = self.class_number(identity) as usize;
-        (class < self.peers.class_truths.len()).then_some(class)
+        (class < self.peers.class_predicate_sets.len()).then_some(class)
     }
 
     /// The class of an identity, or a number that no class has.
@@ -322,8 +322,8 @@ impl Image {
 
     /// Gives an identity its class before any address has it; `false` where there is no room. The store of the identity
     /// that follows is a release: who sees that sees this, too.
-    pub(crate) fn admit(&self, identity: Identity, class: u32) -> bool {
-        self.peers.classes.admit(identity, class)
+    pub(crate) fn store_class(&self, identity: Identity, class: u32) -> bool {
+        self.peers.classes.store(identity, class)
     }
 
     /// The path of a number; for a number that names none, one that denies.
@@ -364,7 +364,7 @@ impl Image {
         Counts {
             endpoints: self.endpoints.len(),
             identities: self.peers.identities,
-            classes: self.peers.class_truths.len(),
+            classes: self.peers.class_predicate_sets.len(),
             chains: self.chains.len(),
             linear: self.linear.len(),
             predicates: self.peers.predicates.all.len(),
@@ -390,7 +390,7 @@ impl Image {
     /// The row of a chain and a class, or [`LINEAR`].
     #[inline]
     pub(crate) fn cell(&self, chain: ChainId, class: usize) -> Option<u32> {
-        self.cells.get(chain.0 as usize * self.peers.class_truths.len() + class).copied()
+        self.cells.get(chain.0 as usize * self.peers.class_predicate_sets.len() + class).copied()
     }
 
     /// Whether a chain is judged rule by rule.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ahash::AHashMap;
 
-use crate::beside::{MEMBERS, both};
+use crate::beside::{LARGE_CLUSTER, join};
 use crate::members::{Member, Members, Position, Run};
 use crate::model::{
     NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
@@ -18,7 +18,7 @@ use crate::selector::{Comparison, Node, Selector};
 /// A set of the members of a domain, by their places in it.
 type Bits = Vec<u64>;
 
-fn set(bits: &mut Bits, Range { start, end }: Range<usize>) {
+fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
     let (first, last) = (start / 64, end.div_ceil(64));
     let below = |bit: usize| if bit >= 64 { u64::MAX } else { (1 << bit) - 1 };
     for (word, at) in bits[first..last].iter_mut().zip(first..) {
@@ -27,17 +27,17 @@ fn set(bits: &mut Bits, Range { start, end }: Range<usize>) {
 }
 
 /// A set of members that stays: as runs while these are few.
-enum Places {
+enum PlaceSet {
     Runs(Vec<Range<usize>>),
     Bits(Bits),
 }
 
-impl Places {
+impl PlaceSet {
     fn add_to(&self, bits: &mut Bits) {
         match self {
             Self::Runs(runs) => {
                 for run in runs {
-                    set(bits, run.clone());
+                    set_range(bits, run.clone());
                 }
             }
             Self::Bits(all) => bits.iter_mut().zip(all).for_each(|(word, all)| *word |= all),
@@ -46,19 +46,19 @@ impl Places {
 }
 
 /// The members of a domain by the value of a label.
-struct Values<'m> {
+struct LabelValues<'m> {
     by_value: AHashMap<&'m str, usize>,
     /// By number of a value.
-    places: Vec<Places>,
+    places: Vec<PlaceSet>,
     /// Of a set of the domain's members.
     words: usize,
 }
 
-impl<'m> Values<'m> {
+impl<'m> LabelValues<'m> {
     /// The number of a value.
     fn number(&mut self, value: &'m str) -> usize {
         *self.by_value.entry(value).or_insert_with(|| {
-            self.places.push(Places::Runs(Vec::new()));
+            self.places.push(PlaceSet::Runs(Vec::new()));
             self.places.len() - 1
         })
     }
@@ -67,17 +67,17 @@ impl<'m> Values<'m> {
     fn add(&mut self, number: usize, places: Range<usize>) {
         let Some(all) = self.places.get_mut(number) else { return };
         match all {
-            Places::Bits(bits) => return set(bits, places),
-            Places::Runs(runs) => match runs.last_mut() {
+            PlaceSet::Bits(bits) => return set_range(bits, places),
+            PlaceSet::Runs(runs) => match runs.last_mut() {
                 Some(last) if last.end == places.start => last.end = places.end,
                 _ => runs.push(places),
             },
         }
         // Many runs are one set.
-        if matches!(all, Places::Runs(runs) if runs.len() * 2 > self.words) {
+        if matches!(all, PlaceSet::Runs(runs) if runs.len() * 2 > self.words) {
             let mut bits = vec![0; self.words];
             all.add_to(&mut bits);
-            *all = Places::Bits(bits);
+            *all = PlaceSet::Bits(bits);
         }
     }
 
@@ -86,12 +86,12 @@ impl<'m> Values<'m> {
         for (value, number) in others.by_value {
             let own = self.number(value);
             match &others.places[number] {
-                Places::Runs(runs) => runs.iter().for_each(|run| self.add(own, run.clone())),
-                Places::Bits(others) => {
+                PlaceSet::Runs(runs) => runs.iter().for_each(|run| self.add(own, run.clone())),
+                PlaceSet::Bits(others) => {
                     let mut bits = vec![0; self.words];
                     self.places[own].add_to(&mut bits);
                     bits.iter_mut().zip(others).for_each(|(word, other)| *word |= other);
-                    self.places[own] = Places::Bits(bits);
+                    self.places[own] = PlaceSet::Bits(bits);
                 }
             }
         }
@@ -102,11 +102,11 @@ struct Domain<'m> {
     /// With the first place of each.
     runs: Vec<(usize, Run)>,
     len: usize,
-    labels: AHashMap<String, Values<'m>>,
+    labels: AHashMap<String, LabelValues<'m>>,
 }
 
 impl<'m> Domain<'m> {
-    fn of(runs: Vec<Run>) -> Self {
+    fn from_runs(runs: Vec<Run>) -> Self {
         let mut len = 0;
         let placed = runs.into_iter().map(|run| {
             len += run.len();
@@ -115,40 +115,40 @@ impl<'m> Domain<'m> {
         Self { runs: placed.collect(), len, labels: AHashMap::new() }
     }
 
-    fn nobody(&self) -> Bits {
+    fn empty(&self) -> Bits {
         vec![0; self.len.div_ceil(64)]
     }
 
-    fn everybody(&self) -> Bits {
-        let mut all = self.nobody();
-        set(&mut all, 0..self.len);
+    fn full(&self) -> Bits {
+        let mut all = self.empty();
+        set_range(&mut all, 0..self.len);
         all
     }
 
     fn complement(&self, mut bits: Bits) -> Bits {
-        let all = self.everybody();
+        let all = self.full();
         bits.iter_mut().zip(all).for_each(|(word, all)| *word = !*word & all);
         bits
     }
 
     fn matching(&mut self, members: &'m Members<'_>, selector: &Selector) -> Bits {
         match selector.node() {
-            Node::All => self.everybody(),
-            Node::Has(key) => self.having(members, key, |_| true),
+            Node::All => self.full(),
+            Node::Has(key) => self.with_value(members, key, |_| true),
             Node::Compare { key, how, value } => {
                 if *how == Comparison::Equal {
                     return self.equal(members, key, value);
                 }
-                let mut bits = self.having(members, key, |found| how.holds(Some(found), value));
+                let mut bits = self.with_value(members, key, |found| how.holds(Some(found), value));
                 if how.holds(None, value) {
-                    let absent = self.having(members, key, |_| true);
+                    let absent = self.with_value(members, key, |_| true);
                     let absent = self.complement(absent);
                     bits.iter_mut().zip(absent).for_each(|(word, other)| *word |= other);
                 }
                 bits
             }
             Node::Among { key, values, negated } => {
-                let among = self.having(members, key, |found| values.contains(found));
+                let among = self.with_value(members, key, |found| values.contains(found));
                 if *negated { self.complement(among) } else { among }
             }
             Node::Not(one) => {
@@ -156,7 +156,7 @@ impl<'m> Domain<'m> {
                 self.complement(bits)
             }
             Node::And(all) => {
-                let mut bits = self.everybody();
+                let mut bits = self.full();
                 for one in all {
                     let other = self.matching(members, one);
                     bits.iter_mut().zip(other).for_each(|(word, other)| *word &= other);
@@ -164,7 +164,7 @@ impl<'m> Domain<'m> {
                 bits
             }
             Node::Or(all) => {
-                let mut bits = self.nobody();
+                let mut bits = self.empty();
                 for one in all {
                     let other = self.matching(members, one);
                     bits.iter_mut().zip(other).for_each(|(word, other)| *word |= other);
@@ -175,7 +175,7 @@ impl<'m> Domain<'m> {
     }
 
     fn equal(&mut self, members: &'m Members<'_>, key: &str, value: &str) -> Bits {
-        let mut bits = self.nobody();
+        let mut bits = self.empty();
         let values = self.values(members, key);
         if let Some(number) = values.by_value.get(value) {
             values.places[*number].add_to(&mut bits);
@@ -183,13 +183,13 @@ impl<'m> Domain<'m> {
         bits
     }
 
-    fn having(
+    fn with_value(
         &mut self,
         members: &'m Members<'_>,
         key: &str,
         wanted: impl Fn(&str) -> bool,
     ) -> Bits {
-        let mut bits = self.nobody();
+        let mut bits = self.empty();
         let values = self.values(members, key);
         for (value, number) in &values.by_value {
             if wanted(value) {
@@ -199,16 +199,16 @@ impl<'m> Domain<'m> {
         bits
     }
 
-    fn values(&mut self, members: &'m Members<'_>, key: &str) -> &Values<'m> {
+    fn values(&mut self, members: &'m Members<'_>, key: &str) -> &LabelValues<'m> {
         if !self.labels.contains_key(key) {
             let words = self.len.div_ceil(64);
             // Where the labels of many are looked at, two threads wait for the memory.
             let half = self.runs.partition_point(|(first, _)| first * 2 < self.len);
             let (one, other) = self.runs.split_at(half);
-            let (mut values, others) = both(
-                self.len >= MEMBERS * 4 && is_own(key),
-                || values(one, members, key, words),
-                || values(other, members, key, words),
+            let (mut values, others) = join(
+                self.len >= LARGE_CLUSTER * 4 && is_own_label(key),
+                || collect_values(one, members, key, words),
+                || collect_values(other, members, key, words),
             );
             values.append(others);
             self.labels.insert(key.to_owned(), values);
@@ -218,23 +218,23 @@ impl<'m> Domain<'m> {
 }
 
 /// Whether all of a run have the same of a label.
-fn is_of_run(key: &str) -> bool {
+fn is_run_label(key: &str) -> bool {
     matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX)
 }
 
 /// Whether members have a label of their own.
-fn is_own(key: &str) -> bool {
-    !is_of_run(key) && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
+fn is_own_label(key: &str) -> bool {
+    !is_run_label(key) && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
 }
 
-fn values<'m>(
+fn collect_values<'m>(
     runs: &[(usize, Run)],
     members: &'m Members<'_>,
     key: &str,
     words: usize,
-) -> Values<'m> {
-    let (of_run, own) = (is_of_run(key), is_own(key));
-    let mut values = Values { by_value: AHashMap::new(), places: Vec::new(), words };
+) -> LabelValues<'m> {
+    let (of_run, own) = (is_run_label(key), is_own_label(key));
+    let mut values = LabelValues { by_value: AHashMap::new(), places: Vec::new(), words };
     let mut seen = AHashMap::new();
     for (place, run) in runs {
         let in_run = members.all.get(run.clone()).unwrap_or_default();
@@ -244,8 +244,8 @@ fn values<'m>(
                 let number = values.number(value);
                 values.add(number, *place..place + in_run.len());
             }
-        } else if own && in_run.iter().all(|member| member.labels().is_some()) {
-            own_values(&mut values, &mut seen, in_run, *place, key);
+        } else if own && in_run.iter().all(|member| member.own_labels().is_some()) {
+            add_own_values(&mut values, &mut seen, in_run, *place, key);
         } else {
             for (member, place) in in_run.iter().zip(*place..) {
                 if let Some(value) = value(member) {
@@ -261,8 +261,8 @@ fn values<'m>(
 /// Adds the values of a label that is members' own. Members that share their labels are anywhere in memory, and none of them
 /// is in the cache: of many at once it is looked where their labels are, so that they are fetched side by side, and these are
 /// looked at once. `seen` are, by where they are, the numbers of their values.
-fn own_values<'m>(
-    values: &mut Values<'m>,
+fn add_own_values<'m>(
+    values: &mut LabelValues<'m>,
     seen: &mut AHashMap<usize, Option<usize>>,
     members: &'m [Member<'_>],
     place: usize,
@@ -272,7 +272,7 @@ fn own_values<'m>(
     for (members, place) in members.chunks(SIDE_BY_SIDE).zip((place..).step_by(SIDE_BY_SIDE)) {
         let mut all = [None; SIDE_BY_SIDE];
         for (labels, member) in all.iter_mut().zip(members) {
-            *labels = member.labels();
+            *labels = member.own_labels();
         }
         for (labels, place) in all.into_iter().flatten().zip(place..) {
             let number = seen
@@ -286,15 +286,15 @@ fn own_values<'m>(
 }
 
 /// The members, by what selectors look for.
-pub(crate) struct Index<'m> {
+pub(crate) struct SelectorIndex<'m> {
     members: &'m Members<'m>,
     everywhere: Domain<'m>,
     namespaces: AHashMap<String, Domain<'m>>,
 }
 
-impl<'m> Index<'m> {
+impl<'m> SelectorIndex<'m> {
     pub(crate) fn new(members: &'m Members<'m>) -> Self {
-        let everywhere = Domain::of(members.runs.clone());
+        let everywhere = Domain::from_runs(members.runs.clone());
         Self { members, everywhere, namespaces: AHashMap::new() }
     }
 
@@ -302,21 +302,21 @@ impl<'m> Index<'m> {
     pub(crate) fn matching(&mut self, selector: &Selector, mut hand: impl FnMut(Position)) {
         let members = self.members;
         let Some(namespaces) = selector.required_values(NAMESPACE) else {
-            return in_domain(&mut self.everywhere, members, selector, &mut hand);
+            return match_domain(&mut self.everywhere, members, selector, &mut hand);
         };
         for namespace in namespaces {
             if !self.namespaces.contains_key(namespace) {
                 let runs = members.runs_in(namespace).cloned().collect();
-                self.namespaces.insert(namespace.to_owned(), Domain::of(runs));
+                self.namespaces.insert(namespace.to_owned(), Domain::from_runs(runs));
             }
             if let Some(domain) = self.namespaces.get_mut(namespace) {
-                in_domain(domain, members, selector, &mut hand);
+                match_domain(domain, members, selector, &mut hand);
             }
         }
     }
 }
 
-fn in_domain<'m>(
+fn match_domain<'m>(
     domain: &mut Domain<'m>,
     members: &'m Members<'m>,
     selector: &Selector,
@@ -326,12 +326,12 @@ fn in_domain<'m>(
     if let Node::Compare { key, how: Comparison::Equal, value } = selector.node() {
         domain.values(members, key);
         let Domain { runs, labels, .. } = domain;
-        let number = |values: &Values<'_>| values.by_value.get(value.as_str()).copied();
+        let number = |values: &LabelValues<'_>| values.by_value.get(value.as_str()).copied();
         let Some((values, number)) = labels.get(key).and_then(|it| Some((it, number(it)?))) else {
             return;
         };
-        if let Some(Places::Runs(places)) = values.places.get(number) {
-            return hand_over(runs, places.iter().cloned().flatten(), hand);
+        if let Some(PlaceSet::Runs(places)) = values.places.get(number) {
+            return visit_members(runs, places.iter().cloned().flatten(), hand);
         }
     }
     let bits = domain.matching(members, selector);
@@ -343,11 +343,11 @@ fn in_domain<'m>(
             Some(at * 64 + bit)
         })
     });
-    hand_over(&domain.runs, places, hand);
+    visit_members(&domain.runs, places, hand);
 }
 
 /// Hands over the members at some places, ascending, of a domain of these runs.
-fn hand_over(
+fn visit_members(
     runs: &[(usize, Run)],
     places: impl Iterator<Item = usize>,
     hand: &mut impl FnMut(Position),

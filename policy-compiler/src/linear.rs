@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::claim::matches;
 use crate::image::{ChainId, Identity, Image, PathId};
 use crate::model::{Direction, Transport};
-use crate::predicates::{Known, Truth, family};
+use crate::predicates::{AddressFacts, PredicateSet, family};
 use crate::resolve::{Decided, Stage, Steps};
 
 /// How a chain is judged rule by rule.
@@ -19,7 +19,7 @@ pub(crate) struct Linear {
     /// The path of each tier's end that decides.
     pub(crate) end_paths: Box<[Option<PathId>]>,
     /// Of a pod, where that differs, what is true of each of its addresses.
-    pub(crate) own: BTreeMap<Identity, Truth>,
+    pub(crate) own: BTreeMap<Identity, PredicateSet>,
 }
 
 impl Image {
@@ -32,15 +32,19 @@ impl Image {
         transport: Transport,
     ) -> Option<PathId> {
         let linear = self.linear.get(&chain)?;
-        let answers = &self.peers.predicates.answers;
+        let answers = &self.peers.predicates.possible_ports;
         let known = |identity: Identity| {
-            let truth = self.peers.class_truths.get(self.class(identity)?)?;
-            Some(Known { truth, family: family(truth)?, answers })
+            let truth = self.peers.class_predicate_sets.get(self.class(identity)?)?;
+            Some(AddressFacts {
+                predicates: truth,
+                family: family(truth)?,
+                possible_ports: answers,
+            })
         };
         let peer = known(peer)?;
         let family = peer.family;
         let chain = self.describe(chain)?;
-        let truth = |truth| Known { truth, family, answers };
+        let truth = |truth| AddressFacts { predicates: truth, family, possible_ports: answers };
         let own = match &chain.local {
             // What is true of the local end is known: only the rows were too large.
             Some(local) => truth(&local[family as usize]),

@@ -15,7 +15,7 @@ use crate::model::{Shown, Transport};
 
 /// Where the next step of a lookup is: a path, or a line to be asked by key or by source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Place(u32);
+pub(crate) struct Target(u32);
 
 /// Tells lines from paths.
 const LINE: u32 = 1 << 31;
@@ -24,7 +24,7 @@ const SOURCE: u32 = 1 << 30;
 const LEAF: u32 = 1 << 29;
 const NUMBER: u32 = LEAF - 1;
 
-impl Place {
+impl Target {
     /// None at all. No image has so many lines.
     pub(crate) const NOWHERE: Self = Self::by_source(u32::MAX).leaf();
 
@@ -79,7 +79,7 @@ impl Place {
     }
 
     /// The place of a number.
-    pub(crate) const fn of_bits(bits: u32) -> Self {
+    pub(crate) const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
@@ -107,11 +107,11 @@ pub(crate) const NO_KEY: u32 = 1 << 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub(crate) start: u32,
-    pub(crate) to: Place,
+    pub(crate) to: Target,
 }
 
 /// For each table where it leads.
-pub(crate) type Row = [Place; TABLES];
+pub(crate) type Row = [Target; TABLES];
 
 /// How many tables there are.
 pub(crate) const TABLES: usize = OTHERS + 1;
@@ -131,14 +131,14 @@ pub(crate) struct Line {
     /// Where the second and each further interval start, three in a word; behind the last one [`NEVER`].
     starts: [u64; 3],
     /// By interval, and behind the last one that one's.
-    pub(crate) to: [Place; WIDTH],
+    pub(crate) to: [Target; WIDTH],
 }
 
 impl Hash for Line {
     /// Numbers side by side are hashed at once.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.starts.hash(state);
-        self.to.map(Place::bits).hash(state);
+        self.to.map(Target::bits).hash(state);
     }
 }
 
@@ -147,7 +147,7 @@ const NEVER: u32 = NO_KEY + 1;
 
 impl Line {
     /// At most ten intervals, ascending.
-    pub(crate) fn of(intervals: &[Interval]) -> Self {
+    pub(crate) fn from_intervals(intervals: &[Interval]) -> Self {
         let last = intervals.last().map(|last| last.to).unwrap_or_default();
         let mut line = Self { starts: [EACH * u64::from(NEVER); 3], to: [last; WIDTH] };
         for (at, interval) in intervals.iter().enumerate().take(WIDTH) {
@@ -173,7 +173,7 @@ impl Line {
 
     /// Where a key leads. It is held to three bounds at once: where one is above it, it borrows.
     #[inline]
-    fn lead(&self, key: u32) -> Place {
+    fn lookup(&self, key: u32) -> Target {
         let keys = (u64::from(key) * EACH) | BORROW;
         let [a, b, c] = self.starts.map(|starts| (keys - starts) & BORROW);
         // A lane has room for the sum, and the highest for that of all lanes.
@@ -185,7 +185,7 @@ impl Line {
 
 /// What a row is asked of a packet.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Packet {
+pub(crate) struct PacketKey {
     pub(crate) table: u8,
     /// The key, and above it the source port.
     asked: u64,
@@ -202,7 +202,7 @@ const TABLE: [u8; 256] = {
     tables
 };
 
-impl Packet {
+impl PacketKey {
     #[inline]
     pub(crate) const fn new(table: u8, key: u32, source: u32) -> Self {
         Self { table, asked: key as u64 | (source as u64) << u32::BITS }
@@ -210,7 +210,7 @@ impl Packet {
 
     /// What a line is asked.
     #[inline]
-    const fn key(self, line: Place) -> u32 {
+    const fn key(self, line: Target) -> u32 {
         // By source it is the upper half.
         (self.asked >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
     }
@@ -222,7 +222,7 @@ pub(crate) const fn table(protocol: u8) -> u8 {
     TABLE[protocol as usize]
 }
 
-impl From<Transport> for Packet {
+impl From<Transport> for PacketKey {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "who asks may know that there are ports")]
     fn from(transport: Transport) -> Self {
@@ -231,14 +231,14 @@ impl From<Transport> for Packet {
             Shown::Ports { source, .. } if table < 3 => source,
             _ => 0,
         };
-        Self::new(table, key(table, transport), source.into())
+        Self::new(table, key_of(table, transport), source.into())
     }
 }
 
 /// The key that a packet of a table shows, or [`NO_KEY`].
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as of what is put together")]
-fn key(table: u8, Transport { protocol, shown }: Transport) -> u32 {
+fn key_of(table: u8, Transport { protocol, shown }: Transport) -> u32 {
     match shown {
         Shown::Ports { destination, .. } if table < 3 => destination.into(),
         _ if usize::from(table) == OTHERS => protocol.into(),
@@ -255,7 +255,7 @@ pub(crate) const STEPS: usize = 11;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
     /// By table, and there by row: most packets are of one protocol, and so are what lookups keep in the cache.
-    pub(crate) rows: [Vec<Place>; TABLES],
+    pub(crate) rows: [Vec<Target>; TABLES],
     pub(crate) all: Vec<Line>,
     pub(crate) leaves: Vec<Leaf>,
 }
@@ -285,30 +285,30 @@ impl Lines {
 
     /// Where a row leads first.
     #[inline]
-    pub(crate) fn first(&self, row: u32, table: u8) -> Option<Place> {
+    pub(crate) fn first(&self, row: u32, table: u8) -> Option<Target> {
         self.rows.get(usize::from(table))?.get(row as usize).copied()
     }
 
     /// Where a line leads.
     #[inline]
-    pub(crate) fn next(&self, line: Place, packet: Packet) -> Option<Place> {
+    pub(crate) fn next(&self, line: Target, packet: PacketKey) -> Option<Target> {
         if line.is_leaf() {
-            return self.in_leaf(line, packet).map(Place::path);
+            return self.in_leaf(line, packet).map(Target::path);
         }
-        Some(self.all.get((line.0 & NUMBER) as usize)?.lead(packet.key(line)))
+        Some(self.all.get((line.0 & NUMBER) as usize)?.lookup(packet.key(line)))
     }
 
     /// The path to which a leaf leads.
     #[inline]
-    fn in_leaf(&self, leaf: Place, packet: Packet) -> Option<PathId> {
+    fn in_leaf(&self, leaf: Target, packet: PacketKey) -> Option<PathId> {
         // Who shows no key is led where key 0 is.
-        Some(self.leaves.get((leaf.0 & NUMBER) as usize)?.lead(packet.key(leaf) as u16))
+        Some(self.leaves.get((leaf.0 & NUMBER) as usize)?.lookup(packet.key(leaf) as u16))
     }
 
     /// The path to which a place leads a packet.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "what a packet shows is not put together anew")]
-    pub(crate) fn behind(&self, place: Place, transport: Transport) -> Option<PathId> {
+    pub(crate) fn follow(&self, place: Target, transport: Transport) -> Option<PathId> {
         // What the packet shows is only looked at where it matters, and mostly one leaf says all.
         if !place.is_line() {
             return place.as_path();
@@ -317,32 +317,32 @@ impl Lines {
             Some(leaf) => {
                 let leaf = self.leaves.get(leaf as usize)?;
                 // Who shows no key is led where key 0 is.
-                Some(leaf.lead(key(table(transport.protocol), transport) as u16))
+                Some(leaf.lookup(key_of(table(transport.protocol), transport) as u16))
             }
-            None => self.far_behind(place, transport),
+            None => self.follow_far(place, transport),
         }
     }
 
-    /// As [`behind`](Self::behind), of what was put together for several places.
+    /// As [`follow`](Self::follow), of what was put together for several places.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as `behind`")]
-    pub(crate) fn all_behind(&self, place: Place, packet: Packet) -> Option<PathId> {
+    #[expect(clippy::inline_always, reason = "as `follow`")]
+    pub(crate) fn follow_prepared(&self, place: Target, packet: PacketKey) -> Option<PathId> {
         match place.as_leaf_by_key() {
-            Some(leaf) => Some(self.leaves.get(leaf as usize)?.lead(packet.asked as u16)),
-            None if place.is_line() => self.led(place, packet),
+            Some(leaf) => Some(self.leaves.get(leaf as usize)?.lookup(packet.asked as u16)),
+            None if place.is_line() => self.follow_lines(place, packet),
             None => place.as_path(),
         }
     }
 
-    /// [`behind`](Self::behind) where it takes more than a leaf's keys.
+    /// [`follow`](Self::follow) where it takes more than a leaf's keys.
     #[inline(never)]
-    fn far_behind(&self, place: Place, transport: Transport) -> Option<PathId> {
-        self.led(place, transport.into())
+    fn follow_far(&self, place: Target, transport: Transport) -> Option<PathId> {
+        self.follow_lines(place, transport.into())
     }
 
-    /// [`behind`](Self::behind) for what a packet shows.
+    /// [`follow`](Self::follow) for what a packet shows.
     #[inline(never)]
-    pub(crate) fn led(&self, mut place: Place, packet: Packet) -> Option<PathId> {
+    pub(crate) fn follow_lines(&self, mut place: Target, packet: PacketKey) -> Option<PathId> {
         for _ in 0..STEPS {
             if !place.is_line() {
                 break;
@@ -361,7 +361,7 @@ impl Lines {
             bounds.push(0);
         }
         let first = self.rows.get(table).and_then(|all| all.get(row as usize));
-        let mut open: Vec<(Place, usize)> = first.map(|place| (*place, 0)).into_iter().collect();
+        let mut open: Vec<(Target, usize)> = first.map(|place| (*place, 0)).into_iter().collect();
         while let Some((place, depth)) = open.pop() {
             let Some(number) = place.as_line().filter(|_| depth < STEPS) else { continue };
             let bounds = &mut bounds[usize::from(place.is_by_source())];

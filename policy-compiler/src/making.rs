@@ -1,4 +1,4 @@
-//! Makes the rows of a [`Plan`], and the paths that they lead to.
+//! Makes the rows of a [`RowPlan`], and the paths that they lead to.
 
 mod chain;
 
@@ -7,53 +7,53 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use crate::beside::both_with;
+use crate::beside::join_with;
 use crate::image::{LINEAR, PathId};
-use crate::laid::Laid;
+use crate::laid::RowInterner;
 use crate::model::{Decision, Direction, Noted, Reason};
-use crate::paths::Paths;
-use crate::plan::{Plan, Planned};
+use crate::paths::PathTable;
+use crate::plan::{PlannedChain, RowPlan};
 use crate::predicates::Predicates;
 use crate::resolve::ResolvedList;
-use crate::row::ByFirst;
+use crate::row::FirstPaths;
 
-use chain::{ChainRows, Desk, OfList};
+use chain::{ChainRowBuilder, ChainScratch, PrecomputedList};
 
 /// The rows and paths so far.
 #[derive(Debug, Default)]
-pub(crate) struct Making {
-    pub(crate) paths: Paths,
-    pub(crate) rows: Laid,
+pub(crate) struct RowBuilder {
+    pub(crate) paths: PathTable,
+    pub(crate) rows: RowInterner,
     /// Bytes of the cells of the chains so far.
     pub(crate) cell_bytes: usize,
-    foreseen: Foreseen,
+    precomputed: Precomputed,
 }
 
 /// What follows from lists alone, by where they are in memory.
-type Foreseen = AHashMap<usize, OfList>;
+type Precomputed = AHashMap<usize, PrecomputedList>;
 
 /// Rows that were made, by their numbers in the plan, and the chains that would take more than the budget, by theirs.
-pub(crate) struct Made {
+pub(crate) struct BuiltRows {
     pub(crate) rows: Vec<u32>,
-    pub(crate) beyond: Vec<usize>,
+    pub(crate) over_budget: Vec<usize>,
 }
 
 /// From when on something is worth while.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Scale {
+pub(crate) struct Thresholds {
     /// With more rows than these two threads make them.
     pub(crate) rows: usize,
     /// Of a list of more rules than these, what follows from it alone is made beforehand, where many rows are made of it.
     pub(crate) rules: usize,
 }
 
-impl Default for Scale {
+impl Default for Thresholds {
     fn default() -> Self {
         Self { rows: 512, rules: 512 }
     }
 }
 
-impl Scale {
+impl Thresholds {
     /// Whether a list has more rules than those of which nothing is foreseen.
     pub(crate) fn is_long(self, list: &ResolvedList) -> bool {
         list.steps.steps.len() > self.rules
@@ -62,11 +62,11 @@ impl Scale {
 
 /// For so many paths and rows at most there is room before they are met, for chains share them; and so many rules at most are
 /// foreseen.
-const ROOM: usize = 1 << 16;
+const RESERVE: usize = 1 << 16;
 
-impl Making {
+impl RowBuilder {
     /// No rows, and paths that there are.
-    pub(crate) fn of(paths: Paths) -> Self {
+    pub(crate) fn with_paths(paths: PathTable) -> Self {
         Self { paths, ..Self::default() }
     }
 
@@ -78,15 +78,15 @@ impl Making {
     /// The first paths are those of what is unknown.
     pub(crate) fn begin(&mut self) {
         for direction in Direction::ALL {
-            self.paths.of(Arc::new(Reason::Unknown(direction).into()));
+            self.paths.intern(Arc::new(Reason::Unknown(direction).into()));
         }
     }
 
     /// Makes the paths of all rules of lists of which many rows will be made, and what else rows need of them, so that these do
     /// not look at what each rule says.
-    pub(crate) fn foresee<'l>(&mut self, lists: impl Iterator<Item = &'l Arc<ResolvedList>>) {
-        let Self { paths, foreseen, .. } = self;
-        let mut room = ROOM.saturating_sub(paths.len());
+    pub(crate) fn precompute<'l>(&mut self, lists: impl Iterator<Item = &'l Arc<ResolvedList>>) {
+        let Self { paths, precomputed: foreseen, .. } = self;
+        let mut room = RESERVE.saturating_sub(paths.len());
         for list in lists {
             let rules = list.steps.steps.len();
             let at = Arc::as_ptr(list).addr();
@@ -95,11 +95,11 @@ impl Making {
             }
             room -= rules;
             paths.reserve(rules);
-            let of = ByFirst::foreseen(rules, |first| {
-                let (decision, always) = decided(list, first.into_iter());
-                always.then(|| paths.of(decision))
+            let of = FirstPaths::precompute(rules, |first| {
+                let (decision, always) = decide(list, first.into_iter());
+                always.then(|| paths.intern(decision))
             });
-            foreseen.insert(at, OfList::of(list, of));
+            foreseen.insert(at, PrecomputedList::new(list, of));
         }
     }
 
@@ -107,48 +107,49 @@ impl Making {
     /// each makes its half, and the second half's rows and paths then get the numbers that they had got behind the first's.
     /// `None` where two threads made more than the budget: then it depends on the order which rows there are, and this is not
     /// to be used any more.
-    pub(crate) fn make(
+    pub(crate) fn build(
         &mut self,
-        plan: &Plan<'_>,
+        plan: &RowPlan<'_>,
         predicates: &Predicates,
         budget: usize,
-        scale: Scale,
-    ) -> Option<Made> {
+        scale: Thresholds,
+    ) -> Option<BuiltRows> {
         let all = plan.rows;
-        let is_long = |chain: &&Planned<'_>| scale.is_long(chain.list) && chain.asks_most_steps();
+        let is_long =
+            |chain: &&PlannedChain<'_>| scale.is_long(chain.list) && chain.uses_most_steps();
         let long = plan.chains.iter().filter(is_long);
-        self.foresee(long.map(|chain| chain.list));
-        let foreseen = &std::mem::take(&mut self.foreseen);
+        self.precompute(long.map(|chain| chain.list));
+        let foreseen = &std::mem::take(&mut self.precomputed);
         if all <= scale.rows {
-            return Some(self.some(plan, 0..all, foreseen, predicates, budget));
+            return Some(self.build_range(plan, 0..all, foreseen, predicates, budget));
         }
         let half = plan.half();
-        let mut other = Self::of(Paths::behind(&self.paths));
-        let (mut first, second) = both_with(
+        let mut other = Self::with_paths(PathTable::continuing(&self.paths));
+        let (mut first, second) = join_with(
             true,
-            || self.some(plan, 0..half, foreseen, predicates, budget),
+            || self.build_range(plan, 0..half, foreseen, predicates, budget),
             &mut other,
-            |other| other.some(plan, half..all, foreseen, predicates, budget),
+            |other| other.build_range(plan, half..all, foreseen, predicates, budget),
         );
         let bytes = self.rows.lines.bytes() + other.rows.lines.bytes();
-        if !(first.beyond.is_empty() && second.beyond.is_empty())
+        if !(first.over_budget.is_empty() && second.over_budget.is_empty())
             || bytes + self.cell_bytes + other.cell_bytes > budget
         {
             return None;
         }
         self.cell_bytes += other.cell_bytes;
-        first.rows.extend(self.join(&other, &second.rows));
+        first.rows.extend(self.merge(&other, &second.rows));
         Some(first)
     }
 
     /// The numbers here of rows that were made elsewhere.
-    fn join(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
+    fn merge(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
         let Self { paths, rows: laid, .. } = self;
         // What both knew has one number.
         let met: Vec<PathId> =
-            other.paths.all().iter().map(|it| paths.of(Arc::clone(&it.decision))).collect();
+            other.paths.all().iter().map(|it| paths.intern(Arc::clone(&it.decision))).collect();
         let wanted = vec![true; other.rows.lines.len()];
-        let numbers = laid.take(&other.rows.lines, &wanted, |path| {
+        let numbers = laid.import(&other.rows.lines, &wanted, |path| {
             let at = path.0.checked_sub(other.paths.first());
             at.and_then(|at| met.get(at as usize)).copied().unwrap_or(path)
         });
@@ -157,17 +158,18 @@ impl Making {
     }
 
     /// Makes some rows of a plan, in order, as long as they fit.
-    fn some(
+    fn build_range(
         &mut self,
-        plan: &Plan<'_>,
+        plan: &RowPlan<'_>,
         wanted: Range<usize>,
-        foreseen: &Foreseen,
+        foreseen: &Precomputed,
         predicates: &Predicates,
         budget: usize,
-    ) -> Made {
-        let mut made = Made { rows: Vec::with_capacity(wanted.len()), beyond: Vec::new() };
-        self.rows.reserve(wanted.len().min(ROOM));
-        let mut desk = Desk::default();
+    ) -> BuiltRows {
+        let mut made =
+            BuiltRows { rows: Vec::with_capacity(wanted.len()), over_budget: Vec::new() };
+        self.rows.reserve(wanted.len().min(RESERVE));
+        let mut desk = ChainScratch::default();
         for (at, chain) in plan.chains.iter().enumerate() {
             let rows = chain.rows.start.max(wanted.start)..chain.rows.end.min(wanted.end);
             let is_last = wanted.end == plan.rows;
@@ -176,7 +178,7 @@ impl Making {
             }
             if !rows.is_empty() {
                 let foreseen = foreseen.get(&Arc::as_ptr(chain.list).addr());
-                let mut making = ChainRows::new(chain, foreseen, predicates, &mut desk);
+                let mut making = ChainRowBuilder::new(chain, foreseen, predicates, &mut desk);
                 for number in rows.clone() {
                     if self.bytes() > budget {
                         break;
@@ -187,7 +189,7 @@ impl Making {
             }
             made.rows.resize(rows.end.max(wanted.start) - wanted.start, LINEAR);
             if self.bytes() > budget {
-                made.beyond.push(at);
+                made.over_budget.push(at);
             }
         }
         made
@@ -195,7 +197,7 @@ impl Making {
 }
 
 /// What decides where these rules of a list match, ascending, and whether it does with the first of them whatever is behind.
-fn decided(list: &ResolvedList, matching: impl Iterator<Item = u32>) -> (Arc<Decision>, bool) {
+fn decide(list: &ResolvedList, matching: impl Iterator<Item = u32>) -> (Arc<Decision>, bool) {
     let ResolvedList { steps, list, .. } = list;
     let mut noted: Vec<&Noted> = Vec::new();
     let matching = matching.map(|rule| rule as usize);

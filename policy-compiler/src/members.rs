@@ -12,8 +12,8 @@ use ahash::AHashMap;
 use ipnet::IpNet;
 
 use crate::model::{
-    Endpoint, HostEndpoint, Labels, Model, NamedPort, NetworkSet, ObjectName, ServiceEndpoints,
-    View,
+    Endpoint, HostEndpoint, LabelView, Labels, Model, NamedPort, NetworkSet, ObjectName,
+    ServiceEndpoints,
 };
 
 /// Index into [`Members::all`].
@@ -25,16 +25,16 @@ pub(crate) struct Member<'m> {
     namespace: &'m str,
     /// Not as `&str`: that would look at the name of each.
     name: &'m String,
-    pub(crate) what: What<'m>,
+    pub(crate) object: MemberObject<'m>,
     /// The labels of its namespace, if it is in one.
-    around: Option<&'m Labels>,
+    namespace_labels: Option<&'m Labels>,
     /// The labels of its service account, if that has any.
-    account: Option<&'m Labels>,
+    account_labels: Option<&'m Labels>,
 }
 
 /// What a member is.
 #[derive(Debug)]
-pub(crate) enum What<'m> {
+pub(crate) enum MemberObject<'m> {
     Pod(&'m Endpoint),
     Set(&'m NetworkSet),
     Host(&'m HostEndpoint),
@@ -42,7 +42,7 @@ pub(crate) enum What<'m> {
     Service(&'m ObjectName, &'m ServiceEndpoints),
 }
 
-static NONE: Labels = Labels::new();
+static NO_LABELS: Labels = Labels::new();
 
 impl<'m> Member<'m> {
     /// A pod of a model, or one that was in it a moment ago.
@@ -52,61 +52,81 @@ impl<'m> Member<'m> {
             model.service_accounts.get(&ObjectName::new(name.namespace.as_str(), account))
         });
         let around = Some(model.namespace_labels(&name.namespace));
-        Self { namespace: &name.namespace, name: &name.name, what: What::Pod(pod), around, account }
+        Self {
+            namespace: &name.namespace,
+            name: &name.name,
+            object: MemberObject::Pod(pod),
+            namespace_labels: around,
+            account_labels: account,
+        }
     }
 
     /// A network set of a model.
     pub(crate) fn set(model: &'m Model, name: &'m ObjectName, set: &'m NetworkSet) -> Self {
         let ObjectName { namespace, name } = name;
         let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
-        Self { namespace, name, what: What::Set(set), around, account: None }
+        Self {
+            namespace,
+            name,
+            object: MemberObject::Set(set),
+            namespace_labels: around,
+            account_labels: None,
+        }
     }
 
     /// What selectors see of it; nothing of a service's endpoints.
-    pub(crate) fn view(&self) -> Option<View<'_>> {
-        let namespace = self.around.map(|labels| (self.namespace, labels));
-        let view =
-            View { own: &NONE, namespace, service_account: None, pod: false, inherited: &[] };
-        match &self.what {
-            What::Pod(endpoint) => Some(View {
+    pub(crate) fn view(&self) -> Option<LabelView<'_>> {
+        let namespace = self.namespace_labels.map(|labels| (self.namespace, labels));
+        let view = LabelView {
+            own: &NO_LABELS,
+            namespace,
+            service_account: None,
+            pod: false,
+            inherited: &[],
+        };
+        match &self.object {
+            MemberObject::Pod(endpoint) => Some(LabelView {
                 own: &endpoint.labels,
-                service_account: endpoint.service_account.as_deref().map(|it| (it, self.account)),
+                service_account: endpoint
+                    .service_account
+                    .as_deref()
+                    .map(|it| (it, self.account_labels)),
                 pod: true,
                 ..view
             }),
-            What::Set(set) => Some(View { own: &set.labels, ..view }),
-            What::Host(host) => Some(Model::host_view(host)),
-            What::Service(..) => None,
+            MemberObject::Set(set) => Some(LabelView { own: &set.labels, ..view }),
+            MemberObject::Host(host) => Some(Model::host_view(host)),
+            MemberObject::Service(..) => None,
         }
     }
 
     /// The labels of its own, of a member that inherits none.
-    pub(crate) fn labels(&self) -> Option<&Labels> {
-        match &self.what {
-            What::Pod(endpoint) => Some(&endpoint.labels),
-            What::Set(set) => Some(&set.labels),
-            What::Host(_) | What::Service(..) => None,
+    pub(crate) fn own_labels(&self) -> Option<&Labels> {
+        match &self.object {
+            MemberObject::Pod(endpoint) => Some(&endpoint.labels),
+            MemberObject::Set(set) => Some(&set.labels),
+            MemberObject::Host(_) | MemberObject::Service(..) => None,
         }
     }
 
     /// The port names that it gives numbers.
     pub(crate) fn named_ports(&self) -> impl Iterator<Item = &NamedPort> {
-        let ports = match &self.what {
-            What::Pod(endpoint) => Some(&endpoint.named_ports),
-            What::Host(host) => Some(&host.named_ports),
-            What::Set(_) | What::Service(..) => None,
+        let ports = match &self.object {
+            MemberObject::Pod(endpoint) => Some(&endpoint.named_ports),
+            MemberObject::Host(host) => Some(&host.named_ports),
+            MemberObject::Set(_) | MemberObject::Service(..) => None,
         };
         ports.into_iter().flatten()
     }
 
     /// Whether it is a pod or a host endpoint.
     pub(crate) fn is_endpoint(&self) -> bool {
-        matches!(self.what, What::Pod(_) | What::Host(_))
+        matches!(self.object, MemberObject::Pod(_) | MemberObject::Host(_))
     }
 
     /// Whether it is a network set.
     pub(crate) fn is_set(&self) -> bool {
-        matches!(self.what, What::Set(_))
+        matches!(self.object, MemberObject::Set(_))
     }
 
     /// Hands over the prefixes that it has.
@@ -116,11 +136,11 @@ impl<'m> Member<'m> {
                 hand(IpNet::from(*address));
             }
         };
-        match &self.what {
-            What::Pod(endpoint) => hosts(&endpoint.addresses),
-            What::Host(host) => hosts(&host.addresses),
-            What::Service(_, some) => hosts(&some.addresses),
-            What::Set(set) => {
+        match &self.object {
+            MemberObject::Pod(endpoint) => hosts(&endpoint.addresses),
+            MemberObject::Host(host) => hosts(&host.addresses),
+            MemberObject::Service(_, some) => hosts(&some.addresses),
+            MemberObject::Set(set) => {
                 for net in &set.nets {
                     hand(net.trunc());
                 }
@@ -130,7 +150,7 @@ impl<'m> Member<'m> {
 }
 
 /// How many pods from the first on are in a namespace, by few looks at their names.
-fn run_of(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
+fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
     let is_in = |pod: &(&ObjectName, &Arc<Endpoint>)| pod.0.namespace == namespace;
     let mut to = 1;
     while pods.get(to).is_some_and(is_in) {
@@ -157,7 +177,7 @@ pub(crate) struct Members<'m> {
 }
 
 impl<'m> Members<'m> {
-    pub(crate) fn of(model: &'m Model) -> Self {
+    pub(crate) fn from_model(model: &'m Model) -> Self {
         let mut members = Self {
             all: Vec::with_capacity(model.endpoints.len() + model.network_sets.len()),
             runs: Vec::new(),
@@ -172,10 +192,10 @@ impl<'m> Members<'m> {
         let all: Vec<_> = model.endpoints.iter().collect();
         let mut rest = all.as_slice();
         while let Some((ObjectName { namespace, .. }, _)) = rest.first() {
-            let (here, after) = rest.split_at(run_of(rest, namespace));
+            let (here, after) = rest.split_at(count_in_namespace(rest, namespace));
             rest = after;
             let around = Some(model.namespace_labels(namespace));
-            members.run_in(namespace, here.len());
+            members.push_run_in(namespace, here.len());
             for (ObjectName { name, .. }, endpoint) in here {
                 let mut account = None;
                 // Not to look at the pod here saves a miss of the cache for each.
@@ -183,8 +203,14 @@ impl<'m> Members<'m> {
                     let named = endpoint.service_account.as_deref();
                     account = named.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();
                 }
-                let what = What::Pod(endpoint);
-                members.all.push(Member { namespace, name, what, around, account });
+                let what = MemberObject::Pod(endpoint);
+                members.all.push(Member {
+                    namespace,
+                    name,
+                    object: what,
+                    namespace_labels: around,
+                    account_labels: account,
+                });
             }
         }
         let sets: Vec<_> = model.network_sets.iter().collect();
@@ -192,39 +218,57 @@ impl<'m> Members<'m> {
             for (at, (ObjectName { namespace, name }, set)) in here.iter().enumerate() {
                 let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
                 match around {
-                    None => members.run(1),
-                    Some(_) if at == 0 => members.run_in(namespace, here.len()),
+                    None => members.push_run(1),
+                    Some(_) if at == 0 => members.push_run_in(namespace, here.len()),
                     Some(_) => {}
                 }
-                let what = What::Set(set);
-                members.all.push(Member { namespace, name, what, around, account: None });
+                let what = MemberObject::Set(set);
+                members.all.push(Member {
+                    namespace,
+                    name,
+                    object: what,
+                    namespace_labels: around,
+                    account_labels: None,
+                });
             }
         }
         for (name, host) in &model.host_endpoints {
-            let what = What::Host(host);
-            members.run(1);
-            members.all.push(Member { namespace: "", name, what, around: None, account: None });
+            let what = MemberObject::Host(host);
+            members.push_run(1);
+            members.all.push(Member {
+                namespace: "",
+                name,
+                object: what,
+                namespace_labels: None,
+                account_labels: None,
+            });
         }
         members.services = members.all.len();
         for (name, service) in &model.services {
             for some in service.iter() {
-                let what = What::Service(name, some);
+                let what = MemberObject::Service(name, some);
                 let ObjectName { namespace, name } = name;
-                members.all.push(Member { namespace, name, what, around: None, account: None });
+                members.all.push(Member {
+                    namespace,
+                    name,
+                    object: what,
+                    namespace_labels: None,
+                    account_labels: None,
+                });
             }
         }
         members
     }
 
     /// The next so many members are a run.
-    fn run(&mut self, len: usize) {
+    fn push_run(&mut self, len: usize) {
         self.runs.push(self.all.len()..self.all.len() + len);
     }
 
     /// The next so many members are a run and those of a namespace.
-    fn run_in(&mut self, namespace: &'m str, len: usize) {
+    fn push_run_in(&mut self, namespace: &'m str, len: usize) {
         self.namespaces.entry(namespace).or_default().push(self.runs.len());
-        self.run(len);
+        self.push_run(len);
     }
 
     /// The runs of a namespace.
@@ -237,12 +281,13 @@ impl<'m> Members<'m> {
     pub(crate) fn endpoint(&self, name: &ObjectName) -> Option<Position> {
         if name.namespace.is_empty() {
             let is_it = |member: &Member<'_>| {
-                matches!(member.what, What::Host(_)) && *member.name == name.name
+                matches!(member.object, MemberObject::Host(_)) && *member.name == name.name
             };
             return self.all.iter().position(is_it);
         }
-        let is_pods =
-            |run: &&Run| matches!(self.all.get(run.start), Some(Member { what: What::Pod(_), .. }));
+        let is_pods = |run: &&Run| {
+            matches!(self.all.get(run.start), Some(Member { object: MemberObject::Pod(_), .. }))
+        };
         let run = self.runs_in(&name.namespace).find(is_pods)?.clone();
         let at = self
             .all

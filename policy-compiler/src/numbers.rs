@@ -6,26 +6,26 @@ use ahash::RandomState;
 
 /// See the module. Numbers are below 2^32 - 1.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct IndexTable {
     /// By hash, each at the first free place from its own on; [`FREE`] where none is. A power of two, or nothing.
-    places: Vec<Numbered>,
+    places: Vec<Entry>,
     len: usize,
     hashes: RandomState,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Numbered {
+struct Entry {
     /// The lower half of its value's hash.
     hash: u32,
     number: u32,
 }
 
-const FREE: Numbered = Numbered { hash: 0, number: u32::MAX };
+const FREE: Entry = Entry { hash: 0, number: u32::MAX };
 
-impl Numbers {
+impl IndexTable {
     /// The number of a value, of which `is` says whether a number is its own; it gets `next` if none is, and then the second
     /// is whether it did.
-    pub(crate) fn of<T: Hash + ?Sized>(
+    pub(crate) fn find_or_insert<T: Hash + ?Sized>(
         &mut self,
         value: &T,
         next: u32,
@@ -33,12 +33,12 @@ impl Numbers {
     ) -> (u32, bool) {
         self.reserve(1);
         let hash = self.hashes.hash_one(value) as u32;
-        let at = place(&self.places, hash, is);
+        let at = find_place(&self.places, hash, is);
         let here = &mut self.places[at];
         if here.number != FREE.number {
             return (here.number, false);
         }
-        *here = Numbered { hash, number: next };
+        *here = Entry { hash, number: next };
         self.len += 1;
         (next, true)
     }
@@ -53,7 +53,7 @@ impl Numbers {
             return None;
         }
         let hash = self.hashes.hash_one(value) as u32;
-        let here = self.places[place(&self.places, hash, is)];
+        let here = self.places[find_place(&self.places, hash, is)];
         (here.number != FREE.number).then_some(here.number)
     }
 
@@ -71,14 +71,14 @@ impl Numbers {
             if old.number == FREE.number {
                 continue;
             }
-            let at = place(&self.places, old.hash, |_| false);
+            let at = find_place(&self.places, old.hash, |_| false);
             self.places[at] = old;
         }
     }
 }
 
 /// Where a number is, or, where it is not, would be. Some place is free.
-fn place(places: &[Numbered], hash: u32, is: impl Fn(u32) -> bool) -> usize {
+fn find_place(places: &[Entry], hash: u32, is: impl Fn(u32) -> bool) -> usize {
     let mask = places.len() - 1;
     let mut at = hash as usize & mask;
     loop {
@@ -98,14 +98,14 @@ mod tests {
     proptest! {
         #[test]
         fn equal_values_have_one_number(all in prop::collection::vec(0u16..500, 0..2_000)) {
-            let mut numbers = Numbers::default();
+            let mut numbers = IndexTable::default();
             let mut distinct: Vec<u16> = Vec::new();
             for value in all {
                 let known = distinct.iter().position(|it| *it == value);
                 let found = numbers.find(&value, |at| distinct[at as usize] == value);
                 prop_assert_eq!(found.map(|number| number as usize), known);
                 let (number, is_new) =
-                    numbers.of(&value, distinct.len() as u32, |at| distinct[at as usize] == value);
+                    numbers.find_or_insert(&value, distinct.len() as u32, |at| distinct[at as usize] == value);
                 prop_assert_eq!(number as usize, known.unwrap_or(distinct.len()));
                 prop_assert_eq!(is_new, known.is_none());
                 if is_new {

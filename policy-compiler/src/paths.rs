@@ -9,7 +9,7 @@ use crate::slots::Slots;
 
 /// See the module. Paths are only added to.
 #[derive(Debug, Default)]
-pub(crate) struct Paths {
+pub(crate) struct PathTable {
     /// Those of all paths, for the life of a compiler.
     slots: Slots,
     /// By slot; [`NONE`] of those that no path has.
@@ -23,15 +23,15 @@ pub(crate) struct Paths {
 
 const NONE: u32 = u32::MAX;
 
-impl Paths {
+impl PathTable {
     /// Paths with the numbers behind those of others.
-    pub(crate) fn behind(others: &Self) -> Self {
+    pub(crate) fn continuing(others: &Self) -> Self {
         Self { first: others.len() as u32, ..Self::default() }
     }
 
     /// The path of a decision.
-    pub(crate) fn of(&mut self, decision: Arc<Decision>) -> PathId {
-        let (slot, decision) = self.slots.of(decision);
+    pub(crate) fn intern(&mut self, decision: Arc<Decision>) -> PathId {
+        let (slot, decision) = self.slots.assign(decision);
         let at = slot as usize;
         if self.by_slot.len() <= at {
             self.by_slot.resize(at + 1, NONE);
@@ -80,7 +80,7 @@ impl Paths {
     }
 
     /// All of them.
-    pub(crate) fn published(&mut self) -> Arc<[Path]> {
+    pub(crate) fn shared(&mut self) -> Arc<[Path]> {
         if self.published.len() != self.all.len() {
             self.published = self.all.as_slice().into();
         }

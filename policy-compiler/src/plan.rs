@@ -5,29 +5,29 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use crate::classes::columns;
-use crate::grouped::{Grouped, Occupied};
-use crate::image::{LINEAR, LocalFacts};
+use crate::classes::classes_by_predicate;
+use crate::grouped::{Grouped, OccupiedGroups};
+use crate::image::{LINEAR, LocalPredicateSets};
 use crate::model::Family;
-use crate::predicates::{Answers, Truth, family};
+use crate::predicates::{PossiblePorts, PredicateSet, family};
 use crate::resolve::{PredicateId, ResolvedList, ResolvedRule};
 
 /// The classes by what is true of them.
-pub(crate) struct ByTruth {
+pub(crate) struct ClassColumns {
     families: Vec<Family>,
     /// For each predicate those of which it is true, ascending.
     columns: Grouped,
 }
 
-impl ByTruth {
+impl ClassColumns {
     /// The two families partition the addresses, so every class has one; `None` where one has none.
-    pub(crate) fn of(classes: &[Truth], predicates: usize) -> Option<Self> {
+    pub(crate) fn new(classes: &[PredicateSet], predicates: usize) -> Option<Self> {
         let families = classes.iter().map(|truth| family(truth)).collect::<Option<_>>()?;
-        Some(Self { families, columns: columns(classes, predicates) })
+        Some(Self { families, columns: classes_by_predicate(classes, predicates) })
     }
 
     /// The classes that a rule may mean as peers; `None`: any.
-    pub(crate) fn concerned(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
+    pub(crate) fn classes_matching(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
         let mut concerned = Vec::new();
         for entity in &rule.peer.entities {
             let columns = entity.wanted.iter().map(|wanted| self.columns.group(*wanted as usize));
@@ -38,17 +38,17 @@ impl ByTruth {
 }
 
 /// Where so few rows are to be made each step is asked.
-const FEW: usize = 8;
+const FEW_ROWS: usize = 8;
 
 /// No part.
-const NONE: u32 = u32::MAX;
+const NO_PART: u32 = u32::MAX;
 
 /// Whom rows are made for: their family, and what is true of them, of all that a chain asks.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     all: Vec<(Family, usize)>,
     /// What is true of each, one behind the other; each ends where `all` says.
-    truths: Vec<PredicateId>,
+    predicates: Vec<PredicateId>,
 }
 
 impl Parts {
@@ -59,12 +59,12 @@ impl Parts {
     fn part(&self, number: usize) -> (Family, &[PredicateId]) {
         let (family, end) = self.all[number];
         let start = number.checked_sub(1).map_or(0, |before| self.all[before].1);
-        (family, &self.truths[start..end])
+        (family, &self.predicates[start..end])
     }
 
     fn push(&mut self, family: Family, truth: impl IntoIterator<Item = PredicateId>) -> u32 {
-        self.truths.extend(truth);
-        self.all.push((family, self.truths.len()));
+        self.predicates.extend(truth);
+        self.all.push((family, self.predicates.len()));
         self.all.len() as u32 - 1
     }
 }
@@ -77,15 +77,15 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    fn of(asked: &[PredicateId], classes: &ByTruth) -> Self {
+    fn new(asked: &[PredicateId], classes: &ClassColumns) -> Self {
         // The predicates that are true of each class; most classes have none of them.
         let touched = asked.iter().flat_map(|predicate| {
             let column = classes.columns.group(*predicate as usize);
             column.iter().map(|class| (*class, *predicate))
         });
-        let touched = Occupied::of(classes.families.len(), touched);
+        let touched = OccupiedGroups::from_pairs(classes.families.len(), touched);
         let mut parts = Parts::default();
-        let mut of_class = vec![NONE; classes.families.len()];
+        let mut of_class = vec![NO_PART; classes.families.len()];
         let mut known: [AHashMap<&[PredicateId], u32>; 2] = Default::default();
         for (class, relevant) in touched.each() {
             let family = classes.families[class];
@@ -93,11 +93,11 @@ impl Partition {
             of_class[class] =
                 *known.or_insert_with(|| parts.push(family, relevant.iter().copied()));
         }
-        let mut untouched = [NONE; 2];
+        let mut untouched = [NO_PART; 2];
         for (part, family) in of_class.iter_mut().zip(&classes.families) {
-            if *part == NONE {
+            if *part == NO_PART {
                 let rest = &mut untouched[*family as usize];
-                if *rest == NONE {
+                if *rest == NO_PART {
                     *rest = parts.push(*family, []);
                 }
                 *part = *rest;
@@ -107,7 +107,7 @@ impl Partition {
     }
 
     fn bytes(&self) -> usize {
-        let Parts { all, truths } = &self.parts;
+        let Parts { all, predicates: truths } = &self.parts;
         size_of_val(&*self.of_class) + size_of_val(&**all) + size_of_val(&**truths)
     }
 }
@@ -121,21 +121,26 @@ pub(crate) struct Partitions {
 
 impl Partitions {
     /// That of predicates, ascending.
-    fn of(&mut self, mut asked: Vec<PredicateId>, classes: &ByTruth, turn: u64) -> Arc<Partition> {
+    fn get(
+        &mut self,
+        mut asked: Vec<PredicateId>,
+        classes: &ClassColumns,
+        turn: u64,
+    ) -> Arc<Partition> {
         // What is true of nobody parts nobody.
         asked.retain(|predicate| !classes.columns.group(*predicate as usize).is_empty());
         if let Some((known, used)) = self.all.get_mut(asked.as_slice()) {
             *used = turn;
             return Arc::clone(known);
         }
-        let made = Arc::new(Partition::of(&asked, classes));
+        let made = Arc::new(Partition::new(&asked, classes));
         self.all.insert(asked.into(), (Arc::clone(&made), turn));
         made
     }
 
     /// Forgets those that no chain that comes at this turn has, if they are more than two for each chain, and all if they
     /// take more than `room` bytes: they spare time only.
-    pub(crate) fn forget_some(&mut self, chains: usize, turn: u64, room: usize) {
+    pub(crate) fn evict(&mut self, chains: usize, turn: u64, room: usize) {
         if self.all.len() > chains * 2 {
             self.all.retain(|_, (_, used)| *used == turn);
         }
@@ -153,61 +158,66 @@ impl Partitions {
 
 /// Rows to be made, chain by chain, by number.
 #[derive(Default)]
-pub(crate) struct Plan<'a> {
-    pub(crate) chains: Vec<Planned<'a>>,
+pub(crate) struct RowPlan<'a> {
+    pub(crate) chains: Vec<PlannedChain<'a>>,
     /// How many rows are to be made.
     pub(crate) rows: usize,
 }
 
 /// A chain of which rows are to be made.
-pub(crate) struct Planned<'a> {
+pub(crate) struct PlannedChain<'a> {
     pub(crate) list: &'a Arc<ResolvedList>,
-    pub(crate) local: &'a LocalFacts,
-    cells: Planning,
+    pub(crate) local: &'a LocalPredicateSets,
+    cells: PlannedCells,
     /// Its rows.
     pub(crate) rows: Range<usize>,
 }
 
-enum Planning {
+enum PlannedCells {
     /// No row stands.
     All(Arc<Partition>),
     /// By class the row that stands, and the other classes, each with its part.
     Some { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
 }
 
-impl<'a> Plan<'a> {
+impl<'a> RowPlan<'a> {
     /// The first row of the second half, if the more a row takes the more is true.
     pub(crate) fn half(&self) -> usize {
         let parts = || self.chains.iter().map(|chain| chain.cells.parts());
-        let all = parts().map(|parts| parts.len() + parts.truths.len()).sum::<usize>();
+        let all = parts().map(|parts| parts.len() + parts.predicates.len()).sum::<usize>();
         let mut before = 0;
         let ends = parts().flat_map(|parts| {
             let first = before;
-            before += parts.len() + parts.truths.len();
+            before += parts.len() + parts.predicates.len();
             (1..).zip(&parts.all).map(move |(at, (_, end))| first + at + end)
         });
         ends.take_while(|end| end * 2 <= all).count()
     }
 
-    fn add(&mut self, list: &'a Arc<ResolvedList>, local: &'a LocalFacts, cells: Planning) {
+    fn add(
+        &mut self,
+        list: &'a Arc<ResolvedList>,
+        local: &'a LocalPredicateSets,
+        cells: PlannedCells,
+    ) {
         let rows = self.rows..self.rows + cells.parts().len();
-        if rows.len() > FEW {
+        if rows.len() > FEW_ROWS {
             list.index();
         }
         self.rows = rows.end;
-        self.chains.push(Planned { list, local, cells, rows });
+        self.chains.push(PlannedChain { list, local, cells, rows });
     }
 
     /// Adds a chain of whose rows all but some classes' stand; `None` for a class that is none.
     pub(crate) fn add_some(
         &mut self,
         list: &'a Arc<ResolvedList>,
-        local: &'a LocalFacts,
+        local: &'a LocalPredicateSets,
         (rows, unmade): (Vec<u32>, &[u32]),
-        classes: &[Truth],
-        answers: &[Answers],
+        classes: &[PredicateSet],
+        answers: &[PossiblePorts],
     ) -> Option<()> {
-        let asked = list.asked_of_peers(answers);
+        let asked = list.peer_predicates(answers);
         let is_asked = |it: &PredicateId| asked.binary_search(it).is_ok();
         let mut parts = Parts::default();
         let open = unmade.iter().map(|class| {
@@ -216,7 +226,7 @@ impl<'a> Plan<'a> {
             Some((*class, parts.push(family(truth)?, relevant)))
         });
         let open = open.collect::<Option<_>>()?;
-        self.add(list, local, Planning::Some { rows, open, parts });
+        self.add(list, local, PlannedCells::Some { rows, open, parts });
         Some(())
     }
 
@@ -224,17 +234,17 @@ impl<'a> Plan<'a> {
     pub(crate) fn add_all(
         &mut self,
         list: &'a Arc<ResolvedList>,
-        local: &'a LocalFacts,
-        (classes, partitions): (&ByTruth, &mut Partitions),
-        answers: &[Answers],
+        local: &'a LocalPredicateSets,
+        (classes, partitions): (&ClassColumns, &mut Partitions),
+        answers: &[PossiblePorts],
         turn: u64,
     ) {
-        let partition = partitions.of(list.asked_of_peers(answers), classes, turn);
-        self.add(list, local, Planning::All(partition));
+        let partition = partitions.get(list.peer_predicates(answers), classes, turn);
+        self.add(list, local, PlannedCells::All(partition));
     }
 }
 
-impl Planning {
+impl PlannedCells {
     fn parts(&self) -> &Parts {
         match self {
             Self::All(partition) => &partition.parts,
@@ -243,32 +253,34 @@ impl Planning {
     }
 }
 
-impl Planned<'_> {
+impl PlannedChain<'_> {
     /// Of one of its rows the family of those of whom it speaks, and what is true of them, of all that the chain asks.
     pub(crate) fn row(&self, number: usize) -> (Family, &[PredicateId]) {
         self.cells.parts().part(number - self.rows.start)
     }
 
     /// Whether so many rows are made that most steps matter to one.
-    pub(crate) fn asks_most_steps(&self) -> bool {
+    pub(crate) fn uses_most_steps(&self) -> bool {
         self.rows.len() * 8 >= self.list.steps.steps.len()
     }
 
     /// Bytes of its cells.
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {
-            Planning::All(partition) => size_of_val(&*partition.of_class),
-            Planning::Some { rows, .. } => size_of_val(&**rows),
+            PlannedCells::All(partition) => size_of_val(&*partition.of_class),
+            PlannedCells::Some { rows, .. } => size_of_val(&**rows),
         }
     }
 
     /// By class the row, given those that were made.
-    pub(crate) fn filled(self, made: &[u32]) -> Vec<u32> {
+    pub(crate) fn into_cells(self, made: &[u32]) -> Vec<u32> {
         let made = made.get(self.rows).unwrap_or_default();
         let made = |part: u32| made.get(part as usize).copied().unwrap_or(LINEAR);
         match self.cells {
-            Planning::All(partition) => partition.of_class.iter().map(|part| made(*part)).collect(),
-            Planning::Some { mut rows, open, .. } => {
+            PlannedCells::All(partition) => {
+                partition.of_class.iter().map(|part| made(*part)).collect()
+            }
+            PlannedCells::Some { mut rows, open, .. } => {
                 for (class, part) in open {
                     if let Some(row) = rows.get_mut(class as usize) {
                         *row = made(part);

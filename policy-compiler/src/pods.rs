@@ -5,15 +5,15 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use crate::model::{
-    Endpoint, Labels, Model, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, ObjectName,
-    SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX, View,
+    Endpoint, LabelView, Labels, Model, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, ObjectName,
+    SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
 };
 use crate::selector::Selector;
 
 /// The pods by their own labels; made when first needed, as it takes a look at all. Pods that share their labels are found by
 /// one place.
 #[derive(Debug, Default)]
-pub(crate) struct Pods {
+pub(crate) struct PodIndex {
     names: Names,
     /// Distinct in memory, each with the places in `names` of its pods; some may be gone, or have other labels. Kept, so that
     /// nothing else is where they are.
@@ -56,11 +56,11 @@ impl Names {
 /// Names without a pod are kept up to this many and as many as there are pods.
 const SPARE: usize = 1024;
 
-static NONE: Labels = Labels::new();
+static NO_LABELS: Labels = Labels::new();
 
-impl Pods {
+impl PodIndex {
     /// A pod came, or changed. What it was before does no harm.
-    pub(crate) fn note(&mut self, model: &Model, name: &ObjectName, pod: &Endpoint) {
+    pub(crate) fn record(&mut self, model: &Model, name: &ObjectName, pod: &Endpoint) {
         if self.names.len() == 0 {
             return;
         }
@@ -111,7 +111,7 @@ impl Pods {
     }
 
     /// Pods of a model, those among them that a selector matches.
-    pub(crate) fn that_may_match<'m>(
+    pub(crate) fn candidates<'m>(
         &mut self,
         model: &'m Model,
         selector: &Selector,
@@ -124,8 +124,8 @@ impl Pods {
         if let Some((key, Some(values))) = of_namespace {
             let has = |(name, labels): &(&'m String, &'m Labels)| {
                 let namespace = Some((name.as_str(), *labels));
-                let view = View {
-                    own: &NONE,
+                let view = LabelView {
+                    own: &NO_LABELS,
                     namespace,
                     service_account: None,
                     pod: false,
@@ -194,10 +194,10 @@ mod tests {
         for at in 0..200 {
             model.endpoints.insert(name(at), Arc::new(pod(at)));
         }
-        let mut pods = Pods::default();
-        let found = |pods: &mut Pods, model: &Model, app: &str| -> Vec<ObjectName> {
+        let mut pods = PodIndex::default();
+        let found = |pods: &mut PodIndex, model: &Model, app: &str| -> Vec<ObjectName> {
             let selector = Selector::equals("app", app);
-            let may = pods.that_may_match(model, &selector).into_iter();
+            let may = pods.candidates(model, &selector).into_iter();
             let matching = may.filter(|(name, pod)| selector.matches(&model.pod_view(name, pod)));
             matching.map(|(name, _)| name.clone()).collect()
         };
@@ -214,7 +214,7 @@ mod tests {
         model.endpoints.remove(&name(7));
         for (at, app) in [(500, 1), (8, 3)] {
             let pod = Endpoint { labels: labels(app), ..Endpoint::default() };
-            pods.note(&model, &name(at), &pod);
+            pods.record(&model, &name(at), &pod);
             model.endpoints.insert(name(at), Arc::new(pod));
         }
         for app in ["a0", "a1", "a2", "a3"] {

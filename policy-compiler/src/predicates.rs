@@ -10,18 +10,18 @@ use ipnet::IpNet;
 
 use crate::claim::Facts;
 use crate::grouped::Grouped;
-use crate::index::Index;
-use crate::members::{Members, Position, What};
+use crate::index::SelectorIndex;
+use crate::members::{MemberObject, Members, Position};
 use crate::model::{Family, ObjectName, Protocol};
 use crate::resolve::{
-    Asked, LocalName, Predicate, PredicateId, Question, QuestionId, Resolved, Stage, Vocabulary,
+    LocalName, PortSet, PortSetId, Predicate, PredicateId, Resolved, Stage, Terms, Vocabulary,
 };
 
 /// The predicates that are true of something, ascending; shared by all that hold it.
-pub(crate) type Truth = Arc<[PredicateId]>;
+pub(crate) type PredicateSet = Arc<[PredicateId]>;
 
 /// The protocols and ports that a question may be answered with, each with the predicate that says whether it is.
-pub(crate) type Answers = Box<[(Protocol, u16, PredicateId)]>;
+pub(crate) type PossiblePorts = Box<[(Protocol, u16, PredicateId)]>;
 
 /// Everything that is asked of addresses.
 #[derive(Debug, Clone, Default)]
@@ -29,15 +29,15 @@ pub(crate) struct Predicates {
     /// The resolved predicates, and behind them one for each possible answer to a question.
     pub(crate) all: Vec<Predicate>,
     /// By question.
-    pub(crate) answers: Vec<Answers>,
+    pub(crate) possible_ports: Vec<PossiblePorts>,
 }
 
 impl Predicates {
     /// Which of all are in use, given which of those that were resolved are.
-    pub(crate) fn in_use(&self, asked: &InUse) -> Box<[bool]> {
+    pub(crate) fn in_use(&self, asked: &TermsInUse) -> Box<[bool]> {
         let mut in_use = asked.predicates.clone();
         in_use.resize(self.all.len(), false);
-        for (answers, asked) in self.answers.iter().zip(&asked.questions) {
+        for (answers, asked) in self.possible_ports.iter().zip(&asked.port_sets) {
             for (_, _, id) in answers {
                 in_use[*id as usize] = *asked;
             }
@@ -48,12 +48,12 @@ impl Predicates {
 
 /// What is true of each member.
 #[derive(Debug, Default)]
-pub(crate) struct Truths(Grouped);
+pub(crate) struct MemberPredicates(Grouped);
 
-impl Truths {
+impl MemberPredicates {
     /// Sorts pairs, for each member's position ascending by predicate as a rule, by position.
-    fn of(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
-        let mut all = Grouped::of(members, pairs.iter().copied());
+    fn from_pairs(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
+        let mut all = Grouped::from_pairs(members, pairs.iter().copied());
         all.sort_each();
         Self(all)
     }
@@ -68,82 +68,82 @@ impl Truths {
     }
 
     /// What is true of a member, ascending.
-    pub(crate) fn of_member(&self, position: Position) -> &[PredicateId] {
+    pub(crate) fn member(&self, position: Position) -> &[PredicateId] {
         self.0.group(position)
     }
 }
 
 /// Which predicates and questions rules ask.
 #[derive(Debug, Default)]
-pub(crate) struct InUse {
+pub(crate) struct TermsInUse {
     pub(crate) predicates: Vec<bool>,
-    pub(crate) questions: Vec<bool>,
+    pub(crate) port_sets: Vec<bool>,
 }
 
-impl InUse {
+impl TermsInUse {
     /// Those that are asked of those who are not local endpoints, too.
     pub(crate) fn of_peers(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
-        Self::of(resolved, vocabulary, false)
+        Self::collect(resolved, vocabulary, false)
     }
 
     /// All that are asked, and the families.
-    pub(crate) fn of_anybody(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
-        let mut all = Self::of(resolved, vocabulary, true);
+    pub(crate) fn of_either_end(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
+        let mut all = Self::collect(resolved, vocabulary, true);
         for family in Family::ALL {
             all.predicates[family as usize] = true;
         }
         all
     }
 
-    fn of(resolved: &Resolved, vocabulary: &Vocabulary, local: bool) -> Self {
+    fn collect(resolved: &Resolved, vocabulary: &Vocabulary, local: bool) -> Self {
         let mut all = Self {
             predicates: vec![false; vocabulary.predicates.len()],
-            questions: vec![false; vocabulary.questions.len()],
+            port_sets: vec![false; vocabulary.port_sets.len()],
         };
         for list in &resolved.lists {
-            all.add(&list.peer);
+            all.add_terms(&list.peer);
             // The local end of a host endpoint's packets may be any address.
             if local || list.list.stage != Stage::Pod {
-                all.add(&list.local);
+                all.add_terms(&list.local);
             }
         }
         all
     }
 
-    fn add(&mut self, asked: &Asked) {
+    fn add_terms(&mut self, asked: &Terms) {
         asked.predicates.iter().for_each(|it| self.predicates[*it as usize] = true);
-        asked.questions.iter().for_each(|it| self.questions[*it as usize] = true);
+        asked.port_sets.iter().for_each(|it| self.port_sets[*it as usize] = true);
     }
 }
 
 /// The predicates and what is true of each member.
 pub(crate) fn evaluate<'m>(
     vocabulary: &Vocabulary,
-    asked: &InUse,
+    asked: &TermsInUse,
     members: &'m Members<'m>,
     local: &BTreeSet<LocalName>,
-) -> (Predicates, Truths) {
+) -> (Predicates, MemberPredicates) {
     let local: AHashSet<Position> = local.iter().filter_map(|it| members.endpoint(it)).collect();
     let mut evaluation = Evaluation {
-        predicates: Predicates { all: vocabulary.predicates.clone(), answers: Vec::new() },
+        predicates: Predicates { all: vocabulary.predicates.clone(), possible_ports: Vec::new() },
         pairs: Vec::with_capacity(members.all.len()),
         members,
         local,
         services: AHashMap::new(),
-        index: Index::new(members),
+        index: SelectorIndex::new(members),
     };
     for (position, member) in members.all.iter().enumerate().skip(members.services) {
-        if let What::Service(name, _) = member.what {
+        if let MemberObject::Service(name, _) = member.object {
             evaluation.services.entry(name).or_default().push(position);
         }
     }
     for (id, predicate) in (0..).zip(&vocabulary.predicates) {
         evaluation.predicate(id, predicate, asked.predicates[id as usize]);
     }
-    for (question, asked) in vocabulary.questions.iter().zip(&asked.questions) {
-        evaluation.question(question, *asked);
+    for (question, asked) in vocabulary.port_sets.iter().zip(&asked.port_sets) {
+        evaluation.port_set(question, *asked);
     }
-    let truths = Truths::of(members.all.len(), &evaluation.pairs);
+    let truths = MemberPredicates::from_pairs(members.all.len(), &evaluation.pairs);
     (evaluation.predicates, truths)
 }
 
@@ -153,7 +153,7 @@ struct Evaluation<'m> {
     members: &'m Members<'m>,
     local: AHashSet<Position>,
     services: AHashMap<&'m ObjectName, Vec<Position>>,
-    index: Index<'m>,
+    index: SelectorIndex<'m>,
 }
 
 impl Evaluation<'_> {
@@ -176,15 +176,15 @@ impl Evaluation<'_> {
         }
     }
 
-    fn question(&mut self, question: &Question, of_peers: bool) {
+    fn port_set(&mut self, question: &PortSet, of_peers: bool) {
         let Self { index, members, local, services, .. } = self;
-        let mut true_of: Vec<(Position, (Protocol, u16))> = Vec::new();
+        let mut having: Vec<(Position, (Protocol, u16))> = Vec::new();
         match question {
-            Question::Named { selector, name } => {
+            PortSet::Named { selector, name } => {
                 let mut ask = |position: Position| {
                     let named = members.all[position].named_ports();
                     let named = named.filter(|port| port.name == *name);
-                    true_of.extend(named.map(|port| (position, (port.protocol, port.port))));
+                    having.extend(named.map(|port| (position, (port.protocol, port.port))));
                 };
                 match selector {
                     Some(selector) => index.matching(selector, |position| {
@@ -197,38 +197,38 @@ impl Evaluation<'_> {
                     None => local.iter().copied().for_each(ask),
                 }
             }
-            Question::Service(wanted) => {
+            PortSet::Service(wanted) => {
                 for position in services.get(wanted).into_iter().flatten() {
-                    if let What::Service(_, some) = members.all[*position].what {
-                        true_of.extend(some.ports.iter().map(|port| (*position, *port)));
+                    if let MemberObject::Service(_, some) = members.all[*position].object {
+                        having.extend(some.ports.iter().map(|port| (*position, *port)));
                     }
                 }
             }
         }
         let mut answers: Vec<(Protocol, u16, PredicateId)> = Vec::new();
-        let distinct: BTreeSet<_> = true_of.iter().map(|(_, port)| *port).collect();
+        let distinct: BTreeSet<_> = having.iter().map(|(_, port)| *port).collect();
         for (protocol, port) in distinct {
             let id = self.predicates.all.len() as PredicateId;
             self.predicates.all.push(match question {
-                Question::Named { selector, name } => Predicate::NamesPort {
+                PortSet::Named { selector, name } => Predicate::NamesPort {
                     selector: selector.clone(),
                     name: name.clone(),
                     protocol,
                     port,
                 },
-                Question::Service(service) => {
+                PortSet::Service(service) => {
                     Predicate::ServicePort { service: service.clone(), protocol, port }
                 }
             });
             answers.push((protocol, port, id));
         }
-        for (position, (protocol, port)) in true_of {
+        for (position, (protocol, port)) in having {
             let answer = answers.iter().find(|answer| (answer.0, answer.1) == (protocol, port));
             if let Some((_, _, id)) = answer {
                 self.pairs.push((position as u32, *id));
             }
         }
-        self.predicates.answers.push(answers.into());
+        self.predicates.possible_ports.push(answers.into());
     }
 }
 
@@ -240,11 +240,11 @@ fn is_near(members: &Members<'_>, local: &AHashSet<Position>, position: Position
 /// What is true of every address of an atom, families and nets; for the other nets they contain none of it (see the
 /// identity module).
 #[derive(Debug)]
-pub(crate) struct AtomTruths {
+pub(crate) struct AtomPredicates {
     by_net: AHashMap<IpNet, Vec<PredicateId>>,
 }
 
-impl AtomTruths {
+impl AtomPredicates {
     pub(crate) fn new(predicates: &[Predicate]) -> Self {
         let mut by_net: AHashMap<IpNet, Vec<PredicateId>> = AHashMap::new();
         for (id, predicate) in (0..).zip(predicates) {
@@ -276,7 +276,7 @@ impl AtomTruths {
     }
 
     /// What is true of an atom: what a prefix in use that contains it makes true.
-    pub(crate) fn of(&self, atom: IpNet) -> Truth {
+    pub(crate) fn predicate_set(&self, atom: IpNet) -> PredicateSet {
         let mut truth = Vec::new();
         let mut net = Some(atom);
         while let Some(here) = net {
@@ -290,7 +290,7 @@ impl AtomTruths {
 }
 
 /// The union of truths.
-pub(crate) fn union<'t>(truths: impl Iterator<Item = &'t PredicateId>) -> Truth {
+pub(crate) fn union<'t>(truths: impl Iterator<Item = &'t PredicateId>) -> PredicateSet {
     let mut union: Vec<PredicateId> = truths.copied().collect();
     union.sort_unstable();
     union.dedup();
@@ -299,26 +299,26 @@ pub(crate) fn union<'t>(truths: impl Iterator<Item = &'t PredicateId>) -> Truth 
 
 /// A truth and the answers that it gives.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct AddressFacts<'a> {
     /// What is true, but for the family.
-    pub(crate) truth: &'a [PredicateId],
+    pub(crate) predicates: &'a [PredicateId],
     /// The family.
     pub(crate) family: Family,
     /// By question.
-    pub(crate) answers: &'a [Answers],
+    pub(crate) possible_ports: &'a [PossiblePorts],
 }
 
-impl Facts for Known<'_> {
+impl Facts for AddressFacts<'_> {
     fn family(&self) -> Family {
         self.family
     }
 
     fn holds(&self, predicate: PredicateId) -> bool {
-        predicate == self.family as PredicateId || self.truth.binary_search(&predicate).is_ok()
+        predicate == self.family as PredicateId || self.predicates.binary_search(&predicate).is_ok()
     }
 
-    fn answers(&self, question: QuestionId) -> impl Iterator<Item = (Protocol, u16)> {
-        let possible = self.answers.get(question as usize);
+    fn ports(&self, question: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
+        let possible = self.possible_ports.get(question as usize);
         let given = possible.into_iter().flatten().filter(|(_, _, id)| self.holds(*id));
         given.map(|(protocol, port, _)| (*protocol, *port))
     }

@@ -49,12 +49,16 @@ impl PrefixMap {
                 IpNet::V6(net) => v6.push((net.trunc(), value)),
             }
         }
-        Self::of(default, v4, v6)
+        Self::from_prefixes(default, v4, v6)
     }
 
     /// [`build`](Self::build) of prefixes without host bits, IPv4 ones as address and length, with values that the map can
     /// hold.
-    pub(crate) fn of(default: u32, v4: Vec<(u32, u8, u32)>, v6: Vec<(Ipv6Net, u32)>) -> Self {
+    pub(crate) fn from_prefixes(
+        default: u32,
+        v4: Vec<(u32, u8, u32)>,
+        v6: Vec<(Ipv6Net, u32)>,
+    ) -> Self {
         Self { v4: Trie::build(default, v4), v6: Intervals::build(default, v6) }
     }
 

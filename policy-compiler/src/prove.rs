@@ -17,7 +17,7 @@ use crate::model::{
 };
 use crate::reference::Reference;
 use crate::resolve::{LocalName, Stage};
-use crate::witness::{Atoms, Bounds, Peers};
+use crate::witness::{Atoms, Bounds, Witnesses};
 
 /// Judges packets at local endpoints, and tells what it looks at when it does.
 ///
@@ -25,28 +25,29 @@ use crate::witness::{Atoms, Bounds, Peers};
 /// and so are all packets between the [bounds](Self::bounds) and all peers between the [atoms](Self::atoms).
 pub trait Judge {
     /// An endpoint at a stage and in a direction.
-    type End;
+    type LocalEnd;
     /// What it looks at of an end that uses one of its addresses.
     type Key: Ord;
     /// What it looks at of a peer.
     type AddressClass: Ord;
 
     /// The end; it may be one that the judge does not know.
-    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> Self::End;
+    fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction)
+    -> Self::LocalEnd;
     /// The addresses of the end; `peers` stand for all addresses, where it may be any.
-    fn addresses(&self, end: &Self::End, peers: &Peers) -> BTreeSet<IpAddr>;
+    fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr>;
     /// Where peers change for these ends.
-    fn atoms(&self, ends: &[&Self::End]) -> Atoms;
+    fn atoms(&self, ends: &[&Self::LocalEnd]) -> Atoms;
     /// Where packets change for this end.
-    fn bounds(&self, end: &Self::End) -> Bounds;
+    fn bounds(&self, end: &Self::LocalEnd) -> Bounds;
     /// What it looks at of the end.
-    fn key(&self, end: &Self::End, local: IpAddr) -> Self::Key;
+    fn key(&self, end: &Self::LocalEnd, local: IpAddr) -> Self::Key;
     /// What it looks at of a peer that the end meets.
-    fn address_class(&self, end: &Self::End, peer: IpAddr) -> Self::AddressClass;
+    fn address_class(&self, end: &Self::LocalEnd, peer: IpAddr) -> Self::AddressClass;
     /// What it says of these packets between the two, one answer each.
     fn judge(
         &self,
-        end: &Self::End,
+        end: &Self::LocalEnd,
         local: IpAddr,
         peer: IpAddr,
         transports: &[Transport],
@@ -195,15 +196,15 @@ pub fn prove_by<J: Judge>(
             if endpoint.namespace.is_empty() { &Stage::OF_HOST } else { &[Stage::Pod] };
         for stage in stages.iter().copied() {
             for direction in Direction::ALL {
-                let end = judge.end(endpoint, stage, direction);
+                let end = judge.local_end(endpoint, stage, direction);
                 let chain = image.chain_at(endpoint, stage, direction);
                 sides.push(Side { endpoint, stage, direction, end, chain });
             }
         }
     }
-    let ends: Vec<&J::End> = sides.iter().map(|side| &side.end).collect();
-    let peers = Peers::of(&judge.atoms(&ends), image);
-    let walk = Walk { judge, image, depth, peers: &peers };
+    let ends: Vec<&J::LocalEnd> = sides.iter().map(|side| &side.end).collect();
+    let peers = Witnesses::new(&judge.atoms(&ends), image);
+    let walk = Prover { judge, image, depth, peers: &peers };
     let mut proof = Proof {
         endpoints: local.len() as u64,
         peers: peers.iter().count() as u64,
@@ -213,12 +214,13 @@ pub fn prove_by<J: Judge>(
     for (done, side) in sides.iter().enumerate() {
         progress(done, sides.len());
         for own in judge.addresses(&side.end, &peers) {
-            let place = (side.chain, side.direction, Family::of(own), walk.own(side, own));
+            let place =
+                (side.chain, side.direction, Family::from_address(own), walk.own(side, own));
             let key = (place, judge.key(&side.end, own));
             let known = proved.get(&key).copied().filter(|_| depth == Depth::Distinct);
             let cells = match known {
                 Some(cells) => cells,
-                None => walk.end(side, own, &mut proof.questions)?,
+                None => walk.prove_address(side, own, &mut proof.questions)?,
             };
             proof.cells += cells;
             proved.insert(key, cells);
@@ -239,7 +241,7 @@ struct Side<'a, E> {
 
 /// What the image looks at of an address of the local end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Own {
+enum LocalKey {
     Unknown,
     /// It is not looked at.
     Known,
@@ -249,55 +251,55 @@ enum Own {
 
 /// Where the image looks a peer's packets up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum PeerKey {
     Nowhere,
     Row(u32),
     /// Judged rule by rule, as one of this class.
     Class(usize),
 }
 
-struct Walk<'a, J> {
+struct Prover<'a, J> {
     judge: &'a J,
     image: &'a Image,
     depth: Depth,
-    peers: &'a Peers,
+    peers: &'a Witnesses,
 }
 
-impl<J: Judge> Walk<'_, J> {
-    fn own(&self, side: &Side<'_, J::End>, address: IpAddr) -> Own {
+impl<J: Judge> Prover<'_, J> {
+    fn own(&self, side: &Side<'_, J::LocalEnd>, address: IpAddr) -> LocalKey {
         let identity = self.image.identity(address);
         if identity == Identity::UNKNOWN {
-            Own::Unknown
+            LocalKey::Unknown
         } else if side.chain.is_some_and(|chain| self.image.is_linear(chain)) {
-            Own::Identity(identity)
+            LocalKey::Identity(identity)
         } else {
-            Own::Known
+            LocalKey::Known
         }
     }
 
-    fn place(&self, chain: Option<ChainId>, peer: IpAddr) -> Place {
+    fn place(&self, chain: Option<ChainId>, peer: IpAddr) -> PeerKey {
         let class = self.image.class(self.image.identity(peer));
-        let Some((chain, class)) = chain.zip(class) else { return Place::Nowhere };
+        let Some((chain, class)) = chain.zip(class) else { return PeerKey::Nowhere };
         match self.image.cell(chain, class) {
-            None => Place::Nowhere,
-            Some(LINEAR) => Place::Class(class),
-            Some(row) => Place::Row(row),
+            None => PeerKey::Nowhere,
+            Some(LINEAR) => PeerKey::Class(class),
+            Some(row) => PeerKey::Row(row),
         }
     }
 
     /// One address of one side against all peers; returns how many cells that are.
-    fn end(
+    fn prove_address(
         &self,
-        side: &Side<'_, J::End>,
+        side: &Side<'_, J::LocalEnd>,
         own: IpAddr,
         questions: &mut u64,
     ) -> Result<u64, Box<Counterexample>> {
-        let family = Family::of(own);
+        let family = Family::from_address(own);
         let bounds = self.judge.bounds(&side.end);
-        let mut transports: BTreeMap<Place, Vec<Transport>> = BTreeMap::new();
-        let mut asked: BTreeSet<(Place, J::AddressClass)> = BTreeSet::new();
+        let mut transports: BTreeMap<PeerKey, Vec<Transport>> = BTreeMap::new();
+        let mut asked: BTreeSet<(PeerKey, J::AddressClass)> = BTreeSet::new();
         let mut cells = 0;
-        for peer in self.peers.iter().filter(|peer| Family::of(*peer) == family) {
+        for peer in self.peers.iter().filter(|peer| Family::from_address(*peer) == family) {
             let place = self.place(side.chain, peer);
             let transports = transports
                 .entry(place)
@@ -307,15 +309,15 @@ impl<J: Judge> Walk<'_, J> {
                 || asked.insert((place, self.judge.address_class(&side.end, peer)))
             {
                 *questions += transports.len() as u64;
-                self.ask(side, own, peer, transports)?;
+                self.compare(side, own, peer, transports)?;
             }
         }
         Ok(cells)
     }
 
-    fn ask(
+    fn compare(
         &self,
-        side: &Side<'_, J::End>,
+        side: &Side<'_, J::LocalEnd>,
         own: IpAddr,
         peer: IpAddr,
         transports: &[Transport],

@@ -23,7 +23,7 @@ impl Ranges {
     }
 
     /// The union of ranges in any order.
-    pub(crate) fn of(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
+    pub(crate) fn union(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
         let mut ranges = ranges.into_iter().filter(|(first, last)| first <= last);
         let Some(first) = ranges.next() else { return Self::default() };
         let Some(second) = ranges.next() else { return Self::One(first) };
@@ -73,7 +73,7 @@ impl Ranges {
             return self.clone();
         }
         // A and B = not (not A or not B).
-        Self::of(self.complement().iter().chain(other.complement().iter())).complement()
+        Self::union(self.complement().iter().chain(other.complement().iter())).complement()
     }
 
     #[inline]
@@ -108,7 +108,7 @@ mod tests {
             let within = |ranges: &[(u16, u16)], key: u16| {
                 ranges.iter().any(|(first, last)| (*first..=*last).contains(&key))
             };
-            let (x, y) = (Ranges::of(a.clone()), Ranges::of(b.clone()));
+            let (x, y) = (Ranges::union(a.clone()), Ranges::union(b.clone()));
             for key in (0..22).chain(65_515..=65_535) {
                 prop_assert_eq!(has(&x, key), within(&a, key));
                 prop_assert_eq!(has(&x.complement(), key), !within(&a, key));

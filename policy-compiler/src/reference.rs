@@ -10,9 +10,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::model::{
-    Action, Decision, DefaultAction, Direction, End, Entity, Family, Hook, HostEndpoint, ICMP,
-    ICMPV6, Model, NamedPort, Noted, ObjectName, Policy, PolicyKind, PolicyName, PortMatch,
-    Protocol, Reason, Rule, RuleName, ServiceEndpoints, Shown, Transport, Verdict, View, in_order,
+    Action, Decision, DefaultAction, Direction, Entity, Family, Hook, HostEndpoint, ICMP, ICMPV6,
+    LabelView, Model, NamedPort, Noted, ObjectName, Policy, PolicyKind, PolicyName, PortMatch,
+    Protocol, Reason, Rule, RuleEnd, RuleName, ServiceEndpoints, Shown, Transport, Verdict,
+    compare_policies,
 };
 use crate::resolve::{LocalName, Stage};
 use crate::selector::Selector;
@@ -33,7 +34,7 @@ enum Holder<'m> {
 
 /// Somebody who may stand behind an address.
 struct Candidate<'a> {
-    view: View<'a>,
+    view: LabelView<'a>,
     named_ports: Vec<&'a NamedPort>,
 }
 
@@ -113,8 +114,8 @@ impl<'m> Reference<'m> {
             return None;
         }
         policies.sort_by(|a, b| {
-            let tiers = [a, b].map(|(_, policy)| self.model.tier_place(&policy.tier));
-            tiers[0].cmp(&tiers[1]).then_with(|| in_order(*a, *b))
+            let tiers = [a, b].map(|(_, policy)| self.model.tier_sort_key(&policy.tier));
+            tiers[0].cmp(&tiers[1]).then_with(|| compare_policies(*a, *b))
         });
         Some(policies)
     }
@@ -142,7 +143,7 @@ impl<'m> Reference<'m> {
         }
         let own = self.candidates(packet.local, Some((local, stage)));
         let peer = self.candidates(packet.peer, None);
-        let question = Question { reference: self, direction, packet, own: &own, peer: &peer };
+        let question = Evaluation { reference: self, direction, packet, own: &own, peer: &peer };
         let mut noted = Vec::new();
         let reason = self.decide(policies, local, stage, &question, &mut noted);
         Decision { reason, noted }
@@ -181,7 +182,7 @@ impl<'m> Reference<'m> {
 
     fn terms_of(
         &self,
-        end: &End,
+        end: &RuleEnd,
         peer: IpAddr,
         candidates: &[Candidate<'_>],
         direction: Direction,
@@ -235,7 +236,7 @@ impl<'m> Reference<'m> {
         policies: &Policies<'m>,
         local: &LocalName,
         stage: Stage,
-        question: &Question<'_>,
+        question: &Evaluation<'_>,
         noted: &mut Vec<Noted>,
     ) -> Reason {
         let direction = question.direction;
@@ -321,7 +322,7 @@ impl<'m> Reference<'m> {
         }
     }
 
-    fn by_profiles(&self, local: &LocalName, question: &Question<'_>) -> Reason {
+    fn by_profiles(&self, local: &LocalName, question: &Evaluation<'_>) -> Reason {
         let direction = question.direction;
         let host = self.model.host_endpoints.get(&local.name);
         for name in host.into_iter().flat_map(|host| &host.profiles) {
@@ -405,7 +406,7 @@ impl<'m> Reference<'m> {
 }
 
 /// A packet at an endpoint, and who its ends may be.
-struct Question<'a> {
+struct Evaluation<'a> {
     reference: &'a Reference<'a>,
     direction: Direction,
     packet: &'a Packet,
@@ -413,10 +414,10 @@ struct Question<'a> {
     peer: &'a [Candidate<'a>],
 }
 
-impl Question<'_> {
+impl Evaluation<'_> {
     fn rule_matches(&self, rule: &Rule) -> bool {
         let Transport { protocol, shown } = self.packet.transport;
-        let family = Family::of(self.packet.peer);
+        let family = Family::from_address(self.packet.peer);
         if rule.family.is_some_and(|only| only != family)
             || rule.protocol.is_some_and(|only| only != protocol)
             || rule.not_protocol == Some(protocol)
@@ -466,7 +467,7 @@ impl Question<'_> {
 
     fn end_matches(
         &self,
-        end: &End,
+        end: &RuleEnd,
         address: IpAddr,
         candidates: &[Candidate<'_>],
         port: Option<(Protocol, u16)>,
@@ -496,7 +497,7 @@ impl Question<'_> {
             port_fits
                 && !excepted
                 && (entity.selector.is_none() || candidates.iter().any(meant))
-                && entity.speaks_of(Family::of(address))
+                && entity.allows_family(Family::from_address(address))
                 && (entity.nets.is_empty() || within(address, &entity.nets))
                 && !within(address, &entity.not_nets)
                 && self.service_matches(entity, address, port, service_ports)

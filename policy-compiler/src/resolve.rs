@@ -2,7 +2,7 @@
 //!
 //! A *list* is the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, with what happens
 //! where no rule decides: [`Steps`] in the order in which they are judged. All that a list asks of an address is a
-//! [`Predicate`] or, where the answer is a set of ports, a [`Question`]. Lists are interned: endpoints that the same policies
+//! [`Predicate`] or, where the answer is a set of ports, a [`PortSet`]. Lists are interned: endpoints that the same policies
 //! select share one. Resolution looks at no address, of the local end or of a peer; see [`compile`](crate::compile).
 
 mod differing;
@@ -19,15 +19,15 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use ipnet::IpNet;
 
-use crate::few::Few;
+use crate::few::SmallList;
 use crate::model::{
     Decision, Direction, Family, Hook, IcmpMatch, Noted, ObjectName, PolicyName, Protocol,
 };
 use crate::selector::Selector;
 
 pub(crate) use differing::StepIndex;
-pub(crate) use kept::Kept;
-pub(crate) use ordered::Ordered;
+pub(crate) use kept::ResolveCache;
+pub(crate) use ordered::PolicyOrder;
 pub(crate) use resolver::resolve;
 pub(crate) use vocabulary::Vocabulary;
 
@@ -50,7 +50,7 @@ impl Stage {
     /// Those of a host endpoint, in the order in which a packet that arrives meets them.
     pub const OF_HOST: [Self; 4] = [Self::Untracked, Self::PreDnat, Self::Forward, Self::Host];
 
-    fn asks(self, hook: Hook, direction: Direction) -> bool {
+    fn includes(self, hook: Hook, direction: Direction) -> bool {
         match self {
             Self::Pod | Self::Host => matches!(hook, Hook::Endpoint | Hook::Forward),
             Self::Forward => hook == Hook::Forward,
@@ -132,7 +132,7 @@ pub type PredicateId = u32;
 
 /// What is asked of an address whose answer is a set of protocols and ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Question {
+pub enum PortSet {
     /// Which numbers do the members that match give this name?
     Named {
         /// Which members; `None` is whichever.
@@ -145,7 +145,7 @@ pub enum Question {
 }
 
 /// Index of a question.
-pub type QuestionId = u32;
+pub type PortSetId = u32;
 
 /// Ports as a rule names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -153,7 +153,7 @@ pub enum Ports {
     /// Both ends included.
     Range(u16, u16),
     /// Those that answer a question about the end's address.
-    Answer(QuestionId),
+    Set(PortSetId),
 }
 
 /// An [`Entity`](crate::model::Entity) as predicates: all of `wanted` hold, none of `unwanted`, and the port, where `ports` is not empty, is one
@@ -161,20 +161,20 @@ pub enum Ports {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ResolvedEntity {
     /// True of the address.
-    pub wanted: Few<PredicateId>,
+    pub wanted: SmallList<PredicateId>,
     /// False of it.
-    pub unwanted: Few<PredicateId>,
+    pub unwanted: SmallList<PredicateId>,
     /// The end's port is one of these; `None` is every packet.
-    pub ports: Option<Few<Ports>>,
+    pub ports: Option<SmallList<Ports>>,
 }
 
-/// An [`End`](crate::model::End) as predicates.
+/// A [`RuleEnd`](crate::model::RuleEnd) as predicates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEnd {
     /// Any of these.
-    pub entities: Few<ResolvedEntity>,
+    pub entities: SmallList<ResolvedEntity>,
     /// The end's port is none of these.
-    pub not_ports: Few<Ports>,
+    pub not_ports: SmallList<Ports>,
 }
 
 /// A rule as predicates.
@@ -312,11 +312,11 @@ pub struct List {
 
 /// What rules ask of one end of a packet, ascending.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Asked {
+pub struct Terms {
     /// What is true of it.
     pub predicates: Vec<PredicateId>,
     /// Which ports it names so.
-    pub questions: Vec<QuestionId>,
+    pub port_sets: Vec<PortSetId>,
 }
 
 /// A list, its rules, and what they ask.
@@ -327,21 +327,21 @@ pub struct ResolvedList {
     /// Its rules.
     pub steps: Arc<Steps>,
     /// What they ask of the local end.
-    pub local: Asked,
+    pub local: Terms,
     /// What they ask of the peer.
-    pub peer: Asked,
+    pub peer: Terms,
     /// A hash of all that its policies say but their rules.
-    pub(crate) around: u64,
+    pub(crate) context_hash: u64,
     /// Made when first needed.
     pub(crate) revision: OnceLock<u64>,
     /// The rules of each of its policies, in order; other lists of the same policies share them. What else it says is in `around`.
-    pub(crate) of_policies: Vec<Arc<kept::PolicyRules>>,
+    pub(crate) policy_rules: Vec<Arc<kept::PolicyRules>>,
     /// Where they stand among `steps`.
-    pub(crate) of_policies_at: Range<usize>,
+    pub(crate) policy_steps: Range<usize>,
     /// The names of the policies' tiers.
     pub(crate) tiers: Vec<String>,
     /// The list in whose place it came.
-    pub(crate) before: Weak<ResolvedList>,
+    pub(crate) predecessor: Weak<ResolvedList>,
     /// Made when first needed.
     pub(crate) index: OnceLock<StepIndex>,
 }

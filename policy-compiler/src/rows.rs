@@ -7,18 +7,18 @@ use ahash::AHashMap;
 
 use crate::chains::Chains;
 use crate::classes::NewClass;
-use crate::image::{ChainId, Identity, LINEAR, LocalFacts, Peers};
+use crate::image::{ChainId, Identity, LINEAR, LocalPredicateSets, PeerTables};
 use crate::linear::Linear;
-use crate::making::{Making, Scale};
+use crate::making::{RowBuilder, Thresholds};
 use crate::model::Decision;
-use crate::plan::{ByTruth, Partitions, Plan};
-use crate::predicates::{Predicates, Truth};
+use crate::plan::{ClassColumns, Partitions, RowPlan};
+use crate::predicates::{PredicateSet, Predicates};
 use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList};
 
 /// The rows, paths and cells that were made, to be used again: a chain that stays costs a copy of its cells.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
-    pub(crate) made: Making,
+pub(crate) struct RowTables {
+    pub(crate) builder: RowBuilder,
     chains: AHashMap<ChainKey, ChainCells>,
     pub(crate) partitions: Partitions,
     /// With more rows than these it is looked which are in use.
@@ -27,11 +27,11 @@ pub(crate) struct Tables {
     most_paths: usize,
     /// Counts builds.
     turn: u64,
-    pub(crate) scale: Scale,
+    pub(crate) scale: Thresholds,
 }
 
 /// Where a list is in memory, and the facts of the local end: as long as the list is kept, nothing else is there.
-type ChainKey = (usize, LocalFacts);
+type ChainKey = (usize, LocalPredicateSets);
 
 #[derive(Debug)]
 struct ChainCells {
@@ -55,20 +55,21 @@ pub(crate) struct Cells {
     pub(crate) linear: BTreeMap<ChainId, Linear>,
 }
 
-impl Tables {
+impl RowTables {
     /// Forgets all but the slots: for other classes, or other numbers of predicates.
     pub(crate) fn forget(&mut self) {
-        let mut paths = std::mem::take(&mut self.made.paths);
+        let mut paths = std::mem::take(&mut self.builder.paths);
         paths.forget();
-        *self = Self { made: Making::of(paths), scale: self.scale, ..Self::default() };
+        *self =
+            Self { builder: RowBuilder::with_paths(paths), scale: self.scale, ..Self::default() };
     }
 
     /// Makes what needs nothing but lists, of long ones of which rows will be made from nothing.
-    pub(crate) fn foresee(&mut self, lists: &[Arc<ResolvedList>]) {
-        self.made.begin();
+    pub(crate) fn precompute(&mut self, lists: &[Arc<ResolvedList>]) {
+        self.builder.begin();
         let scale = self.scale;
         let lists = lists.iter().filter(|list| scale.is_long(list));
-        self.made.foresee(lists.clone());
+        self.builder.precompute(lists.clone());
         for list in lists {
             list.index();
             list.revision();
@@ -83,7 +84,8 @@ impl Tables {
         }
         for chain in self.chains.values_mut() {
             for class in new {
-                let alike = class.from.filter(|_| !asks(&chain.list, &class.differs, predicates));
+                let alike =
+                    class.from.filter(|_| !uses_any(&chain.list, &class.differs, predicates));
                 let row = alike.and_then(|it| chain.rows.get(it as usize)).copied();
                 if row.is_none() {
                     chain.unmade.push(chain.rows.len() as u32);
@@ -95,7 +97,7 @@ impl Tables {
 
     /// Gives slots to others, but for those of what is unknown; paths have others then.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
-        self.made.paths.release(slots);
+        self.builder.paths.release(slots);
         self.forget();
     }
 
@@ -105,44 +107,44 @@ impl Tables {
         &mut self,
         budget: usize,
         resolved: &Resolved,
-        peers: &Peers,
+        peers: &PeerTables,
         chains: &Chains,
-        by_truth: Option<ByTruth>,
+        by_truth: Option<ClassColumns>,
     ) -> Cells {
-        if self.most_paths > 0 && self.made.paths.len() > self.most_paths {
+        if self.most_paths > 0 && self.builder.paths.len() > self.most_paths {
             self.forget();
         }
-        let is_fresh = self.made.rows.lines.len() == 0;
+        let is_fresh = self.builder.rows.lines.len() == 0;
         let scale = self.scale;
         let mut cells = self.cells(budget, (resolved, peers, chains), by_truth, scale);
         // What does not fit is what does not fit from nothing, one chain after the other.
-        let fits = cells.is_some() && self.made.bytes() <= budget;
+        let fits = cells.is_some() && self.builder.bytes() <= budget;
         if !fits && !is_fresh || cells.is_none() {
             self.forget();
             cells = self.cells(
                 budget,
                 (resolved, peers, chains),
                 None,
-                Scale { rows: usize::MAX, ..scale },
+                Thresholds { rows: usize::MAX, ..scale },
             );
         }
         let mut cells = cells.unwrap_or_default();
         if self.most_paths == 0 {
-            self.most_paths = self.made.paths.len() * 3 + SPARE;
+            self.most_paths = self.builder.paths.len() * 3 + SPARE;
         }
         self.chains.retain(|_, chain| chain.turn == self.turn);
-        let room = budget.saturating_sub(self.made.bytes());
-        self.partitions.forget_some(self.chains.len(), self.turn, room);
-        if self.made.rows.lines.len() > self.most_rows {
-            self.leave_out_unused(&mut cells.all);
-            self.most_rows = self.made.rows.lines.len() * 3 + SPARE;
+        let room = budget.saturating_sub(self.builder.bytes());
+        self.partitions.evict(self.chains.len(), self.turn, room);
+        if self.builder.rows.lines.len() > self.most_rows {
+            self.drop_unused_rows(&mut cells.all);
+            self.most_rows = self.builder.rows.lines.len() * 3 + SPARE;
         }
         cells
     }
 
     /// Leaves out the rows that are not in use. The numbers of `cells` change with theirs.
-    fn leave_out_unused(&mut self, cells: &mut [u32]) {
-        let mut in_use = vec![false; self.made.rows.lines.len()];
+    fn drop_unused_rows(&mut self, cells: &mut [u32]) {
+        let mut in_use = vec![false; self.builder.rows.lines.len()];
         for row in &*cells {
             if let Some(in_use) = in_use.get_mut(*row as usize) {
                 *in_use = true;
@@ -151,7 +153,7 @@ impl Tables {
         if in_use.iter().all(|it| *it) {
             return;
         }
-        let numbers = self.made.rows.leave_out(&in_use);
+        let numbers = self.builder.rows.retain(&in_use);
         let kept = self.chains.values_mut().flat_map(|chain| &mut chain.rows);
         for row in cells.iter_mut().chain(kept) {
             if let Some(Some(number)) = numbers.get(*row as usize) {
@@ -160,20 +162,20 @@ impl Tables {
         }
     }
 
-    /// `None` as [`Making::make`].
+    /// `None` as [`RowBuilder::build`].
     fn cells(
         &mut self,
         budget: usize,
-        (resolved, peers, chains): (&Resolved, &Peers, &Chains),
-        by_truth: Option<ByTruth>,
-        scale: Scale,
+        (resolved, peers, chains): (&Resolved, &PeerTables, &Chains),
+        by_truth: Option<ClassColumns>,
+        scale: Thresholds,
     ) -> Option<Cells> {
-        let Peers { predicates, class_truths: classes, .. } = peers;
-        self.made.begin();
-        self.made.cell_bytes = 0;
+        let PeerTables { predicates, class_predicate_sets: classes, .. } = peers;
+        self.builder.begin();
+        self.builder.cell_bytes = 0;
         self.turn += 1;
         let mut by_truth = by_truth.map(Some);
-        let mut plan = Plan::default();
+        let mut plan = RowPlan::default();
         // The chains of the plan, and those that have no rows.
         let mut planned: Vec<usize> = Vec::new();
         let mut rowless = vec![true; chains.all.len()];
@@ -184,19 +186,19 @@ impl Tables {
             let key = (Arc::as_ptr(list).addr(), local.clone());
             if let Some(known) = self.chains.get_mut(&key).filter(|it| it.unmade.is_empty()) {
                 known.turn = self.turn;
-                self.made.cell_bytes += size_of_val(&*known.rows);
+                self.builder.cell_bytes += size_of_val(&*known.rows);
                 all[cells_of(at)].copy_from_slice(&known.rows);
                 rowless[at] = false;
                 continue;
             }
             let by_truth =
-                by_truth.get_or_insert_with(|| ByTruth::of(classes, predicates.all.len()));
+                by_truth.get_or_insert_with(|| ClassColumns::new(classes, predicates.all.len()));
             let Some(by_truth) = by_truth else { continue };
             let kept = match self.chains.get(&key) {
                 Some(known) => Some((known.rows.clone(), known.unmade.clone())),
-                None => self.of_predecessor(list, local, by_truth),
+                None => self.reuse_predecessor(list, local, by_truth),
             };
-            let answers = &predicates.answers;
+            let answers = &predicates.possible_ports;
             if let Some((rows, unmade)) = kept {
                 let stands = (rows, unmade.as_slice());
                 if plan.add_some(list, local, stands, classes, answers).is_none() {
@@ -208,13 +210,13 @@ impl Tables {
             }
             planned.push(at);
         }
-        let made = self.made.make(&plan, predicates, budget, scale)?;
+        let made = self.builder.build(&plan, predicates, budget, scale)?;
         for ((number, chain), at) in plan.chains.into_iter().enumerate().zip(&planned) {
-            if made.beyond.contains(&number) {
+            if made.over_budget.contains(&number) {
                 continue;
             }
             let (list, key) = (chain.list, (Arc::as_ptr(chain.list).addr(), chain.local.clone()));
-            let rows = chain.filled(&made.rows);
+            let rows = chain.into_cells(&made.rows);
             all[cells_of(*at)].copy_from_slice(&rows);
             rowless[*at] = false;
             let (list, unmade) = (Arc::clone(list), Vec::new());
@@ -223,25 +225,25 @@ impl Tables {
         let mut linear = BTreeMap::new();
         for ((id, made), _) in (0..).map(ChainId).zip(&chains.all).zip(rowless).filter(|it| it.1) {
             let list = &resolved.lists[made.list];
-            linear.insert(id, self.judged_linearly(list, &made.each));
+            linear.insert(id, self.linear_chain(list, &made.each_address));
         }
         Some(Cells { all, linear })
     }
 
     /// The rows of the chain in whose place one comes, and the classes of which a rule speaks in which they differ; `None`
     /// if it takes the place of none, or little would stand.
-    fn of_predecessor(
+    fn reuse_predecessor(
         &self,
         list: &ResolvedList,
-        local: &LocalFacts,
-        by_truth: &ByTruth,
+        local: &LocalPredicateSets,
+        by_truth: &ClassColumns,
     ) -> Option<(Vec<u32>, Vec<u32>)> {
-        let before = list.before.upgrade()?;
+        let before = list.predecessor.upgrade()?;
         let known = self.chains.get(&(Arc::as_ptr(&before).addr(), local.clone()))?;
         let mut unmade = known.unmade.clone();
         let most = known.rows.len() / 2;
-        for rule in list.differing(&before)? {
-            unmade.extend(by_truth.concerned(rule)?);
+        for rule in list.differing_rules(&before)? {
+            unmade.extend(by_truth.classes_matching(rule)?);
             if unmade.len() > most {
                 return None;
             }
@@ -251,8 +253,8 @@ impl Tables {
         Some((known.rows.clone(), unmade))
     }
 
-    fn judged_linearly(&mut self, list: &ResolvedList, each: &[(Identity, Truth)]) -> Linear {
-        let mut path = |decision: &Arc<Decision>| self.made.paths.of(Arc::clone(decision));
+    fn linear_chain(&mut self, list: &ResolvedList, each: &[(Identity, PredicateSet)]) -> Linear {
+        let mut path = |decision: &Arc<Decision>| self.builder.paths.intern(Arc::clone(decision));
         let step_paths = list
             .steps
             .steps
@@ -274,9 +276,9 @@ impl Tables {
 }
 
 /// Whether a list asks any of some predicates of the peer.
-fn asks(list: &ResolvedList, some: &[PredicateId], predicates: &Predicates) -> bool {
-    let questions = list.peer.questions.iter();
-    let answers = questions.flat_map(|question| &predicates.answers[*question as usize]);
+fn uses_any(list: &ResolvedList, some: &[PredicateId], predicates: &Predicates) -> bool {
+    let questions = list.peer.port_sets.iter();
+    let answers = questions.flat_map(|question| &predicates.possible_ports[*question as usize]);
     some.iter().any(|it| list.peer.predicates.binary_search(it).is_ok())
         || answers.into_iter().any(|answer| some.contains(&answer.2))
 }

@@ -5,23 +5,27 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 
-use crate::addresses::Edit;
+use crate::addresses::PrefixEdit;
 use crate::members::Member;
 use crate::model::{Mark, Model, NetworkSet, ObjectName};
-use crate::predicates::Truth;
-use crate::touched::{Touched, v4};
-use crate::update::Standing;
+use crate::predicates::PredicateSet;
+use crate::touched::{AddressDelta, v4};
+use crate::update::Basis;
 
-impl Standing {
+impl Basis {
     /// Whether it rests on what a model with these marks says, but for network sets.
-    pub(crate) fn may_follow(&self, marks: &[Mark; 8]) -> bool {
+    pub(crate) fn can_update_to(&self, marks: &[Mark; 8]) -> bool {
         let pairs = self.marks.iter().zip(marks).enumerate();
         pairs.into_iter().all(|(at, (own, other))| at == Model::NETWORK_SETS || own == other)
     }
 
     /// Takes in what has become of the network sets; all else of the model but its policies is as it was. `None` where all is
     /// to be made anew, and then this is not to be used any more.
-    pub(crate) fn follow_sets(&mut self, model: &Model, touched: &mut Touched) -> Option<()> {
+    pub(crate) fn apply_set_delta(
+        &mut self,
+        model: &Model,
+        touched: &mut AddressDelta,
+    ) -> Option<()> {
         let changed = model.network_sets.since(&self.marks[Model::NETWORK_SETS])?;
         let mut edits = Vec::new();
         for (name, before) in changed {
@@ -29,9 +33,9 @@ impl Standing {
             if before == after {
                 continue;
             }
-            let was = self.truth_of_set(model, name, before)?;
-            let is = self.truth_of_set(model, name, after)?;
-            let [was, is] = [was, is].map(|truth| self.kinds.of(false, &truth));
+            let was = self.set_predicate_set(model, name, before)?;
+            let is = self.set_predicate_set(model, name, after)?;
+            let [was, is] = [was, is].map(|truth| self.kinds.intern(false, &truth));
             // One that nobody asks for is nowhere.
             let gone = nets(before.filter(|_| was.is_some()))?;
             let come = nets(after.filter(|_| is.is_some()))?;
@@ -43,24 +47,24 @@ impl Standing {
                     self.replace_kind(net.addr(), was, is)?;
                     touched.hosts.insert(net.addr());
                 } else {
-                    edits.push(Edit { net: *net, was, is });
+                    edits.push(PrefixEdit { net: *net, was, is });
                     touched.nets.insert(*net);
                 }
             }
         }
         self.marks[Model::NETWORK_SETS] = model.network_sets.mark();
-        self.addresses.change(&edits)
+        self.addresses.apply(&edits)
     }
 
     /// What is true of a network set; of none nothing.
-    fn truth_of_set(
+    fn set_predicate_set(
         &mut self,
         model: &Model,
         name: &ObjectName,
         set: Option<&Arc<NetworkSet>>,
-    ) -> Option<Truth> {
-        let truth = set.map(|set| self.truth_of_near(&Member::set(model, name, set)));
-        truth.unwrap_or_else(|| Some(Truth::default()))
+    ) -> Option<PredicateSet> {
+        let truth = set.map(|set| self.near_predicate_set(&Member::set(model, name, set)));
+        truth.unwrap_or_else(|| Some(PredicateSet::default()))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::model::{Decision, Direction, Reason};
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    of: AHashMap<Arc<Decision>, u32>,
+    by_decision: AHashMap<Arc<Decision>, u32>,
     free: BTreeSet<u32>,
     /// The lowest that was never used.
     next: u32,
@@ -22,7 +22,7 @@ impl Default for Slots {
     fn default() -> Self {
         let unknown = Direction::ALL.into_iter().map(|d| Arc::new(Reason::Unknown(d).into()));
         let of: AHashMap<Arc<Decision>, u32> = unknown.zip(0..).collect();
-        Self { next: of.len() as u32, of, free: BTreeSet::new() }
+        Self { next: of.len() as u32, by_decision: of, free: BTreeSet::new() }
     }
 }
 
@@ -34,12 +34,12 @@ impl Slots {
 
     /// There will be so many more.
     pub(crate) fn reserve(&mut self, more: usize) {
-        self.of.reserve(more);
+        self.by_decision.reserve(more);
     }
 
     /// The slot of a decision, and the decision as it is kept.
-    pub(crate) fn of(&mut self, decision: Arc<Decision>) -> (u32, Arc<Decision>) {
-        match self.of.entry(decision) {
+    pub(crate) fn assign(&mut self, decision: Arc<Decision>) -> (u32, Arc<Decision>) {
+        match self.by_decision.entry(decision) {
             Entry::Occupied(known) => (*known.get(), Arc::clone(known.key())),
             Entry::Vacant(free) => {
                 let slot = self.free.pop_first().unwrap_or_else(|| {
@@ -55,7 +55,7 @@ impl Slots {
     /// Gives slots to others, but for those of what is unknown.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         let free = &mut self.free;
-        self.of.retain(|decision, slot| {
+        self.by_decision.retain(|decision, slot| {
             let goes = slots.contains(slot) && !matches!(decision.reason, Reason::Unknown(_));
             if goes {
                 free.insert(*slot);

@@ -8,12 +8,12 @@ use std::hash::Hasher;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Stable(u64);
+pub(crate) struct StableHasher(u64);
 
 /// Odd, with as many ones as zeroes in each byte: what is multiplied by an odd number can be divided by it again.
 const KEYS: [u64; 2] = [0x8bb8_4b93_962e_acc9, 0x2d35_8dcc_aa6c_78a5];
 
-impl Stable {
+impl StableHasher {
     #[inline]
     fn mix(&mut self, word: u64) {
         let mut state = self.0 ^ word ^ KEYS[0];
@@ -23,7 +23,7 @@ impl Stable {
     }
 }
 
-impl Hasher for Stable {
+impl Hasher for StableHasher {
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
@@ -76,13 +76,13 @@ mod tests {
     use std::hash::Hash;
 
     fn hash_of(value: impl Hash) -> u64 {
-        let mut hasher = Stable::default();
+        let mut hasher = StableHasher::default();
         value.hash(&mut hasher);
         hasher.finish()
     }
 
     fn mixed(state: u64, word: u64) -> u64 {
-        let mut hasher = Stable(state);
+        let mut hasher = StableHasher(state);
         hasher.mix(word);
         hasher.0
     }

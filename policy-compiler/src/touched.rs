@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::changes::Changes;
+use crate::changes::ChangeCounters;
 use crate::class_map::{ClassMap, NO_CLASS};
 use crate::classes::NewClass;
 use crate::compile::SPARE_IDENTITIES;
-use crate::identity::Interner;
-use crate::image::{Identity, Peers};
+use crate::identity::IdentityInterner;
+use crate::image::{Identity, PeerTables};
 use crate::members::Member;
 use crate::model::{Family, Model};
-use crate::predicates::{InUse, Predicates, Truth};
+use crate::predicates::{PredicateSet, Predicates, TermsInUse};
 use crate::prefix_map::{MAX_VALUE, PrefixMap};
-use crate::update::{ByLabel, Standing, truth};
+use crate::update::{Basis, TermIndex, member_predicate_set};
 
 /// So many addresses and networks that are touched are looked at one by one, and as many as a sixteenth of the prefixes at which
 /// anything stands: beyond that to make all anew is cheaper, and a change costs no more than that whatever it holds.
-const MOST: usize = 1024;
+const MOST_PREFIXES: usize = 1024;
 
 /// See the module. IPv4 alone: what is said of IPv6 addresses is made anew with all the rest.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct AddressDelta {
     pub(crate) hosts: BTreeSet<Ipv4Addr>,
     /// Every address in these.
     pub(crate) nets: BTreeSet<Ipv4Net>,
@@ -32,7 +32,7 @@ pub(crate) struct Touched {
     pub(crate) predicates: Option<Predicates>,
 }
 
-impl Touched {
+impl AddressDelta {
     fn is_empty(&self) -> bool {
         self.hosts.is_empty() && self.nets.is_empty() && self.predicates.is_none()
     }
@@ -57,22 +57,22 @@ fn lies_in(nets: &[Ipv4Net], address: Ipv4Addr) -> bool {
 }
 
 /// What the next image says of addresses, as it is being made.
-struct Draft {
-    before: Arc<Peers>,
+struct PeersDraft {
+    before: Arc<PeerTables>,
     prefixes: PrefixMap,
-    truths: Vec<Truth>,
+    predicate_sets: Vec<PredicateSet>,
     /// By identity.
     classes: Vec<u32>,
     identities: usize,
     new: Vec<NewClass>,
 }
 
-impl Draft {
-    fn of(before: &Arc<Peers>) -> Self {
+impl PeersDraft {
+    fn new(before: &Arc<PeerTables>) -> Self {
         Self {
             before: Arc::clone(before),
             prefixes: before.prefixes.clone(),
-            truths: before.class_truths.to_vec(),
+            predicate_sets: before.class_predicate_sets.to_vec(),
             classes: before.classes.all(),
             identities: before.identities,
             new: Vec::new(),
@@ -83,25 +83,26 @@ impl Draft {
     fn class_before(&self, address: Ipv4Addr) -> Option<u32> {
         let identity = self.before.prefixes.lookup_v4(address.to_bits());
         let class = self.before.classes.class(Identity(identity));
-        ((class as usize) < self.before.class_truths.len()).then_some(class)
+        ((class as usize) < self.before.class_predicate_sets.len()).then_some(class)
     }
 
     /// Adds a class, which an address is of that was of another.
-    fn add_class(&mut self, truth: &Truth, address: Ipv4Addr) -> u32 {
+    fn add_class(&mut self, truth: &PredicateSet, address: Ipv4Addr) -> u32 {
         let from = self.class_before(address);
-        let other = from.and_then(|it| self.truths.get(it as usize)).map_or(&[][..], |it| it);
+        let other =
+            from.and_then(|it| self.predicate_sets.get(it as usize)).map_or(&[][..], |it| it);
         let only = |one: &[u32], other: &[u32]| -> Vec<u32> {
             one.iter().copied().filter(|it| other.binary_search(it).is_err()).collect()
         };
         let differs = [only(truth, other), only(other, truth)].concat();
         self.new.push(NewClass { from, differs });
-        self.truths.push(truth.clone());
-        self.truths.len() as u32 - 1
+        self.predicate_sets.push(truth.clone());
+        self.predicate_sets.len() as u32 - 1
     }
 
     /// Stores that an identity is of a class; `None` where that cannot be.
     fn classify(&mut self, identity: Identity, class: u32) -> Option<()> {
-        let at = self.before.classes.place(identity) as usize;
+        let at = self.before.classes.index(identity) as usize;
         if at > MAX_VALUE as usize {
             return None;
         }
@@ -115,21 +116,21 @@ impl Draft {
     }
 }
 
-impl Standing {
+impl Basis {
     /// Says of touched addresses what is true now, and the local pods among them what is true of themselves; the classes
     /// that this takes. `None` where all is to be made anew, and then this is not to be used any more.
-    pub(crate) fn settle(
+    pub(crate) fn apply_address_delta(
         &mut self,
-        interner: &mut Interner,
+        interner: &mut IdentityInterner,
         model: &Model,
-        mut touched: Touched,
+        mut touched: AddressDelta,
     ) -> Option<Vec<NewClass>> {
         if touched.is_empty() {
             return Some(Vec::new());
         }
-        let mut draft = Draft::of(&self.peers);
+        let mut draft = PeersDraft::new(&self.peers);
         let outermost = touched.outermost();
-        let mut left = MOST + self.addresses.len() / 16;
+        let mut left = MOST_PREFIXES + self.addresses.len() / 16;
         for net in &outermost {
             let parts = self.parts(*net, left)?;
             left -= parts.len();
@@ -150,16 +151,17 @@ impl Standing {
                 return None;
             }
         }
-        if draft.truths.len() > self.most_classes {
+        if draft.predicate_sets.len() > self.most_classes {
             return None;
         }
-        let Draft { before, prefixes, truths, classes, identities, new } = draft;
+        let PeersDraft { before, prefixes, predicate_sets: truths, classes, identities, new } =
+            draft;
         let predicates = touched.predicates.take().map(Arc::new);
-        self.peers = Arc::new(Peers {
+        self.peers = Arc::new(PeerTables {
             prefixes,
-            changes: Changes::default(),
-            classes: ClassMap::of(before.classes.first(), &classes),
-            class_truths: truths.into(),
+            changes: ChangeCounters::default(),
+            classes: ClassMap::new(before.classes.first(), &classes),
+            class_predicate_sets: truths.into(),
             predicates: predicates.unwrap_or_else(|| Arc::clone(&before.predicates)),
             identities,
         });
@@ -167,7 +169,7 @@ impl Standing {
             IpAddr::V4(v4) => touched.hosts.contains(v4) || lies_in(&outermost, *v4),
             IpAddr::V6(_) => false,
         };
-        self.follow_local(model, is_touched)?;
+        self.update_local_pods(model, is_touched)?;
         Some(new)
     }
 
@@ -183,17 +185,17 @@ impl Standing {
     /// The identity of a prefix, but for what stands in it.
     fn identify(
         &mut self,
-        interner: &mut Interner,
-        draft: &mut Draft,
+        interner: &mut IdentityInterner,
+        draft: &mut PeersDraft,
         net: Ipv4Net,
     ) -> Option<Identity> {
         let moved = self.moved.get(&net.addr()).filter(|_| net.prefix_len() == 32);
-        let holders = self.addresses.holders_of(net, moved.map(Vec::as_slice));
+        let holders = self.addresses.holders_of_net(net, moved.map(Vec::as_slice));
         if holders.unknown {
             return Some(Identity::UNKNOWN);
         }
-        let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
-        let [truth, around] = self.kinds.truth(&holders.kinds, &atom);
+        let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+        let [truth, around] = self.kinds.predicate_sets(&holders.kinds, &atom);
         let class = if let Some(class) = self.class_of.get(&truth) {
             *class
         } else {
@@ -201,7 +203,7 @@ impl Standing {
             self.class_of.insert(truth.clone(), class);
             class
         };
-        let identity = interner.identity([&truth, &around], &self.said);
+        let identity = interner.identity([&truth, &around], &self.predicate_keys);
         if identity == Identity::UNKNOWN {
             return None;
         }
@@ -210,14 +212,18 @@ impl Standing {
     }
 
     /// What is true of the local pods themselves.
-    fn follow_local(&mut self, model: &Model, is_touched: impl Fn(&IpAddr) -> bool) -> Option<()> {
-        let names: Vec<_> = self.pod_truths.keys().cloned().collect();
+    fn update_local_pods(
+        &mut self,
+        model: &Model,
+        is_touched: impl Fn(&IpAddr) -> bool,
+    ) -> Option<()> {
+        let names: Vec<_> = self.pod_predicate_sets.keys().cloned().collect();
         for name in names {
             let pod = model.endpoints.get(&name)?;
             if !pod.addresses.iter().any(&is_touched) {
                 continue;
             }
-            let own = self.truth_of_near(&Member::pod(model, &name, pod))?;
+            let own = self.near_predicate_set(&Member::pod(model, &name, pod))?;
             let mut truths = Vec::with_capacity(pod.addresses.len());
             for address in &pod.addresses {
                 let identity = Identity(self.peers.prefixes.lookup(*address));
@@ -229,24 +235,33 @@ impl Standing {
                     IpAddr::V6(_) => None,
                 };
                 let holders = self.addresses.holders(*address, moved);
-                let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
-                let truth = self.kinds.local_truth(&own, &holders.kinds, &atom);
-                truths.push((Family::of(*address), identity, truth));
+                let atom =
+                    holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+                let truth = self.kinds.local_predicate_set(&own, &holders.kinds, &atom);
+                truths.push((Family::from_address(*address), identity, truth));
             }
-            self.pod_truths.insert(name, truths);
+            self.pod_predicate_sets.insert(name, truths);
         }
         Some(())
     }
 
     /// What is true of a member of whom all is asked that is asked of anybody: a local endpoint, or one that is no endpoint.
-    pub(crate) fn truth_of_near(&mut self, member: &Member<'_>) -> Option<Truth> {
-        let index = self.of_near.get_or_insert_with(|| {
-            let (all, answers) = (&self.peers.predicates.all, &self.peers.predicates.answers);
-            let everything =
-                InUse { predicates: vec![true; all.len()], questions: vec![true; answers.len()] };
-            ByLabel::of(all, &self.resolved.vocabulary.questions, &everything)
+    pub(crate) fn near_predicate_set(&mut self, member: &Member<'_>) -> Option<PredicateSet> {
+        let index = self.near_terms.get_or_insert_with(|| {
+            let (all, answers) =
+                (&self.peers.predicates.all, &self.peers.predicates.possible_ports);
+            let everything = TermsInUse {
+                predicates: vec![true; all.len()],
+                port_sets: vec![true; answers.len()],
+            };
+            TermIndex::new(all, &self.cache.vocabulary.port_sets, &everything)
         });
-        truth(index, &self.peers.predicates, &self.resolved.vocabulary.questions, member)
+        member_predicate_set(
+            index,
+            &self.peers.predicates,
+            &self.cache.vocabulary.port_sets,
+            member,
+        )
     }
 }
 

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use crate::addresses::Addresses;
-use crate::chains::PodTruths;
+use crate::chains::PodPredicateSets;
 use crate::classes::{KindId, Kinds};
-use crate::identity::{Interner, Said};
-use crate::image::{Identity, Image, Peers};
+use crate::identity::{IdentityInterner, PredicateKey};
+use crate::image::{Identity, Image, PeerTables};
 use crate::members::Member;
-use crate::model::{Endpoint, Mark, Model, NAMESPACE, ORCHESTRATOR, ObjectName, View};
-use crate::pods::Pods;
-use crate::predicates::{AtomTruths, InUse, Predicates, Truth};
-use crate::resolve::{Kept, LocalName, Predicate, PredicateId, Question, QuestionId};
+use crate::model::{Endpoint, LabelView, Mark, Model, NAMESPACE, ORCHESTRATOR, ObjectName};
+use crate::pods::PodIndex;
+use crate::predicates::{AtomPredicates, PredicateSet, Predicates, TermsInUse};
+use crate::resolve::{LocalName, PortSet, PortSetId, Predicate, PredicateId, ResolveCache};
 use crate::selector::Selector;
 
 /// A pod that comes, goes or changes.
@@ -36,66 +36,66 @@ pub struct PodChange<'m> {
 
 /// What the last image rests on.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct Basis {
     pub(crate) serial: u64,
     /// What it was made of, or brought up to.
     pub(crate) marks: [Mark; 8],
-    pub(crate) peers: Arc<Peers>,
+    pub(crate) peers: Arc<PeerTables>,
     pub(crate) kinds: Kinds,
     /// By predicate of how many pods and hosts it is true; of port names it is read.
     pub(crate) counts: Vec<u32>,
-    pub(crate) atoms: AtomTruths,
+    pub(crate) atoms: AtomPredicates,
     pub(crate) addresses: Addresses,
-    pub(crate) class_of: AHashMap<Truth, u32>,
+    pub(crate) class_of: AHashMap<PredicateSet, u32>,
     /// By predicate what it says.
-    pub(crate) said: Vec<Said>,
+    pub(crate) predicate_keys: Vec<PredicateKey>,
     /// What policies say, in the numbers of all the rest.
-    pub(crate) resolved: Kept,
+    pub(crate) cache: ResolveCache,
     /// What was asked of those who are not local endpoints.
-    pub(crate) asked: InUse,
+    pub(crate) in_use: TermsInUse,
     pub(crate) local: BTreeSet<LocalName>,
     /// What is true of the local pods themselves.
-    pub(crate) pod_truths: AHashMap<LocalName, PodTruths>,
+    pub(crate) pod_predicate_sets: AHashMap<LocalName, PodPredicateSets>,
     /// The local pods' addresses: what is true there of the local end is part of its chains.
-    pub(crate) own: BTreeSet<IpAddr>,
+    pub(crate) own_addresses: BTreeSet<IpAddr>,
     /// The kinds at addresses that have changed since, in the place of those in `addresses`.
     pub(crate) moved: BTreeMap<Ipv4Addr, Vec<KindId>>,
     /// What is asked of peers; made when first needed, as the next.
-    pub(crate) by_label: Option<ByLabel>,
+    pub(crate) peer_terms: Option<TermIndex>,
     /// All that is asked of anybody.
-    pub(crate) of_near: Option<ByLabel>,
+    pub(crate) near_terms: Option<TermIndex>,
     /// With more classes than these all is made anew: some may be nobody's any more.
     pub(crate) most_classes: usize,
-    pub(crate) pods: Pods,
+    pub(crate) pods: PodIndex,
 }
 
 /// What may be asked of a pod, by a label that it must have: the namespace, where one is named.
 #[derive(Debug, Default)]
-pub(crate) struct ByLabel {
+pub(crate) struct TermIndex {
     /// By key and value.
-    of: AHashMap<String, AHashMap<String, Vec<Asked>>>,
-    anywhere: Vec<Asked>,
+    of: AHashMap<String, AHashMap<String, Vec<Term>>>,
+    anywhere: Vec<Term>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+enum Term {
     Predicate(PredicateId),
-    Question(QuestionId),
+    PortSet(PortSetId),
 }
 
-impl ByLabel {
-    pub(crate) fn of(predicates: &[Predicate], questions: &[Question], asked: &InUse) -> Self {
+impl TermIndex {
+    pub(crate) fn new(predicates: &[Predicate], questions: &[PortSet], asked: &TermsInUse) -> Self {
         let mut all = Self::default();
         let of_peers = (0..).zip(predicates).zip(&asked.predicates).filter(|(_, asked)| **asked);
         for ((id, predicate), _) in of_peers {
             if let Predicate::Members(selector) = predicate {
-                all.add(Some(selector), Asked::Predicate(id));
+                all.add(Some(selector), Term::Predicate(id));
             }
         }
-        let of_peers = (0..).zip(questions).zip(&asked.questions).filter(|(_, asked)| **asked);
+        let of_peers = (0..).zip(questions).zip(&asked.port_sets).filter(|(_, asked)| **asked);
         for ((id, question), _) in of_peers {
-            if let Question::Named { selector, .. } = question {
-                all.add(selector.as_ref(), Asked::Question(id));
+            if let PortSet::Named { selector, .. } = question {
+                all.add(selector.as_ref(), Term::PortSet(id));
             }
         }
         all
@@ -103,10 +103,10 @@ impl ByLabel {
 
     /// Adds a selector that is asked from now on.
     pub(crate) fn add_selector(&mut self, selector: &Selector, id: PredicateId) {
-        self.add(Some(selector), Asked::Predicate(id));
+        self.add(Some(selector), Term::Predicate(id));
     }
 
-    fn add(&mut self, selector: Option<&Selector>, asked: Asked) {
+    fn add(&mut self, selector: Option<&Selector>, asked: Term) {
         let required = selector.map(Selector::required_labels).unwrap_or_default();
         let of_values = required.into_iter().filter(|(key, _)| *key != ORCHESTRATOR);
         let of_values = of_values.filter_map(|(key, values)| Some((key, values?)));
@@ -123,28 +123,28 @@ impl ByLabel {
     }
 
     /// What may be asked of one that has these labels.
-    fn of_labels<'a>(&'a self, view: &'a View<'_>) -> impl Iterator<Item = Asked> + 'a {
+    fn terms_for<'a>(&'a self, view: &'a LabelView<'_>) -> impl Iterator<Item = Term> + 'a {
         let of_keys = self.of.iter().filter_map(|(key, of)| of.get(view.value(key)?));
         of_keys.flatten().chain(&self.anywhere).copied()
     }
 }
 
-fn has(pod: Option<&Endpoint>, address: IpAddr) -> bool {
+fn has_address(pod: Option<&Endpoint>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| pod.addresses.contains(&address))
 }
 
 /// A cell of the address map to be.
-struct Store {
+struct CellStore {
     address: Ipv4Addr,
     identity: Identity,
     class: u32,
 }
 
-impl Standing {
+impl Basis {
     /// Makes the change; `None` where that takes another image, and then this one is not to be changed any more.
     pub(crate) fn update(
         &mut self,
-        interner: &mut Interner,
+        interner: &mut IdentityInterner,
         image: &Image,
         model: &Model,
         change: PodChange<'_>,
@@ -155,12 +155,12 @@ impl Standing {
         }
         let (mut was, mut is) = (None, None);
         if let Some(pod) = after {
-            let truth = self.truth_of_peer(&Member::pod(model, name, pod))?;
+            let truth = self.peer_predicate_set(&Member::pod(model, name, pod))?;
             truth.iter().for_each(|it| self.counts[*it as usize] += 1);
-            is = self.kinds.of(true, &truth);
+            is = self.kinds.intern(true, &truth);
         }
         if let Some(pod) = before {
-            let truth = self.truth_of_peer(&Member::pod(model, name, pod))?;
+            let truth = self.peer_predicate_set(&Member::pod(model, name, pod))?;
             for it in truth.iter() {
                 let count = self.counts[*it as usize].checked_sub(1)?;
                 // A number that nobody gives the name any more: nobody asks for it in an image made now.
@@ -171,7 +171,7 @@ impl Standing {
                 }
                 self.counts[*it as usize] = count;
             }
-            was = self.kinds.of(true, &truth);
+            was = self.kinds.intern(true, &truth);
         }
         let addresses = |pod: Option<&'_ Endpoint>| -> Vec<IpAddr> {
             pod.into_iter().flat_map(|pod| pod.addresses.iter().copied()).collect()
@@ -180,20 +180,20 @@ impl Standing {
         let mut stores = Vec::with_capacity(touched.len());
         for address in touched {
             let IpAddr::V4(v4) = address else { return None };
-            if self.own.contains(&address) {
+            if self.own_addresses.contains(&address) {
                 return None;
             }
-            let was = was.filter(|_| has(before, address));
-            let is = is.filter(|_| has(after, address));
+            let was = was.filter(|_| has_address(before, address));
+            let is = is.filter(|_| has_address(after, address));
             self.replace_kind(v4, was, is)?;
-            let Some([truth, around]) = self.truth_at(v4) else { continue };
+            let Some([truth, around]) = self.predicate_sets_at(v4) else { continue };
             let class = *self.class_of.get(&truth)?;
-            let identity = interner.identity([&truth, &around], &self.said);
-            stores.push(Store { address: v4, identity, class });
+            let identity = interner.identity([&truth, &around], &self.predicate_keys);
+            stores.push(CellStore { address: v4, identity, class });
         }
-        for Store { address, identity, class } in stores {
+        for CellStore { address, identity, class } in stores {
             let stored = identity != Identity::UNKNOWN
-                && image.admit(identity, class)
+                && image.store_class(identity, class)
                 && image.set_v4(address, identity);
             if !stored {
                 return None;
@@ -202,7 +202,7 @@ impl Standing {
         // Of all else it does not know whether it has changed.
         self.marks[Model::ENDPOINTS] = model.endpoints.mark();
         if let Some(pod) = after {
-            self.pods.note(model, name, pod);
+            self.pods.record(model, name, pod);
         }
         Some(())
     }
@@ -224,52 +224,52 @@ impl Standing {
     }
 
     /// What is true of an address, and around it; `None`: nobody knows.
-    pub(crate) fn truth_at(&self, address: Ipv4Addr) -> Option<[Truth; 2]> {
+    pub(crate) fn predicate_sets_at(&self, address: Ipv4Addr) -> Option<[PredicateSet; 2]> {
         let moved = self.moved.get(&address).map(Vec::as_slice);
         let holders = self.addresses.holders(address.into(), moved);
         if holders.unknown {
             return None;
         }
-        let atom = holders.atom.map(|atom| self.atoms.of(atom)).unwrap_or_default();
-        Some(self.kinds.truth(&holders.kinds, &atom))
+        let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+        Some(self.kinds.predicate_sets(&holders.kinds, &atom))
     }
 
     /// What is true of a pod of another node; `None` if it gives an answer that the image does not know.
-    pub(crate) fn truth_of_peer(&mut self, pod: &Member<'_>) -> Option<Truth> {
-        let Self { by_label, resolved, asked, peers, .. } = self;
-        let questions = &resolved.vocabulary.questions;
+    pub(crate) fn peer_predicate_set(&mut self, pod: &Member<'_>) -> Option<PredicateSet> {
+        let Self { peer_terms: by_label, cache: resolved, in_use: asked, peers, .. } = self;
+        let questions = &resolved.vocabulary.port_sets;
         let by_label =
-            by_label.get_or_insert_with(|| ByLabel::of(&peers.predicates.all, questions, asked));
-        truth(by_label, &peers.predicates, questions, pod)
+            by_label.get_or_insert_with(|| TermIndex::new(&peers.predicates.all, questions, asked));
+        member_predicate_set(by_label, &peers.predicates, questions, pod)
     }
 }
 
 /// What is true of a member, of all that an index holds; `None` if it gives an answer that nobody gave.
-pub(crate) fn truth(
-    by_label: &ByLabel,
+pub(crate) fn member_predicate_set(
+    by_label: &TermIndex,
     predicates: &Predicates,
-    questions: &[Question],
+    questions: &[PortSet],
     member: &Member<'_>,
-) -> Option<Truth> {
+) -> Option<PredicateSet> {
     let view = member.view()?;
     let mut truth = Vec::new();
-    for asked in by_label.of_labels(&view) {
+    for asked in by_label.terms_for(&view) {
         match asked {
-            Asked::Predicate(id) => {
+            Term::Predicate(id) => {
                 if let Predicate::Members(selector) = predicates.all.get(id as usize)?
                     && selector.matches(&view)
                 {
                     truth.push(id);
                 }
             }
-            Asked::Question(id) => {
-                let Question::Named { selector, name } = questions.get(id as usize)? else {
+            Term::PortSet(id) => {
+                let PortSet::Named { selector, name } = questions.get(id as usize)? else {
                     continue;
                 };
                 if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
                     continue;
                 }
-                let answers = predicates.answers.get(id as usize)?;
+                let answers = predicates.possible_ports.get(id as usize)?;
                 for port in member.named_ports().filter(|port| port.name == *name) {
                     let given = (port.protocol, port.port);
                     truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);

@@ -24,15 +24,15 @@ const EPHEMERAL: u16 = 49_152;
 
 /// Addresses that stand for all others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Peers(Vec<IpAddr>);
+pub struct Witnesses(Vec<IpAddr>);
 
-impl Peers {
+impl Witnesses {
     /// The peers that can be told apart by `atoms` or by the image.
     ///
     /// Both ends of every prefix and one off each: where a prefix has parts with prefixes of their own, whatever is left
     /// of it ends at its own end or one off such a part. Of addresses behind which equals stand, between the same nets,
     /// and of one class in the image, the first is taken.
-    pub fn of(atoms: &Atoms, image: &Image) -> Self {
+    pub fn new(atoms: &Atoms, image: &Image) -> Self {
         let mut witnesses = vec![
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V4(Ipv4Addr::BROADCAST),
@@ -73,7 +73,7 @@ impl Peers {
                 .last()
                 .map_or_else(|| (Vec::new(), None), |(_, members, atom)| (members.clone(), *atom));
             let class = image.class(image.identity(address));
-            if seen.insert((Family::of(address), members, atom, class)) {
+            if seen.insert((Family::from_address(address), members, atom, class)) {
                 peers.push(address);
             }
         }
@@ -110,7 +110,7 @@ impl Atoms {
     }
 
     /// Those of a model, for endpoints of these policies.
-    pub(crate) fn of(model: &Model, policies: &[&Policy]) -> Self {
+    pub(crate) fn from_model(model: &Model, policies: &[&Policy]) -> Self {
         type Seen<'m> = (&'m str, Option<&'m str>, &'m Labels, Option<&'m BTreeSet<NamedPort>>);
         let mut atoms = Self::default();
         let mut contents: AHashMap<(u8, Seen<'_>), u32> = AHashMap::new();
@@ -223,7 +223,7 @@ impl Bounds {
     }
 
     /// The bounds that policies of a model draw.
-    pub(crate) fn of(model: &Model, policies: &[&Policy]) -> Self {
+    pub(crate) fn from_model(model: &Model, policies: &[&Policy]) -> Self {
         let mut bounds = Self::default();
         let mut names = BTreeSet::new();
         for rule in rules(model, policies) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use manx_policy_compiler::batch::Asked;
+use manx_policy_compiler::batch::Lookup;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{Identity, Image, PathId};
 use manx_policy_compiler::model::{
@@ -330,9 +330,9 @@ fn by_image(image: &Image, local: &BTreeSet<ObjectName>, peers: &[u32]) -> [Vec<
         }
         one_by_one.push(start.elapsed());
         let addresses: Vec<u32> = flows.iter().map(|(_, peer, _)| *peer).collect();
-        let mut asked: Vec<Asked> = flows
+        let mut asked: Vec<Lookup> = flows
             .iter()
-            .map(|(chain, _, packet)| Asked {
+            .map(|(chain, _, packet)| Lookup {
                 chain: *chain,
                 local: own,
                 peer: Identity::UNKNOWN,

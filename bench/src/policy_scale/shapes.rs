@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_policy_compiler::model::{
-    Action, Endpoint, Entity, Hook, KUBERNETES, LabelSets, Model, NAMESPACE, NamedPort, NetworkSet,
-    ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
+    Action, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model, NAMESPACE, NamedPort,
+    NetworkSet, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch,
+    Protocol, Rule,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -52,7 +53,7 @@ pub(super) fn cluster() -> Shape {
     const NAMESPACES: usize = 1_000;
     const PODS: usize = 100;
     let mut model = Model::default();
-    let mut label_sets = LabelSets::default();
+    let mut label_sets = LabelInterner::default();
     for namespace in 0..NAMESPACES {
         let name = format!("ns-{namespace}");
         model.namespaces.insert(name.clone(), labels(&[("team", format!("{}", namespace % 40))]));
@@ -60,7 +61,7 @@ pub(super) fn cluster() -> Shape {
             let address = 0x0a00_0000 + (namespace * PODS + pod) as u32;
             let http = NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 8080 };
             let endpoint = Endpoint {
-                labels: label_sets.shared(&labels(&[
+                labels: label_sets.intern(&labels(&[
                     ("app", format!("app-{}", pod % 20)),
                     ("pod-template-hash", format!("h{}", pod % 25)),
                     ("tier", format!("t{}", pod % 3)),

@@ -42,7 +42,7 @@ impl Calculation {
                     pods += 1;
                 }
                 Effect::Pod { .. } => {
-                    self.compiler.missed();
+                    self.compiler.invalidate();
                     tables = true;
                 }
                 Effect::Policy => tables = true,

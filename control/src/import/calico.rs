@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    Action, End, Entity, Family, Hook, IcmpMatch, Labels, Model, NAMESPACE, ObjectName, Order,
-    Policy, PortMatch, Profile, Rule, SERVICE_ACCOUNT,
+    Action, Entity, Family, Hook, IcmpMatch, Labels, Model, NAMESPACE, ObjectName, Order, Policy,
+    PortMatch, Profile, Rule, RuleEnd, SERVICE_ACCOUNT,
 };
 use manx_policy_compiler::selector::{Selector, SelectorError};
 
@@ -189,10 +189,10 @@ fn rule(index: u32, wire: &calico::Rule, context: Context<'_>) -> Result<Option<
     }))
 }
 
-fn end(wire: &EntityRule, context: Context<'_>) -> Result<End, Unknown> {
+fn end(wire: &EntityRule, context: Context<'_>) -> Result<RuleEnd, Unknown> {
     let entity = entity(wire, context)?;
     let ports = |wire: &[calico::Port]| wire.iter().map(port).collect();
-    Ok(End {
+    Ok(RuleEnd {
         entities: (entity != Entity::default()).then(|| vec![entity]),
         ports: ports(&wire.ports),
         not_ports: ports(&wire.not_ports),

@@ -3,7 +3,8 @@
 //! Source: network-policy-api, `ClusterNetworkPolicySpec`.
 
 use manx_policy_compiler::model::{
-    Action, End, Entity, Hook, KUBERNETES, ORCHESTRATOR, Order, Policy, PortMatch, Protocol, Rule,
+    Action, Entity, Hook, KUBERNETES, ORCHESTRATOR, Order, Policy, PortMatch, Protocol, Rule,
+    RuleEnd,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -19,7 +20,7 @@ pub(super) fn import(wire: &ClusterNetworkPolicy) -> Policy {
         ClusterTier::Admin => "kube-admin",
         ClusterTier::Baseline => "kube-baseline",
     };
-    let rules = |wire: &[ClusterRule], end: fn(&mut Rule) -> &mut End| {
+    let rules = |wire: &[ClusterRule], end: fn(&mut Rule) -> &mut RuleEnd| {
         let rules = (0..).zip(wire).flat_map(|(index, it)| rule(index, it, end));
         (!wire.is_empty()).then(|| rules.collect())
     };
@@ -44,7 +45,7 @@ pub(super) fn subject(wire: Option<&Pods>) -> Selector {
 
 /// The rules that one rule becomes, one for each protocol. What cannot be decided here: an Accept is none, Deny and Pass
 /// deny everything.
-fn rule(index: u32, wire: &ClusterRule, end: fn(&mut Rule) -> &mut End) -> Vec<Rule> {
+fn rule(index: u32, wire: &ClusterRule, end: fn(&mut Rule) -> &mut RuleEnd) -> Vec<Rule> {
     let action = match wire.action {
         ClusterAction::Accept => Action::Allow,
         ClusterAction::Deny => Action::Deny,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    Endpoint, Failsafe, HostEndpoint, Interface, LabelSets, Model, NamedPort, NetworkSet,
+    Endpoint, Failsafe, HostEndpoint, Interface, LabelInterner, Model, NamedPort, NetworkSet,
     ObjectName, Protocol, ServiceEndpoints,
 };
 
@@ -22,7 +22,7 @@ pub(super) fn service_account(pod: &object::Pod) -> &str {
 }
 
 /// The pod as an endpoint; `None` while it has no address.
-pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelSets) -> Option<Endpoint> {
+pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Option<Endpoint> {
     let addresses = addresses(pod);
     let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
     let named_ports = containers
@@ -35,7 +35,7 @@ pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelSets) -> Option<
         })
         .collect();
     (!addresses.is_empty()).then(|| Endpoint {
-        labels: label_sets.shared(&pod.labels),
+        labels: label_sets.intern(&pod.labels),
         service_account: Some(service_account(pod).to_owned()),
         addresses,
         named_ports,

@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    DefaultAction, HostEndpoint, LabelSets, Labels, Model, ObjectName, Order, Policy, PolicyKind,
-    PolicyName, Protocol, Tier,
+    DefaultAction, HostEndpoint, LabelInterner, Labels, Model, ObjectName, Order, Policy,
+    PolicyKind, PolicyName, Protocol, Tier,
 };
 
 use self::calico::Context;
@@ -49,7 +49,7 @@ pub struct Cluster {
     /// What policy sees.
     pub model: Model,
     /// The labels of pods, which these share.
-    pub(crate) label_sets: LabelSets,
+    pub(crate) label_sets: LabelInterner,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
     /// The node of each pod that has one: endpoints, and pods that are to become endpoints once they have addresses.

@@ -304,7 +304,7 @@ fn tiers_without_an_order_come_after_every_order_and_before_tiers_that_nobody_de
     let cluster = clean(&format!(
         "{CALICO}Tier\nmetadata: {{name: a}}\n---\n{CALICO}Tier\nmetadata: {{name: z}}\nspec: {{order: 1.7976931348623157e308}}\n"
     ));
-    let mut tiers = ["0", "a", "z", "kube-baseline"].map(|name| cluster.model.tier_place(name));
+    let mut tiers = ["0", "a", "z", "kube-baseline"].map(|name| cluster.model.tier_sort_key(name));
     tiers.sort_unstable();
     assert_eq!(tiers.map(|(.., name)| name), ["kube-baseline", "z", "a", "0"]);
 }

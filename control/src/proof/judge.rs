@@ -8,7 +8,7 @@ use manx_policy_compiler::model::{
 };
 use manx_policy_compiler::prove::{Depth, Expected, Judge};
 use manx_policy_compiler::resolve::{LocalName, Stage};
-use manx_policy_compiler::witness::{Atoms, Bounds, Peers};
+use manx_policy_compiler::witness::{Atoms, Bounds, Witnesses};
 
 use crate::import::policy_name;
 use crate::manifest::object::{Kind, calico};
@@ -35,11 +35,11 @@ pub(super) struct End<'a> {
 }
 
 impl<'a> Judge for ByObjects<'a> {
-    type End = End<'a>;
+    type LocalEnd = End<'a>;
     type Key = oracle::Key;
     type AddressClass = oracle::AddressClass;
 
-    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'a> {
+    fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'a> {
         let place = match stage {
             Stage::Pod => Place::Pod,
             Stage::Host => Place::Host,
@@ -53,7 +53,7 @@ impl<'a> Judge for ByObjects<'a> {
     }
 
     /// Of what a host forwards either end may be anybody.
-    fn addresses(&self, end: &Self::End, peers: &Peers) -> BTreeSet<IpAddr> {
+    fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr> {
         if end.stage == Stage::Forward {
             peers.iter().collect()
         } else {
@@ -61,7 +61,7 @@ impl<'a> Judge for ByObjects<'a> {
         }
     }
 
-    fn atoms(&self, ends: &[&Self::End]) -> Atoms {
+    fn atoms(&self, ends: &[&Self::LocalEnd]) -> Atoms {
         let mut atoms = Atoms::default();
         let occupants = match self.depth {
             Depth::Every => self.oracle.all_occupants(),
@@ -79,7 +79,7 @@ impl<'a> Judge for ByObjects<'a> {
         atoms
     }
 
-    fn bounds(&self, end: &Self::End) -> Bounds {
+    fn bounds(&self, end: &Self::LocalEnd) -> Bounds {
         let limits = self.oracle.limits(&end.seen);
         let mut bounds = Bounds::default();
         limits.protocols.into_iter().for_each(|number| bounds.protocol(number));
@@ -89,17 +89,17 @@ impl<'a> Judge for ByObjects<'a> {
         bounds
     }
 
-    fn key(&self, end: &Self::End, local: IpAddr) -> oracle::Key {
+    fn key(&self, end: &Self::LocalEnd, local: IpAddr) -> oracle::Key {
         self.oracle.key(&end.seen, local)
     }
 
-    fn address_class(&self, end: &Self::End, peer: IpAddr) -> oracle::AddressClass {
+    fn address_class(&self, end: &Self::LocalEnd, peer: IpAddr) -> oracle::AddressClass {
         self.oracle.address_class(&end.seen, peer)
     }
 
     fn judge(
         &self,
-        end: &Self::End,
+        end: &Self::LocalEnd,
         local: IpAddr,
         peer: IpAddr,
         transports: &[Transport],

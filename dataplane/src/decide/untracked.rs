@@ -71,8 +71,8 @@ impl Course {
             Direction::Egress => (source, destination),
             Direction::Ingress => (destination, source),
         };
-        let question = image.question(own, peer, transport);
-        let Some(mut path) = image.answer(self.interface, question) else {
+        let question = image.query(own, peer, transport);
+        let Some(mut path) = image.path_of(self.interface, question) else {
             return BeforeTracking::Other;
         };
         if path.passes_on {
@@ -81,7 +81,7 @@ impl Course {
         if path.verdict == Verdict::Allow
             && let Some(pod) = self.pod
         {
-            match image.answer(pod, question) {
+            match image.path_of(pod, question) {
                 Some(its) => path = its,
                 None => return BeforeTracking::Other,
             }

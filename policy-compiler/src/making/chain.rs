@@ -1,31 +1,31 @@
 //! The rows of one chain.
 
-use super::{Making, decided};
-use crate::claim::{Claimed, Distinct, Way, only_way, ways};
-use crate::image::LocalFacts;
+use super::{RowBuilder, decide};
+use crate::claim::{Alternative, CompactMatch, MatchSets, alternatives, single_alternative};
+use crate::image::LocalPredicateSets;
 use crate::model::Family;
-use crate::plan::Planned;
-use crate::predicates::{Known, Predicates};
+use crate::plan::PlannedChain;
+use crate::predicates::{AddressFacts, Predicates};
 use crate::resolve::{Outcome, PredicateId, ResolvedList, Step};
-use crate::row::firsts::{First, Firsts};
-use crate::row::{ByFirst, Room};
+use crate::row::firsts::{FirstMatch, FirstMatches};
+use crate::row::{FirstPaths, RowScratch};
 
 /// What is known of a list's rules before it is known what is true of a local end.
 #[derive(Debug)]
-pub(super) struct OfList {
-    paths: ByFirst,
-    ready: Vec<Option<OfAnybody>>,
+pub(super) struct PrecomputedList {
+    paths: FirstPaths,
+    ready: Vec<Option<ReadyForAll>>,
 }
 
 /// A step that matches in the same way whoever the local end is, and the families that it matches.
-type OfAnybody = (Ready, [bool; 2]);
+type ReadyForAll = (ReadyStep, [bool; 2]);
 
-impl OfList {
+impl PrecomputedList {
     /// Of a list, and where its rules lead.
-    pub(super) fn of(list: &ResolvedList, paths: ByFirst) -> Self {
+    pub(super) fn new(list: &ResolvedList, paths: FirstPaths) -> Self {
         let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
-            let (wanted, claimed) = only_way(&step.rule, list.list.direction)?;
-            Some((Ready::of(at, step, Ways::One(wanted, claimed)), step.rule.families))
+            let (wanted, claimed) = single_alternative(&step.rule, list.list.direction)?;
+            Some((ReadyStep::new(at, step, StepMatch::One(wanted, claimed)), step.rule.families))
         });
         Self { paths, ready: all.collect() }
     }
@@ -33,26 +33,26 @@ impl OfList {
 
 /// A step that may match, as rows need it.
 #[derive(Debug, Clone, Copy)]
-struct Ready {
+struct ReadyStep {
     step: u32,
     tier: u32,
-    does: Does,
-    ways: Ways,
+    effect: StepEffect,
+    ways: StepMatch,
 }
 
-impl Ready {
-    fn of(at: u32, step: &Step, ways: Ways) -> Self {
+impl ReadyStep {
+    fn new(at: u32, step: &Step, ways: StepMatch) -> Self {
         let does = match step.outcome {
-            Outcome::Decide(_) => Does::Decide,
-            Outcome::Pass(_) => Does::Pass,
-            Outcome::Log(_) | Outcome::Staged(_) => Does::GoOn,
+            Outcome::Decide(_) => StepEffect::Decide,
+            Outcome::Pass(_) => StepEffect::Pass,
+            Outcome::Log(_) | Outcome::Staged(_) => StepEffect::GoOn,
         };
-        Self { step: at, tier: step.tier, does, ways }
+        Self { step: at, tier: step.tier, effect: does, ways }
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Does {
+enum StepEffect {
     Decide,
     Pass,
     GoOn,
@@ -60,36 +60,36 @@ enum Does {
 
 /// The ways in which a step can match.
 #[derive(Debug, Clone, Copy)]
-enum Ways {
+enum StepMatch {
     /// What most steps have: it claims the same of every peer of whom a predicate is true; `None`: of every peer.
-    One(Option<PredicateId>, Claimed),
+    One(Option<PredicateId>, CompactMatch),
     /// Some among those of the family.
     Some { first: u32, end: u32 },
 }
 
 /// The steps of a chain, for the peers of a family.
 #[derive(Default)]
-struct OfFamily<'a> {
-    /// For each group of the list's [`StepIndex`] where its steps stand in `ready`, once they were asked for: a row looks at
+struct FamilySteps<'a> {
+    /// For each group of the list's `StepIndex` where its steps stand in `ready`, once they were asked for: a row looks at
     /// all of a group, and they are side by side.
     groups: Vec<Option<(u32, u32)>>,
-    ready: Vec<Ready>,
+    ready: Vec<ReadyStep>,
     /// What was foreseen of the list.
-    foreseen: Option<&'a [Option<OfAnybody>]>,
+    precomputed: Option<&'a [Option<ReadyForAll>]>,
     /// Else, of many rows, by step what is made ready, which is done in the steps' order: so they are side by side in memory.
-    in_order: Vec<Option<Ready>>,
-    ways: Vec<Way<'a>>,
+    in_order: Vec<Option<ReadyStep>>,
+    ways: Vec<Alternative<'a>>,
     /// By group what its steps come to by themselves, once that was asked for.
-    by_group: Vec<Alone>,
-    firsts: Firsts,
+    by_group: Vec<GroupMatch>,
+    firsts: FirstMatches,
 }
 
 /// What the steps of a group come to by themselves.
 #[derive(Clone, Copy, Default)]
-enum Alone {
+enum GroupMatch {
     #[default]
-    NotAsked,
-    Firsts(First),
+    Unknown,
+    First(FirstMatch),
     /// More than their firsts.
     More,
 }
@@ -98,61 +98,61 @@ enum Alone {
 const FEW_GROUPS: usize = 4;
 
 /// Makes the rows of one chain.
-pub(super) struct ChainRows<'a, 'd> {
+pub(super) struct ChainRowBuilder<'a, 'd> {
     list: &'a ResolvedList,
-    local: &'a LocalFacts,
+    local: &'a LocalPredicateSets,
     predicates: &'a Predicates,
     /// Whether so many rows are made that most steps matter to one, and nothing was foreseen of them.
     many: bool,
-    families: [OfFamily<'a>; 2],
+    families: [FamilySteps<'a>; 2],
     /// Where packets are led with nothing noted on the way.
-    paths: ByFirst,
-    desk: &'d mut Desk,
+    paths: FirstPaths,
+    scratch: &'d mut ChainScratch,
 }
 
 /// What making rows needs, for one after the other.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct ChainScratch {
     /// Of all chains: many have the same.
-    claims: Distinct,
-    room: Room,
+    claims: MatchSets,
+    row: RowScratch,
     /// Steps, each with its place among those of its family that are ready behind it.
     candidates: Vec<u64>,
-    claimed: Vec<(u32, Claimed)>,
-    firsts: Vec<First>,
+    claimed: Vec<(u32, CompactMatch)>,
+    firsts: Vec<FirstMatch>,
 }
 
-impl<'a> OfFamily<'a> {
+impl<'a> FamilySteps<'a> {
     /// What the steps of a group come to by themselves, if that is their firsts.
-    fn alone(
+    fn group_match(
         &mut self,
         (group, steps): (usize, &[u32]),
         family: Family,
-        known: &ByFirst,
-        room: &mut Room,
-        claimed: &mut Vec<(u32, Claimed)>,
-    ) -> Option<First> {
-        let Self { by_group, firsts, foreseen, .. } = self;
+        known: &FirstPaths,
+        room: &mut RowScratch,
+        claimed: &mut Vec<(u32, CompactMatch)>,
+    ) -> Option<FirstMatch> {
+        let Self { by_group, firsts, precomputed: foreseen, .. } = self;
         if by_group.len() <= group {
-            by_group.resize(group + 1, Alone::NotAsked);
+            by_group.resize(group + 1, GroupMatch::Unknown);
         }
-        if matches!(by_group[group], Alone::NotAsked) {
+        if matches!(by_group[group], GroupMatch::Unknown) {
             claimed.clear();
             let all = steps.iter().try_for_each(|step| {
                 let (ready, families) =
                     foreseen.and_then(|all| all.get(*step as usize)?.as_ref())?;
                 if families[family as usize] {
-                    let Ways::One(_, claim) = ready.ways else { return None };
+                    let StepMatch::One(_, claim) = ready.ways else { return None };
                     claimed.push((*step, claim));
                 }
                 Some(())
             });
-            let first = all.and_then(|()| room.first(claimed, known, firsts));
-            by_group[group] = first.map_or(Alone::More, Alone::Firsts);
+            let first = all.and_then(|()| room.first_match(claimed, known, firsts));
+            by_group[group] = first.map_or(GroupMatch::More, GroupMatch::First);
         }
         match by_group[group] {
-            Alone::Firsts(first) => Some(first),
-            Alone::NotAsked | Alone::More => None,
+            GroupMatch::First(first) => Some(first),
+            GroupMatch::Unknown | GroupMatch::More => None,
         }
     }
 
@@ -162,8 +162,8 @@ impl<'a> OfFamily<'a> {
         group: usize,
         steps: &[u32],
         list: &'a ResolvedList,
-        local: &Known<'_>,
-        claims: &mut Distinct,
+        local: &AddressFacts<'_>,
+        claims: &mut MatchSets,
         candidates: &mut Vec<u64>,
     ) {
         let known = self.groups.get(group).copied().flatten();
@@ -192,10 +192,10 @@ impl<'a> OfFamily<'a> {
         &mut self,
         index: u32,
         list: &'a ResolvedList,
-        local: &Known<'_>,
-        claims: &mut Distinct,
-    ) -> Option<Ready> {
-        let foreseen = self.foreseen.and_then(|all| all.get(index as usize)?.as_ref());
+        local: &AddressFacts<'_>,
+        claims: &mut MatchSets,
+    ) -> Option<ReadyStep> {
+        let foreseen = self.precomputed.and_then(|all| all.get(index as usize)?.as_ref());
         if let Some((ready, families)) = foreseen {
             return families[local.family as usize].then_some(*ready);
         }
@@ -204,86 +204,90 @@ impl<'a> OfFamily<'a> {
             return None;
         }
         let first = self.ways.len();
-        ways(&step.rule, list.list.direction, local, claims, |way| self.ways.push(way));
+        alternatives(&step.rule, list.list.direction, local, claims, |way| self.ways.push(way));
         let ways = match self.ways[first..] {
             [] => return None,
-            [Way::Same(wanted, claimed)] => {
+            [Alternative::Fixed(wanted, claimed)] => {
                 self.ways.truncate(first);
-                Ways::One(wanted, claimed)
+                StepMatch::One(wanted, claimed)
             }
-            _ => Ways::Some { first: first as u32, end: self.ways.len() as u32 },
+            _ => StepMatch::Some { first: first as u32, end: self.ways.len() as u32 },
         };
-        Some(Ready::of(index, step, ways))
+        Some(ReadyStep::new(index, step, ways))
     }
 }
 
-impl<'a, 'd> ChainRows<'a, 'd> {
+impl<'a, 'd> ChainRowBuilder<'a, 'd> {
     pub(super) fn new(
-        chain: &Planned<'a>,
-        foreseen: Option<&'a OfList>,
+        chain: &PlannedChain<'a>,
+        foreseen: Option<&'a PrecomputedList>,
         predicates: &'a Predicates,
-        desk: &'d mut Desk,
+        desk: &'d mut ChainScratch,
     ) -> Self {
-        let Planned { list, local, .. } = chain;
-        let many = chain.asks_most_steps() && foreseen.is_none();
+        let PlannedChain { list, local, .. } = chain;
+        let many = chain.uses_most_steps() && foreseen.is_none();
         let ready = foreseen.map(|it| it.ready.as_slice());
-        let families = [(); 2].map(|()| OfFamily { foreseen: ready, ..OfFamily::default() });
-        let unknown = || ByFirst::of(list.steps.steps.len());
+        let families =
+            [(); 2].map(|()| FamilySteps { precomputed: ready, ..FamilySteps::default() });
+        let unknown = || FirstPaths::unknown(list.steps.steps.len());
         let paths = foreseen.map_or_else(unknown, |it| it.paths.clone());
-        Self { list, local, predicates, many, families, paths, desk }
+        Self { list, local, predicates, many, families, paths, scratch: desk }
     }
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
     pub(super) fn row(
         &mut self,
-        making: &mut Making,
+        making: &mut RowBuilder,
         family: Family,
         truth: &[PredicateId],
     ) -> u32 {
-        if let Some(row) = self.row_of_firsts(making, family, truth) {
+        if let Some(row) = self.row_from_first_matches(making, family, truth) {
             return row;
         }
-        self.claim(family, truth);
-        let Self { paths: known, desk: Desk { room, claimed, claims, .. }, .. } = self;
-        let Making { paths, rows, .. } = making;
+        self.match_peers(family, truth);
+        let Self { paths: known, scratch: ChainScratch { row: room, claimed, claims, .. }, .. } =
+            self;
+        let RowBuilder { paths, rows, .. } = making;
         let row = room.row(claimed, claims, known, rows, |matching| {
-            let (decision, always) = decided(self.list, matching);
-            (paths.of(decision), always)
+            let (decision, always) = decide(self.list, matching);
+            (paths.intern(decision), always)
         });
-        rows.row(row)
+        rows.intern_row(row)
     }
 
     /// [`row`](Self::row) where it follows from what few groups of steps come to by themselves.
-    fn row_of_firsts(
+    fn row_from_first_matches(
         &mut self,
-        making: &mut Making,
+        making: &mut RowBuilder,
         family: Family,
         truth: &[PredicateId],
     ) -> Option<u32> {
-        let Self { list, families, paths: known, desk, .. } = self;
-        let Desk { room, claimed, firsts, .. } = &mut **desk;
+        let Self { list, families, paths: known, scratch: desk, .. } = self;
+        let ChainScratch { row: room, claimed, firsts, .. } = &mut **desk;
         let of_family = &mut families[family as usize];
-        let index = of_family.foreseen.and_then(|_| list.index.get())?;
+        let index = of_family.precomputed.and_then(|_| list.index.get())?;
         firsts.clear();
-        let wanting = truth.iter().filter_map(|it| index.wanting(&list.peer, *it));
+        let wanting = truth.iter().filter_map(|it| index.group(&list.peer, *it));
         let always = (0, index.always.as_slice());
         for group in [always].into_iter().chain(wanting).filter(|(_, steps)| !steps.is_empty()) {
             if firsts.len() == FEW_GROUPS {
                 return None;
             }
-            firsts.push(of_family.alone(group, family, known, room, claimed)?);
+            firsts.push(of_family.group_match(group, family, known, room, claimed)?);
         }
-        let Making { paths, rows, .. } = making;
-        let row = room.row_of_firsts(&of_family.firsts, firsts, known, rows, |matching| {
-            let (decision, always) = decided(list, matching);
-            (paths.of(decision), always)
-        })?;
-        Some(rows.row(row))
+        let RowBuilder { paths, rows, .. } = making;
+        let row =
+            room.row_from_first_matches(&of_family.firsts, firsts, known, rows, |matching| {
+                let (decision, always) = decide(list, matching);
+                (paths.intern(decision), always)
+            })?;
+        Some(rows.intern_row(row))
     }
 
     /// The steps that may match those of a family of whom something is true, ascending.
-    fn find_candidates(&mut self, truth: &[PredicateId], local: &Known<'_>) {
-        let Self { list, families, many, desk: Desk { candidates, claims, .. }, .. } = self;
+    fn find_candidates(&mut self, truth: &[PredicateId], local: &AddressFacts<'_>) {
+        let Self { list, families, many, scratch: ChainScratch { candidates, claims, .. }, .. } =
+            self;
         let of_family = &mut families[local.family as usize];
         candidates.clear();
         let Some(index) = list.index.get() else {
@@ -305,7 +309,7 @@ impl<'a, 'd> ChainRows<'a, 'd> {
             let in_order = steps.map(|step| of_family.prepare(step, list, local, claims));
             of_family.in_order = in_order.collect();
         }
-        let wanting = truth.iter().filter_map(|it| index.wanting(&list.peer, *it));
+        let wanting = truth.iter().filter_map(|it| index.group(&list.peer, *it));
         for (group, steps) in std::iter::once((0, index.always.as_slice())).chain(wanting) {
             of_family.add_group(group, steps, list, local, claims, candidates);
         }
@@ -314,17 +318,18 @@ impl<'a, 'd> ChainRows<'a, 'd> {
     }
 
     /// What steps claim of those of a family of whom, of all that is asked, exactly `truth` is true.
-    fn claim(&mut self, family: Family, truth: &[PredicateId]) {
-        let (facts, answers) = (self.local, &self.predicates.answers);
-        let local = Known { truth: &facts[family as usize], family, answers };
-        let peer = Known { truth, family, answers };
+    fn match_peers(&mut self, family: Family, truth: &[PredicateId]) {
+        let (facts, answers) = (self.local, &self.predicates.possible_ports);
+        let local =
+            AddressFacts { predicates: &facts[family as usize], family, possible_ports: answers };
+        let peer = AddressFacts { predicates: truth, family, possible_ports: answers };
         self.find_candidates(truth, &local);
-        let Self { families, desk: Desk { candidates, claimed, claims, .. }, .. } = self;
-        let OfFamily { ready, ways: all_ways, .. } = &families[family as usize];
+        let Self { families, scratch: ChainScratch { candidates, claimed, claims, .. }, .. } = self;
+        let FamilySteps { ready, ways: all_ways, .. } = &families[family as usize];
         claimed.clear();
         // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
-        for Ready { step, tier, does, ways } in
+        for ReadyStep { step, tier, effect: does, ways } in
             candidates.iter().map(|it| ready[*it as u32 as usize])
         {
             if decided == Some(tier) {
@@ -334,21 +339,21 @@ impl<'a, 'd> ChainRows<'a, 'd> {
             let holds =
                 |it: Option<PredicateId>| it.is_none_or(|it| truth.binary_search(&it).is_ok());
             match ways {
-                Ways::One(wanted, claim) if holds(wanted) => claimed.push((step, claim)),
-                Ways::One(..) => {}
-                Ways::Some { first, end } => {
+                StepMatch::One(wanted, claim) if holds(wanted) => claimed.push((step, claim)),
+                StepMatch::One(..) => {}
+                StepMatch::Some { first, end } => {
                     for way in &all_ways[first as usize..end as usize] {
                         let here = match way {
-                            Way::Same(wanted, claim) => holds(*wanted).then_some(*claim),
-                            Way::Asking(way) => way.claim(&peer, claims),
+                            Alternative::Fixed(wanted, claim) => holds(*wanted).then_some(*claim),
+                            Alternative::PerPeer(way) => way.match_peer(&peer, claims),
                         };
                         claimed.extend(here.map(|claim| (step, claim)));
                     }
                 }
             }
             match does {
-                Does::Pass if claimed.len() > before => passed = Some(tier),
-                Does::Decide
+                StepEffect::Pass if claimed.len() > before => passed = Some(tier),
+                StepEffect::Decide
                     if claimed[before..].iter().any(|(_, it)| claims.is_everything(*it)) =>
                 {
                     if passed != Some(tier) {

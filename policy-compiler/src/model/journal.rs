@@ -37,24 +37,24 @@ impl<K, V> Default for Journal<K, V> {
 impl<K: Ord + Clone, V: Clone> Journal<K, V> {
     /// As the map's.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        self.note(&key);
+        self.record(&key);
         self.map.insert(key, value)
     }
 
     /// As the map's.
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        self.note(key);
+        self.record(key);
         self.map.remove(key)
     }
 
     /// As the map's.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.note(key);
+        self.record(key);
         self.map.get_mut(key)
     }
 
     /// What is at a key is about to change.
-    fn note(&mut self, key: &K) {
+    fn record(&mut self, key: &K) {
         // A mark that nobody else has need not change, but those before it may still be known.
         let is_known = Arc::get_mut(&mut self.mark.0).is_none();
         if !is_known && self.changes.is_empty() {

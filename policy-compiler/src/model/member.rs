@@ -16,7 +16,7 @@ pub type Labels = BTreeMap<String, String>;
 /// Sets of labels, each in one place: of many pods few differ in them, and who looks at one pod's has looked at those of all
 /// that share them.
 #[derive(Debug, Clone, Default)]
-pub struct LabelSets {
+pub struct LabelInterner {
     known: AHashSet<Arc<Labels>>,
     /// With more it is looked which are in use.
     most: usize,
@@ -25,9 +25,9 @@ pub struct LabelSets {
 /// Sets without use are kept up to as many as those in use, and this many.
 const SPARE: usize = 1024;
 
-impl LabelSets {
+impl LabelInterner {
     /// The set that is equal to this one.
-    pub fn shared(&mut self, labels: &Labels) -> Arc<Labels> {
+    pub fn intern(&mut self, labels: &Labels) -> Arc<Labels> {
         if let Some(known) = self.known.get(labels) {
             return Arc::clone(known);
         }
@@ -41,14 +41,14 @@ impl LabelSets {
     }
 }
 
-impl PartialEq for LabelSets {
+impl PartialEq for LabelInterner {
     /// What is shared is no part of any value.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for LabelSets {}
+impl Eq for LabelInterner {}
 
 /// The label that names a member's namespace.
 pub const NAMESPACE: &str = "projectcalico.org/namespace";
@@ -81,7 +81,7 @@ pub struct NamedPort {
 /// A pod that has addresses of its own (not on the host's network) and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Endpoint {
-    /// The pod's labels; pods that have the same best share them (see [`LabelSets`]).
+    /// The pod's labels; pods that have the same best share them (see [`LabelInterner`]).
     pub labels: Arc<Labels>,
     /// Its service account, of its own namespace.
     pub service_account: Option<String>,
@@ -167,7 +167,7 @@ pub struct ServiceEndpoints {
 /// labels of their profiles. Other than in Calico a label of the object's own under one of the reserved keys is not seen:
 /// whoever may label a pod may not choose its namespace's labels.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'m> {
+pub struct LabelView<'m> {
     /// The member's own labels.
     pub own: &'m Labels,
     /// Its namespace and that one's labels.
@@ -180,7 +180,7 @@ pub struct View<'m> {
     pub inherited: &'m [Arc<Labels>],
 }
 
-impl<'m> View<'m> {
+impl<'m> LabelView<'m> {
     /// The value of a label; `None` where it is absent.
     pub(crate) fn value(&self, key: &str) -> Option<&'m str> {
         if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {
@@ -208,7 +208,7 @@ impl<'m> View<'m> {
     }
 }
 
-impl LabelSource for View<'_> {
+impl LabelSource for LabelView<'_> {
     fn label(&self, key: &str) -> Option<&str> {
         self.value(key)
     }
@@ -221,12 +221,12 @@ mod tests {
     #[test]
     fn equal_label_sets_are_one_and_those_without_use_are_forgotten() {
         let labels = |index: usize| Labels::from([("app".to_owned(), index.to_string())]);
-        let mut sets = LabelSets::default();
-        let first = sets.shared(&labels(0));
+        let mut sets = LabelInterner::default();
+        let first = sets.intern(&labels(0));
         for index in 1..SPARE * 3 {
-            assert_eq!(*sets.shared(&labels(index)), labels(index));
+            assert_eq!(*sets.intern(&labels(index)), labels(index));
         }
         assert!(sets.known.len() <= SPARE * 2, "{}", sets.known.len());
-        assert!(Arc::ptr_eq(&first, &sets.shared(&labels(0))));
+        assert!(Arc::ptr_eq(&first, &sets.intern(&labels(0))));
     }
 }

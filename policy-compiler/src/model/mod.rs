@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 pub use journal::Journal;
 pub use member::{
-    Endpoint, HostEndpoint, Interface, KUBERNETES, LabelSets, Labels, NAMESPACE, NAMESPACE_PREFIX,
-    NamedPort, NetworkSet, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX, ServiceEndpoints,
-    View,
+    Endpoint, HostEndpoint, Interface, KUBERNETES, LabelInterner, LabelView, Labels, NAMESPACE,
+    NAMESPACE_PREFIX, NamedPort, NetworkSet, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
+    ServiceEndpoints,
 };
 pub use policy::{
-    Action, DefaultAction, End, Entity, Hook, IcmpMatch, Order, Policy, PortMatch, Profile, Rule,
-    Tier, in_order,
+    Action, DefaultAction, Entity, Hook, IcmpMatch, Order, Policy, PortMatch, Profile, Rule,
+    RuleEnd, Tier, compare_policies,
 };
 pub use reason::{Decision, Noted, PolicyKind, PolicyName, Reason, RuleName, Verdict};
 pub use tracked::{Mark, Tracked};
@@ -133,7 +133,7 @@ impl Model {
     }
 
     /// What selectors see of a pod.
-    pub fn pod_view<'m>(&'m self, name: &'m ObjectName, endpoint: &'m Endpoint) -> View<'m> {
+    pub fn pod_view<'m>(&'m self, name: &'m ObjectName, endpoint: &'m Endpoint) -> LabelView<'m> {
         let service_account = endpoint.service_account.as_deref().map(|account| {
             if self.service_accounts.is_empty() {
                 return (account, None);
@@ -141,7 +141,7 @@ impl Model {
             let key = ObjectName::new(name.namespace.as_str(), account);
             (account, self.service_accounts.get(&key))
         });
-        View {
+        LabelView {
             own: &endpoint.labels,
             namespace: Some((&name.namespace, self.namespace_labels(&name.namespace))),
             service_account,
@@ -151,16 +151,16 @@ impl Model {
     }
 
     /// What selectors see of a network set.
-    pub fn set_view<'m>(&'m self, name: &'m ObjectName, set: &'m NetworkSet) -> View<'m> {
+    pub fn set_view<'m>(&'m self, name: &'m ObjectName, set: &'m NetworkSet) -> LabelView<'m> {
         let namespace = (!name.namespace.is_empty())
             .then(|| (name.namespace.as_str(), self.namespace_labels(&name.namespace)));
-        View { own: &set.labels, namespace, service_account: None, pod: false, inherited: &[] }
+        LabelView { own: &set.labels, namespace, service_account: None, pod: false, inherited: &[] }
     }
 
     /// What selectors see of a host endpoint.
-    pub fn host_view(host: &HostEndpoint) -> View<'_> {
+    pub fn host_view(host: &HostEndpoint) -> LabelView<'_> {
         let HostEndpoint { labels: own, inherited, .. } = host;
-        View { own, namespace: None, service_account: None, pod: false, inherited }
+        LabelView { own, namespace: None, service_account: None, pod: false, inherited }
     }
 
     /// A tier by its name: built in, defined, or [missing](Tier::MISSING).
@@ -171,7 +171,7 @@ impl Model {
 
     /// What tiers sort by: those that are built in or defined by order and name, then those that policies name and nobody
     /// defines, also after one that is defined without an order.
-    pub fn tier_place<'t>(&self, name: &'t str) -> (bool, Order, &'t str) {
+    pub fn tier_sort_key<'t>(&self, name: &'t str) -> (bool, Order, &'t str) {
         let missing = Tier::built_in(name).is_none() && !self.tiers.contains_key(name);
         (missing, self.tier(name).order, name)
     }

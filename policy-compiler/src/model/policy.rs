@@ -176,9 +176,9 @@ pub struct Rule {
     /// Not ICMP of this type and code.
     pub not_icmp: Option<IcmpMatch>,
     /// The packet's source.
-    pub source: End,
+    pub source: RuleEnd,
     /// The packet's destination.
-    pub destination: End,
+    pub destination: RuleEnd,
 }
 
 impl Rule {
@@ -192,13 +192,13 @@ impl Rule {
             not_protocol: None,
             icmp: None,
             not_icmp: None,
-            source: End::default(),
-            destination: End::default(),
+            source: RuleEnd::default(),
+            destination: RuleEnd::default(),
         }
     }
 
     /// The local end and the peer of a rule of this direction.
-    pub fn ends(&self, direction: Direction) -> (&End, &End) {
+    pub fn ends(&self, direction: Direction) -> (&RuleEnd, &RuleEnd) {
         match direction {
             Direction::Ingress => (&self.destination, &self.source),
             Direction::Egress => (&self.source, &self.destination),
@@ -238,7 +238,7 @@ impl IcmpMatch {
 
 /// One end of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct End {
+pub struct RuleEnd {
     /// Any of these; `None` is whoever, `Some` of nothing nobody.
     pub entities: Option<Vec<Entity>>,
     /// Any of these; empty is every packet, also those that show no ports.
@@ -265,10 +265,10 @@ pub struct Entity {
 impl Entity {
     /// Whether the lists of nets speak of the family at all: a list that is there and has no entry of it makes the rule
     /// vanish for the family.
-    pub fn speaks_of(&self, family: Family) -> bool {
-        [&self.nets, &self.not_nets]
-            .into_iter()
-            .all(|nets| nets.is_empty() || nets.iter().any(|net| Family::of(net.addr()) == family))
+    pub fn allows_family(&self, family: Family) -> bool {
+        [&self.nets, &self.not_nets].into_iter().all(|nets| {
+            nets.is_empty() || nets.iter().any(|net| Family::from_address(net.addr()) == family)
+        })
     }
 }
 
@@ -307,6 +307,6 @@ impl Profile {
 }
 
 /// A policy and its name, in the order in which its tier is judged.
-pub fn in_order(a: (&PolicyName, &Policy), b: (&PolicyName, &Policy)) -> Ordering {
+pub fn compare_policies(a: (&PolicyName, &Policy), b: (&PolicyName, &Policy)) -> Ordering {
     a.1.order.cmp(&b.1.order).then_with(|| a.0.sort_key().cmp(&b.0.sort_key()))
 }

@@ -99,7 +99,7 @@ impl Family {
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
     /// The family of an address.
-    pub const fn of(address: std::net::IpAddr) -> Self {
+    pub const fn from_address(address: std::net::IpAddr) -> Self {
         match address {
             std::net::IpAddr::V4(_) => Self::V4,
             std::net::IpAddr::V6(_) => Self::V6,

@@ -20,9 +20,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use super::MAX_VALUE;
-use few::Few;
+use few::PackedHosts;
 use line::Line;
-use room::{Block, Room};
+use room::{Block, BlockPool};
 
 /// Tells names of blocks from values.
 const BLOCK: u32 = 1 << 31;
@@ -133,10 +133,10 @@ impl Base {
 pub(super) struct Trie {
     base: Base,
     root: Box<[AtomicU32]>,
-    pages: Room<Page>,
-    halves: Room<Half>,
-    lines: Room<Line>,
-    few: Few,
+    pages: BlockPool<Page>,
+    halves: BlockPool<Half>,
+    lines: BlockPool<Line>,
+    few: PackedHosts,
 }
 
 impl Clone for Trie {
@@ -199,14 +199,14 @@ impl Trie {
 
     #[inline]
     fn in_half(&self, block: u32, key: u8) -> u32 {
-        let cell = self.halves.of(block & NUMBER).map(|half| &half.0[usize::from(key)]);
+        let cell = self.halves.get(block & NUMBER).map(|half| &half.0[usize::from(key)]);
         self.base.long(cell.map_or(0, |cell| cell.load(Ordering::Acquire)))
     }
 
     #[inline]
     fn in_few(&self, block: u32, key: u8) -> u32 {
         let hosts = (block >> COUNT & 0xf) as usize;
-        self.base.long(self.few.of((block & BYTE) as usize, hosts, key))
+        self.base.long(self.few.lookup((block & BYTE) as usize, hosts, key))
     }
 
     /// Not inlined: the other ways through would be longer.
@@ -216,19 +216,19 @@ impl Trie {
         let at = block & NUMBER;
         match block & KIND {
             PAGE => self.in_page(block, key),
-            ONE => self.lines.of(at).map_or(default, |line| line.of_one(key)),
-            TWO => match [self.lines.of(at), self.lines.of(at + 1)] {
-                [Some(one), Some(two)] => line::of_two([one, two], key),
+            ONE => self.lines.get(at).map_or(default, |line| line.lookup_one_line(key)),
+            TWO => match [self.lines.get(at), self.lines.get(at + 1)] {
+                [Some(one), Some(two)] => line::lookup_two_lines([one, two], key),
                 _ => default,
             },
-            HOSTS => self.lines.of(at).map_or(default, |line| line.of_hosts(key)),
+            HOSTS => self.lines.get(at).map_or(default, |line| line.lookup_hosts(key)),
             _ => default,
         }
     }
 
     #[inline]
     fn cell(&self, page: u32, key: u8) -> Option<&AtomicU32> {
-        self.pages.of(page & NUMBER).map(|page| &page.0[usize::from(key)])
+        self.pages.get(page & NUMBER).map(|page| &page.0[usize::from(key)])
     }
 
     #[inline]
@@ -266,7 +266,7 @@ impl Trie {
                 return cell.inspect(|cell| cell.store(value, Ordering::Release)).is_some();
             }
             kind if kind == BLOCK | HALF => {
-                let half = self.halves.of(block & NUMBER);
+                let half = self.halves.get(block & NUMBER);
                 if let Some((half, short)) = half.zip(self.base.short(value)) {
                     half.0[usize::from(key)].store(short, Ordering::Release);
                     return true;
@@ -325,12 +325,12 @@ impl Trie {
     /// A block for a /24 with these values, in what room is left.
     fn write(&self, cells: &[u32; 256]) -> Option<u32> {
         let half = || {
-            let number = self.halves.add(&[self.base.all_short(cells)?])?;
+            let number = self.halves.push_all(&[self.base.all_short(cells)?])?;
             Some(BLOCK | HALF | number)
         };
         let short = || {
             let (kind, lines) = line::short(cells)?;
-            Some(BLOCK | kind | self.lines.add(line::used(kind, &lines))?)
+            Some(BLOCK | kind | self.lines.push_all(line::used(kind, &lines))?)
         };
         let few = self.halves.len() < FEW_BLOCKS as u32;
         let block = if few { half().or_else(short) } else { short().or_else(half) };
@@ -338,7 +338,7 @@ impl Trie {
     }
 
     fn write_page(&self, cells: &[u32; 256]) -> Option<u32> {
-        Some(BLOCK | PAGE | self.pages.add(&[*cells])?)
+        Some(BLOCK | PAGE | self.pages.push_all(&[*cells])?)
     }
 
     /// Every address, in runs of one value.

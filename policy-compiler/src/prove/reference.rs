@@ -7,10 +7,10 @@ use super::{Expected, Judge};
 use crate::model::{Decision, Direction, Policy, Reason, Transport};
 use crate::reference::{Packet, Policies, Reference, Signature};
 use crate::resolve::{LocalName, Stage};
-use crate::witness::{Atoms, Bounds, Peers};
+use crate::witness::{Atoms, Bounds, Witnesses};
 
 /// An endpoint, and its policies if the model has it.
-pub struct End<'m> {
+pub struct ReferenceEnd<'m> {
     endpoint: LocalName,
     stage: Stage,
     direction: Direction,
@@ -18,45 +18,50 @@ pub struct End<'m> {
 }
 
 impl<'m> Judge for Reference<'m> {
-    type End = End<'m>;
+    type LocalEnd = ReferenceEnd<'m>;
     type Key = (LocalName, Stage, Direction, IpAddr);
     type AddressClass = Option<Signature>;
 
-    fn end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'m> {
+    fn local_end(
+        &self,
+        endpoint: &LocalName,
+        stage: Stage,
+        direction: Direction,
+    ) -> ReferenceEnd<'m> {
         let policies = self.policies(endpoint, stage, direction);
-        End { endpoint: endpoint.clone(), stage, direction, policies }
+        ReferenceEnd { endpoint: endpoint.clone(), stage, direction, policies }
     }
 
-    fn addresses(&self, end: &End<'m>, _: &Peers) -> BTreeSet<IpAddr> {
+    fn addresses(&self, end: &ReferenceEnd<'m>, _: &Witnesses) -> BTreeSet<IpAddr> {
         let pod = self.model().endpoints.get(&end.endpoint).map(|pod| &pod.addresses);
         let host = self.model().host_endpoints.get(&end.endpoint.name).map(|host| &host.addresses);
         pod.or(host).cloned().unwrap_or_default()
     }
 
-    fn atoms(&self, ends: &[&End<'m>]) -> Atoms {
+    fn atoms(&self, ends: &[&ReferenceEnd<'m>]) -> Atoms {
         let in_use: BTreeMap<_, &Policy> =
             ends.iter().flat_map(|end| &end.policies).flatten().copied().collect();
-        Atoms::of(self.model(), &in_use.into_values().collect::<Vec<_>>())
+        Atoms::from_model(self.model(), &in_use.into_values().collect::<Vec<_>>())
     }
 
-    fn bounds(&self, end: &End<'m>) -> Bounds {
+    fn bounds(&self, end: &ReferenceEnd<'m>) -> Bounds {
         let policies: Vec<&Policy> =
             end.policies.iter().flatten().map(|(_, policy)| *policy).collect();
-        Bounds::of(self.model(), &policies)
+        Bounds::from_model(self.model(), &policies)
     }
 
-    fn key(&self, end: &End<'m>, local: IpAddr) -> Self::Key {
+    fn key(&self, end: &ReferenceEnd<'m>, local: IpAddr) -> Self::Key {
         (end.endpoint.clone(), end.stage, end.direction, local)
     }
 
-    fn address_class(&self, end: &End<'m>, peer: IpAddr) -> Self::AddressClass {
+    fn address_class(&self, end: &ReferenceEnd<'m>, peer: IpAddr) -> Self::AddressClass {
         let policies = end.policies.as_ref()?;
         Some(self.signature(policies, &end.endpoint, end.stage, end.direction, peer))
     }
 
     fn judge(
         &self,
-        end: &End<'m>,
+        end: &ReferenceEnd<'m>,
         local: IpAddr,
         peer: IpAddr,
         transports: &[Transport],

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use ahash::AHashSet;
 
 use super::kept::PolicyRules;
-use super::{Asked, PredicateId, ResolvedList, ResolvedRule, Step, Steps};
+use super::{PredicateId, ResolvedList, ResolvedRule, Step, Steps, Terms};
 use crate::grouped::Grouped;
 use crate::model::Family;
-use crate::predicates::Answers;
+use crate::predicates::PossiblePorts;
 
 impl ResolvedList {
     /// The rules that one of two lists of one stage and direction has and the other has not; `None` where they differ in more
     /// than rules of policies: then nothing is said of the rest.
-    pub(crate) fn differing<'l>(&'l self, other: &'l Self) -> Option<Vec<&'l ResolvedRule>> {
+    pub(crate) fn differing_rules<'l>(&'l self, other: &'l Self) -> Option<Vec<&'l ResolvedRule>> {
         let around = |list: &'l Self| {
-            let Range { start, end } = list.of_policies_at;
+            let Range { start, end } = list.policy_steps;
             let steps = &list.steps.steps;
             (steps[..start].iter().chain(&steps[end..]), &list.tiers, &list.steps.ends)
         };
@@ -26,7 +26,7 @@ impl ResolvedList {
         }
         let place = |rules: &Arc<PolicyRules>| Arc::as_ptr(rules).addr();
         // Mostly they are the same up to one policy, and behind it.
-        let (mut own, mut others) = (self.of_policies.as_slice(), other.of_policies.as_slice());
+        let (mut own, mut others) = (self.policy_rules.as_slice(), other.policy_rules.as_slice());
         while let ([a, own_rest @ ..], [b, others_rest @ ..]) = (own, others)
             && place(a) == place(b)
         {
@@ -53,13 +53,13 @@ impl ResolvedList {
 
     /// The steps by what they want of the peer.
     pub(crate) fn index(&self) -> &StepIndex {
-        self.index.get_or_init(|| StepIndex::of(&self.steps, &self.peer))
+        self.index.get_or_init(|| StepIndex::from_steps(&self.steps, &self.peer))
     }
 
     /// What its rules ask of the peer but its family, ascending: predicates and possible answers to questions.
-    pub(crate) fn asked_of_peers(&self, answers: &[Answers]) -> Vec<PredicateId> {
+    pub(crate) fn peer_predicates(&self, answers: &[PossiblePorts]) -> Vec<PredicateId> {
         let mut asked = self.peer.predicates.clone();
-        for question in &self.peer.questions {
+        for question in &self.peer.port_sets {
             let answers = answers.get(*question as usize).into_iter().flatten();
             asked.extend(answers.map(|answer| answer.2));
         }
@@ -80,7 +80,7 @@ pub(crate) struct StepIndex {
 }
 
 impl StepIndex {
-    fn of(steps: &Steps, asked: &Asked) -> Self {
+    fn from_steps(steps: &Steps, asked: &Terms) -> Self {
         let (mut always, mut wanting) = (Vec::new(), Vec::new());
         for (index, Step { rule, .. }) in (0..).zip(&steps.steps) {
             let mut wants_nothing = false;
@@ -92,11 +92,14 @@ impl StepIndex {
             }
             always.extend(wants_nothing.then_some(index));
         }
-        Self { always, wanting: Grouped::of(asked.predicates.len(), wanting.iter().copied()) }
+        Self {
+            always,
+            wanting: Grouped::from_pairs(asked.predicates.len(), wanting.iter().copied()),
+        }
     }
 
     /// Those that may match where a predicate is true, and their group's number: the first, 0, are those that want nothing.
-    pub(crate) fn wanting(&self, asked: &Asked, predicate: PredicateId) -> Option<(usize, &[u32])> {
+    pub(crate) fn group(&self, asked: &Terms, predicate: PredicateId) -> Option<(usize, &[u32])> {
         let place = asked.predicates.binary_search(&predicate).ok()?;
         Some((place + 1, self.wanting.group(place)))
     }

@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use ahash::{AHashMap, AHashSet};
 
-use super::ordered::{Placed, Speaking};
+use super::ordered::{NamedPolicy, OrderedPolicy};
 use super::vocabulary::Vocabulary;
-use super::{Asked, List, Lists, LocalName, Ports, ResolvedEnd, ResolvedList, Step};
+use super::{List, Lists, LocalName, Ports, ResolvedEnd, ResolvedList, Step, Terms};
 use crate::model::{
     Decision, Direction, Endpoint, Failsafe, Mark, Model, Policy, PolicyName, Reason, Tier,
 };
@@ -17,15 +17,15 @@ const SPARE: usize = 256;
 
 /// See the module; all in the numbers of one vocabulary.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ResolveCache {
     pub(crate) vocabulary: Vocabulary,
     /// By direction and by where the policy is in memory: as long as it is kept here, nothing else is there.
     rules: [AHashMap<usize, (Arc<PolicyRules>, u64)>; 2],
-    lists: AHashMap<Arc<List>, KeptList>,
-    around: Option<Around>,
+    lists: AHashMap<Arc<List>, CachedList>,
+    context: Option<Context>,
     /// What local pods have.
-    pub(super) pods: BTreeMap<Arc<LocalName>, Chosen>,
-    /// As of which [turn](super::Ordered) of the policies.
+    pub(super) pods: BTreeMap<Arc<LocalName>, PodPolicies>,
+    /// As of which [turn](super::PolicyOrder) of the policies.
     pub(super) pods_at: u64,
     /// Counts resolutions.
     turn: u64,
@@ -33,16 +33,16 @@ pub(crate) struct Kept {
 
 /// The policies of an endpoint.
 #[derive(Debug)]
-pub(super) struct Chosen {
+pub(super) struct PodPolicies {
     pub(super) pod: Arc<Endpoint>,
     /// Those that select it, in order.
-    pub(super) selecting: Vec<Arc<Placed>>,
+    pub(super) selecting: Vec<Arc<OrderedPolicy>>,
     pub(super) lists: Lists<Arc<ResolvedList>>,
 }
 
 /// What lists say besides policies.
 #[derive(Debug, PartialEq)]
-struct Around {
+struct Context {
     tiers: BTreeMap<String, Tier>,
     failsafe: Failsafe,
     profiles: Mark,
@@ -56,7 +56,7 @@ pub(crate) struct PolicyRules {
     /// The rules, each as of tier 0.
     pub(super) steps: Box<[Step]>,
     /// What they ask of the local end and of the peer.
-    pub(super) asked: [Asked; 2],
+    pub(super) terms: [Terms; 2],
     /// What happens behind its tier's last rule, where it is the first of it that is enforced and nothing goes on.
     pub(super) isolated: Arc<Decision>,
     /// Of a staged policy: the step behind its rules, in a list where its tier denies at its end and has staged policies only.
@@ -66,30 +66,30 @@ pub(crate) struct PolicyRules {
 }
 
 #[derive(Debug)]
-struct KeptList {
+struct CachedList {
     resolved: Arc<ResolvedList>,
     /// Its policies as they were.
     policies: Vec<Arc<Policy>>,
 }
 
-impl Kept {
+impl ResolveCache {
     /// Begins a resolution.
-    pub(super) fn begin(&mut self, model: &Model) {
-        let around = Around {
+    pub(super) fn begin_turn(&mut self, model: &Model) {
+        let around = Context {
             tiers: model.tiers.clone(),
             failsafe: model.failsafe.clone(),
             profiles: model.profiles.mark(),
         };
-        if self.around.as_ref() != Some(&around) {
+        if self.context.as_ref() != Some(&around) {
             self.lists.clear();
             self.pods.clear();
-            self.around = Some(around);
+            self.context = Some(around);
         }
         self.turn += 1;
     }
 
     /// Ends it: forgets most of what it did not use.
-    pub(super) fn end(&mut self, lists: &[Arc<ResolvedList>]) {
+    pub(super) fn end_turn(&mut self, lists: &[Arc<ResolvedList>]) {
         let turn = self.turn;
         if self.lists.len() > lists.len() * 2 + SPARE {
             let used: AHashSet<usize> = lists.iter().map(|it| Arc::as_ptr(it).addr()).collect();
@@ -109,7 +109,7 @@ impl Kept {
     pub(super) fn list(
         &self,
         list: &List,
-        speaking: &[Speaking<'_>],
+        speaking: &[NamedPolicy<'_>],
     ) -> Option<&Arc<ResolvedList>> {
         let known = self.lists.get(list)?;
         let same = known.policies.len() == speaking.len()
@@ -118,18 +118,22 @@ impl Kept {
     }
 
     /// Keeps a list.
-    pub(super) fn keep(&mut self, resolved: &Arc<ResolvedList>, speaking: &[Speaking<'_>]) {
+    pub(super) fn insert_list(
+        &mut self,
+        resolved: &Arc<ResolvedList>,
+        speaking: &[NamedPolicy<'_>],
+    ) {
         let policies = speaking.iter().map(|(_, policy)| Arc::clone(policy)).collect();
         let resolved = Arc::clone(resolved);
         let list = Arc::clone(&resolved.list);
-        self.lists.insert(list, KeptList { resolved, policies });
+        self.lists.insert(list, CachedList { resolved, policies });
     }
 
     /// The rules of a policy, if they are known.
     pub(super) fn rules(
         &mut self,
         direction: Direction,
-        (name, policy): Speaking<'_>,
+        (name, policy): NamedPolicy<'_>,
     ) -> Option<Arc<PolicyRules>> {
         let place = Arc::as_ptr(policy).addr();
         let (known, used) = self.rules[direction as usize].get_mut(&place)?;
@@ -142,17 +146,17 @@ impl Kept {
     }
 
     /// Keeps the rules of a policy.
-    pub(super) fn keep_rules(
+    pub(super) fn insert_rules(
         &mut self,
         direction: Direction,
-        (name, policy): Speaking<'_>,
+        (name, policy): NamedPolicy<'_>,
         steps: Vec<Step>,
         tier_end: Option<Step>,
     ) -> Arc<PolicyRules> {
         let rules = Arc::new(PolicyRules {
             name: Arc::clone(name),
             policy: Arc::clone(policy),
-            asked: asked(&steps),
+            terms: terms_of(&steps),
             isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
             tier_end,
             steps: steps.into(),
@@ -165,21 +169,21 @@ impl Kept {
 }
 
 /// What steps ask of the local end and of the peer.
-pub(super) fn asked<'s>(steps: impl IntoIterator<Item = &'s Step>) -> [Asked; 2] {
-    let mut asked = [Asked::default(), Asked::default()];
+pub(super) fn terms_of<'s>(steps: impl IntoIterator<Item = &'s Step>) -> [Terms; 2] {
+    let mut asked = [Terms::default(), Terms::default()];
     for Step { rule, .. } in steps {
         asked[0].add_end(&rule.local);
         asked[1].add_end(&rule.peer);
     }
-    asked.iter_mut().for_each(Asked::settle);
+    asked.iter_mut().for_each(Terms::sort);
     asked
 }
 
-impl Asked {
+impl Terms {
     fn add_end(&mut self, end: &ResolvedEnd) {
         let mut ports = |ports: &[Ports]| {
-            self.questions.extend(ports.iter().filter_map(|ports| match ports {
-                Ports::Answer(question) => Some(*question),
+            self.port_sets.extend(ports.iter().filter_map(|ports| match ports {
+                Ports::Set(question) => Some(*question),
                 Ports::Range(..) => None,
             }));
         };
@@ -191,14 +195,14 @@ impl Asked {
     }
 
     /// Adds what another asks.
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(super) fn extend(&mut self, other: &Self) {
         self.predicates.extend_from_slice(&other.predicates);
-        self.questions.extend_from_slice(&other.questions);
+        self.port_sets.extend_from_slice(&other.port_sets);
     }
 
     /// Brings it into order after additions.
-    pub(super) fn settle(&mut self) {
-        for all in [&mut self.predicates, &mut self.questions] {
+    pub(super) fn sort(&mut self) {
+        for all in [&mut self.predicates, &mut self.port_sets] {
             all.sort_unstable();
             all.dedup();
         }

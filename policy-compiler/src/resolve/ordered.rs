@@ -13,13 +13,13 @@ use crate::model::{Direction, Mark, Model, NAMESPACE, Order, Policy, PolicyName,
 use crate::selector::LabelSource;
 
 /// A policy and its name.
-pub(super) type Speaking<'m> = (&'m Arc<PolicyName>, &'m Arc<Policy>);
+pub(super) type NamedPolicy<'m> = (&'m Arc<PolicyName>, &'m Arc<Policy>);
 
-type Speaker = (Arc<PolicyName>, Arc<Policy>);
+type OwnedPolicy = (Arc<PolicyName>, Arc<Policy>);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Ordered {
+pub(crate) struct PolicyOrder {
     /// Those of the local endpoints.
     namespaces: AHashSet<String>,
     tiers: BTreeMap<String, Tier>,
@@ -29,15 +29,15 @@ pub(crate) struct Ordered {
     /// Counts how often it was brought up to a model.
     pub(super) turn: u64,
     /// Those that may select an endpoint of a namespace, in order.
-    by_namespace: AHashMap<String, Vec<Arc<Placed>>>,
+    by_namespace: AHashMap<String, Vec<Arc<OrderedPolicy>>>,
     /// Those that name none, in order.
-    anywhere: Vec<Arc<Placed>>,
+    anywhere: Vec<Arc<OrderedPolicy>>,
 }
 
 /// A policy at its place.
 #[derive(Debug)]
-pub(super) struct Placed {
-    /// Of its tier: see [`Model::tier_place`].
+pub(super) struct OrderedPolicy {
+    /// Of its tier: see [`Model::tier_sort_key`].
     tier: (bool, Order),
     sort_key: String,
     name: Arc<PolicyName>,
@@ -46,17 +46,17 @@ pub(super) struct Placed {
 
 /// What became of policies that may select a local endpoint. One that changed has gone and come.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
-    gone: Vec<Speaker>,
-    come: Vec<Arc<Placed>>,
+pub(super) struct PolicyDelta {
+    removed: Vec<OwnedPolicy>,
+    added: Vec<Arc<OrderedPolicy>>,
 }
 
-impl Changes {
+impl PolicyDelta {
     /// Brings the policies that select a member up to date; by direction whether any that speaks of it came or went. `view`
     /// is asked for what selectors see of it.
     pub(super) fn apply<V: LabelSource>(
         &self,
-        selecting: &mut Vec<Arc<Placed>>,
+        selecting: &mut Vec<Arc<OrderedPolicy>>,
         view: impl FnOnce() -> V,
     ) -> [bool; 2] {
         let view = LazyCell::new(view);
@@ -66,17 +66,19 @@ impl Changes {
                 touched[direction as usize] |= policy.rules(direction).is_some();
             }
         };
-        for (name, policy) in &self.gone {
-            let is_it = |it: &Arc<Placed>| Arc::ptr_eq(&it.policy, policy) && it.name == *name;
+        for (name, policy) in &self.removed {
+            let is_it =
+                |it: &Arc<OrderedPolicy>| Arc::ptr_eq(&it.policy, policy) && it.name == *name;
             if let Some(at) = selecting.iter().position(is_it) {
                 touch(policy);
                 selecting.remove(at);
             }
         }
-        for placed in &self.come {
+        for placed in &self.added {
             if placed.policy.selector.is_all() || placed.policy.selector.matches(&*view) {
                 touch(&placed.policy);
-                let is_before = |it: &Arc<Placed>| Placed::cmp(it, placed) == Ordering::Less;
+                let is_before =
+                    |it: &Arc<OrderedPolicy>| OrderedPolicy::cmp(it, placed) == Ordering::Less;
                 selecting.insert(selecting.partition_point(is_before), Arc::clone(placed));
             }
         }
@@ -84,8 +86,8 @@ impl Changes {
     }
 }
 
-impl Placed {
-    pub(super) fn speaking(&self) -> Speaking<'_> {
+impl OrderedPolicy {
+    pub(super) fn named(&self) -> NamedPolicy<'_> {
         (&self.name, &self.policy)
     }
 
@@ -98,9 +100,13 @@ impl Placed {
     }
 }
 
-impl Ordered {
+impl PolicyOrder {
     /// Brings it up to a model, for these endpoints; what that changed, or `None`: anything.
-    pub(super) fn follow(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Option<Changes> {
+    pub(super) fn refresh(
+        &mut self,
+        model: &Model,
+        local: &BTreeSet<LocalName>,
+    ) -> Option<PolicyDelta> {
         self.turn += 1;
         let same_namespaces = {
             let mut namespaces: Vec<&str> = local.iter().map(|it| it.namespace.as_str()).collect();
@@ -118,15 +124,15 @@ impl Ordered {
         }
         let is_first = self.mark.is_none();
         let (gone, come) = self.differences(model);
-        let mut changes = Changes::default();
+        let mut changes = PolicyDelta::default();
         for name in gone {
             if let Some(policy) = self.known.remove(&name) {
-                self.take_out(&name, &policy);
-                changes.gone.push((name, policy));
+                self.remove(&name, &policy);
+                changes.removed.push((name, policy));
             }
         }
         for (name, policy) in &come {
-            changes.come.extend(self.put_in(model, name, policy, is_first));
+            changes.added.extend(self.insert(model, name, policy, is_first));
         }
         if is_first {
             self.known = come.into_iter().collect();
@@ -144,7 +150,7 @@ impl Ordered {
     }
 
     /// The policies that are no more as they were, and those that are new, of all that may select a local endpoint.
-    fn differences(&self, model: &Model) -> (Vec<Arc<PolicyName>>, Vec<Speaker>) {
+    fn differences(&self, model: &Model) -> (Vec<Arc<PolicyName>>, Vec<OwnedPolicy>) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         let here = |namespace: &str| self.namespaces.contains(namespace);
         let is_near = |policy: &Policy| policy.selector.may_match(NAMESPACE, &here);
@@ -179,7 +185,7 @@ impl Ordered {
     }
 
     /// The lists in which a policy stands that may select a local endpoint.
-    fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<Placed>>)) {
+    fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<OrderedPolicy>>)) {
         let Self { namespaces, by_namespace, anywhere, .. } = self;
         let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
             return each(anywhere);
@@ -193,23 +199,23 @@ impl Ordered {
         }
     }
 
-    fn take_out(&mut self, name: &PolicyName, policy: &Policy) {
+    fn remove(&mut self, name: &PolicyName, policy: &Policy) {
         self.lists(policy, |list| list.retain(|placed| *placed.name != *name));
     }
 
     /// `unsorted`: all are sorted afterwards. `None` if it stands in no list.
-    fn put_in(
+    fn insert(
         &mut self,
         model: &Model,
         name: &Arc<PolicyName>,
         policy: &Arc<Policy>,
         unsorted: bool,
-    ) -> Option<Arc<Placed>> {
+    ) -> Option<Arc<OrderedPolicy>> {
         let mut placed = None;
         self.lists(policy, |list| {
             let placed = placed.get_or_insert_with(|| {
-                let (missing, order, _) = model.tier_place(&policy.tier);
-                Arc::new(Placed {
+                let (missing, order, _) = model.tier_sort_key(&policy.tier);
+                Arc::new(OrderedPolicy {
                     tier: (missing, order),
                     sort_key: name.sort_key(),
                     name: Arc::clone(name),
@@ -219,7 +225,7 @@ impl Ordered {
             let at = if unsorted {
                 list.len()
             } else {
-                list.partition_point(|other| Placed::cmp(other, placed) == Ordering::Less)
+                list.partition_point(|other| OrderedPolicy::cmp(other, placed) == Ordering::Less)
             };
             list.insert(at, Arc::clone(placed));
         });
@@ -227,14 +233,14 @@ impl Ordered {
     }
 
     /// The policies that select a member, in order.
-    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<Arc<Placed>> {
+    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<Arc<OrderedPolicy>> {
         let of_namespace = view.label(NAMESPACE).and_then(|name| self.by_namespace.get(name));
         let mut here = of_namespace.map(Vec::as_slice).unwrap_or_default().iter().peekable();
         let mut anywhere = self.anywhere.iter().peekable();
         let mut selecting = Vec::new();
         loop {
             let first = match (here.peek(), anywhere.peek()) {
-                (Some(a), Some(b)) if Placed::cmp(a, b) == Ordering::Less => here.next(),
+                (Some(a), Some(b)) if OrderedPolicy::cmp(a, b) == Ordering::Less => here.next(),
                 (_, Some(_)) => anywhere.next(),
                 _ => here.next(),
             };

@@ -8,31 +8,31 @@ use std::sync::{Arc, OnceLock, Weak};
 use ahash::AHashMap;
 use ipnet::IpNet;
 
-use super::kept::{Chosen, Kept, PolicyRules, asked};
-use super::ordered::{Changes, Ordered, Placed, Speaking};
+use super::kept::{PodPolicies, PolicyRules, ResolveCache, terms_of};
+use super::ordered::{NamedPolicy, OrderedPolicy, PolicyDelta, PolicyOrder};
 use super::{
-    List, Lists, LocalName, Outcome, Ports, Predicate, PredicateId, Question, QuestionId, Resolved,
+    List, Lists, LocalName, Outcome, PortSet, PortSetId, Ports, Predicate, PredicateId, Resolved,
     ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
 };
-use crate::few::Few;
+use crate::few::SmallList;
 use crate::model::{
-    Action, DefaultAction, Direction, End, Endpoint, Entity, Family, Model, Noted, PolicyKind,
-    PolicyName, PortMatch, Protocol, Reason, Rule, RuleName, Verdict,
+    Action, DefaultAction, Direction, Endpoint, Entity, Family, Model, Noted, PolicyKind,
+    PolicyName, PortMatch, Protocol, Reason, Rule, RuleEnd, RuleName, Verdict,
 };
 use crate::selector::Selector;
-use crate::stable::Stable;
+use crate::stable::StableHasher;
 
 /// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them. What
 /// is new is added to what is kept. `pods_stand`: of these pods, and of what they inherit, nothing has changed since what is kept was made.
 pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
-    kept: &mut Kept,
-    ordered: &mut Ordered,
+    cache: &mut ResolveCache,
+    ordered: &mut PolicyOrder,
     pods_stand: bool,
 ) -> Resolved {
-    let changes = ordered.follow(model, local);
-    let mut resolver = Resolver::new(model, kept, ordered);
+    let changes = ordered.refresh(model, local);
+    let mut resolver = Resolver::new(model, cache, ordered);
     // What one has missed another has not.
     let changes = changes.filter(|_| resolver.kept.pods_at + 1 == ordered.turn);
     let mut before = std::mem::take(&mut resolver.kept.pods).into_iter().peekable();
@@ -53,24 +53,24 @@ pub(crate) fn resolve(
     let Resolver { resolved, kept, .. } = resolver;
     kept.pods = pods.into_iter().collect();
     kept.pods_at = ordered.turn;
-    kept.end(&resolved.lists);
+    kept.end_turn(&resolved.lists);
     resolved
 }
 
 struct Resolver<'m, 'k> {
     model: &'m Model,
-    ordered: &'m Ordered,
-    kept: &'k mut Kept,
+    order: &'m PolicyOrder,
+    kept: &'k mut ResolveCache,
     resolved: Resolved,
     /// The index of each list, by where it is in memory.
     indexes: AHashMap<usize, usize>,
 }
 
 impl<'m, 'k> Resolver<'m, 'k> {
-    fn new(model: &'m Model, kept: &'k mut Kept, ordered: &'m Ordered) -> Self {
-        kept.begin(model);
+    fn new(model: &'m Model, kept: &'k mut ResolveCache, ordered: &'m PolicyOrder) -> Self {
+        kept.begin_turn(model);
         let (resolved, indexes) = (Resolved::default(), AHashMap::new());
-        let mut resolver = Self { model, ordered, kept, resolved, indexes };
+        let mut resolver = Self { model, order: ordered, kept, resolved, indexes };
         for family in Family::ALL {
             resolver.predicate(Predicate::Family(family));
         }
@@ -82,9 +82,9 @@ impl<'m, 'k> Resolver<'m, 'k> {
         &mut self,
         name: &LocalName,
         pod: Arc<Endpoint>,
-        before: Option<(Arc<LocalName>, Chosen)>,
-        changes: Option<&Changes>,
-    ) -> (Arc<LocalName>, Chosen) {
+        before: Option<(Arc<LocalName>, PodPolicies)>,
+        changes: Option<&PolicyDelta>,
+    ) -> (Arc<LocalName>, PodPolicies) {
         let view = || self.model.pod_view(name, &pod);
         let (name, mut chosen, touched) = match (before, changes) {
             (Some((name, mut chosen)), Some(changes)) => {
@@ -92,10 +92,10 @@ impl<'m, 'k> Resolver<'m, 'k> {
                 (name, chosen, touched)
             }
             (before, _) => {
-                let selecting = self.ordered.selecting(&view());
+                let selecting = self.order.selecting(&view());
                 let name = before.map_or_else(|| Arc::new(name.clone()), |(name, _)| name);
                 let (pod, lists) = (Arc::clone(&pod), BTreeMap::new());
-                (name, Chosen { pod, selecting, lists }, [true; 2])
+                (name, PodPolicies { pod, selecting, lists }, [true; 2])
             }
         };
         chosen.pod = pod;
@@ -107,7 +107,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
                 chosen.lists.insert((Stage::Pod, direction), list);
             }
         }
-        self.put(&name, &chosen.lists);
+        self.add_endpoint(&name, &chosen.lists);
         (name, chosen)
     }
 
@@ -117,22 +117,22 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let host = model.host_endpoints.get(&name.name);
         let Some(host) = host.filter(|_| name.namespace.is_empty()) else { return };
         let broken = host.broken.then_some(name.name.as_str());
-        let selecting = self.ordered.selecting(&Model::host_view(host));
+        let selecting = self.order.selecting(&Model::host_view(host));
         let mut lists = BTreeMap::new();
         for stage in Stage::OF_HOST {
             for direction in Direction::ALL {
                 let list = match broken {
-                    Some(host) => self.list_of_broken(stage, direction, host),
+                    Some(host) => self.broken_host_list(stage, direction, host),
                     None => self.list(stage, direction, &selecting, &host.profiles, Weak::new()),
                 };
                 lists.insert((stage, direction), list);
             }
         }
-        self.put(&Arc::new(name.clone()), &lists);
+        self.add_endpoint(&Arc::new(name.clone()), &lists);
     }
 
     /// Gives an endpoint its lists.
-    fn put(&mut self, name: &Arc<LocalName>, lists: &Lists<Arc<ResolvedList>>) {
+    fn add_endpoint(&mut self, name: &Arc<LocalName>, lists: &Lists<Arc<ResolvedList>>) {
         let all = &mut self.resolved.lists;
         let indexes = lists.iter().map(|(at, list)| {
             let index = *self.indexes.entry(Arc::as_ptr(list).addr()).or_insert_with(|| {
@@ -149,16 +149,16 @@ impl<'m, 'k> Resolver<'m, 'k> {
         &mut self,
         stage: Stage,
         direction: Direction,
-        selecting: &[Arc<Placed>],
+        selecting: &[Arc<OrderedPolicy>],
         profiles: &[String],
         before: Weak<ResolvedList>,
     ) -> Arc<ResolvedList> {
         let speaking: Vec<_> = selecting
             .iter()
-            .map(|placed| placed.speaking())
+            .map(|placed| placed.named())
             .filter(|(_, policy)| {
                 policy.broken
-                    || (stage.asks(policy.hook, direction) && policy.rules(direction).is_some())
+                    || (stage.includes(policy.hook, direction) && policy.rules(direction).is_some())
             })
             .collect();
         let profiles = if stage == Stage::Host { profiles.to_vec() } else { Vec::new() };
@@ -168,7 +168,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 
     /// Of a host endpoint that is not valid: every global policy that may deny what it forwards may select it.
-    fn list_of_broken(
+    fn broken_host_list(
         &mut self,
         stage: Stage,
         direction: Direction,
@@ -188,21 +188,21 @@ impl<'m, 'k> Resolver<'m, 'k> {
     fn intern(
         &mut self,
         list: List,
-        speaking: &[Speaking<'_>],
+        speaking: &[NamedPolicy<'_>],
         before: Weak<ResolvedList>,
     ) -> Arc<ResolvedList> {
         if let Some(known) = self.kept.list(&list, speaking) {
             return Arc::clone(known);
         }
-        let made = Arc::new(self.made(list, speaking, before));
-        self.kept.keep(&made, speaking);
+        let made = Arc::new(self.build_list(list, speaking, before));
+        self.kept.insert_list(&made, speaking);
         made
     }
 
-    fn made(
+    fn build_list(
         &mut self,
         list: List,
-        speaking: &[Speaking<'_>],
+        speaking: &[NamedPolicy<'_>],
         before: Weak<ResolvedList>,
     ) -> ResolvedList {
         let rules: Vec<Arc<PolicyRules>> =
@@ -211,31 +211,31 @@ impl<'m, 'k> Resolver<'m, 'k> {
         // All but the policies' is little.
         let Range { start, end } = of_policies_at;
         let of_rest = steps.steps[..start].iter().chain(&steps.steps[end..]);
-        let [mut local, mut peer] = asked(of_rest);
+        let [mut local, mut peer] = terms_of(of_rest);
         for rules in &rules {
-            local.add(&rules.asked[0]);
-            peer.add(&rules.asked[1]);
+            local.extend(&rules.terms[0]);
+            peer.extend(&rules.terms[1]);
         }
-        local.settle();
-        peer.settle();
-        let around = self.around(&list, speaking);
+        local.sort();
+        peer.sort();
+        let around = self.hash_context(&list, speaking);
         ResolvedList {
             list: Arc::new(list),
             steps: Arc::new(steps),
             local,
             peer,
-            around,
+            context_hash: around,
             revision: OnceLock::new(),
-            of_policies: rules,
-            of_policies_at,
+            policy_rules: rules,
+            policy_steps: of_policies_at,
             tiers,
-            before,
+            predecessor: before,
             index: OnceLock::new(),
         }
     }
 
     /// The rules of a policy; none of one that is not valid.
-    fn rules(&mut self, direction: Direction, speaking: Speaking<'_>) -> Arc<PolicyRules> {
+    fn rules(&mut self, direction: Direction, speaking: NamedPolicy<'_>) -> Arc<PolicyRules> {
         if let Some(known) = self.kept.rules(direction, speaking) {
             return known;
         }
@@ -249,14 +249,14 @@ impl<'m, 'k> Resolver<'m, 'k> {
             let everything = Rule::every_packet(0, Action::Deny);
             self.step(direction, &everything, Outcome::Staged(Arc::new(noted)))
         });
-        self.kept.keep_rules(direction, speaking, steps, tier_end)
+        self.kept.insert_rules(direction, speaking, steps, tier_end)
     }
 
     /// The steps, which of them are the policies' own, and the names of these' tiers.
     fn steps(
         &mut self,
         list: &List,
-        policies: &[Speaking<'_>],
+        policies: &[NamedPolicy<'_>],
         rules: &[Arc<PolicyRules>],
     ) -> (Steps, Range<usize>, Vec<String>) {
         let (stage, direction) = (list.stage, list.direction);
@@ -364,7 +364,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 
     /// `service_ports`: whether a service at this end is meant with its ports: the destination of egress.
-    fn end(&mut self, end: &End, service_ports: bool) -> ResolvedEnd {
+    fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let whoever = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&whoever);
         let entities =
@@ -373,9 +373,9 @@ impl<'m, 'k> Resolver<'m, 'k> {
         ResolvedEnd { entities, not_ports }
     }
 
-    fn entity(&mut self, entity: &Entity, end: &End, service_ports: bool) -> ResolvedEntity {
+    fn entity(&mut self, entity: &Entity, end: &RuleEnd, service_ports: bool) -> ResolvedEntity {
         let mut resolved = ResolvedEntity::default();
-        for family in Family::ALL.into_iter().filter(|family| !entity.speaks_of(*family)) {
+        for family in Family::ALL.into_iter().filter(|family| !entity.allows_family(*family)) {
             resolved.unwanted.push(family as u32);
         }
         if let Some(selector) = &entity.selector {
@@ -396,8 +396,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
         if let Some(service) = &entity.service {
             if service_ports {
-                let question = self.question(Question::Service(service.clone()));
-                resolved.ports = Some(Few::One(Ports::Answer(question)));
+                let question = self.port_set(PortSet::Service(service.clone()));
+                resolved.ports = Some(SmallList::One(Ports::Set(question)));
             } else {
                 resolved.wanted.push(self.predicate(Predicate::Service(service.clone())));
             }
@@ -409,8 +409,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         match port {
             PortMatch::Range { first, last } => Ports::Range(*first, *last),
             PortMatch::Named(name) => {
-                let question = Question::Named { selector: selector.cloned(), name: name.clone() };
-                Ports::Answer(self.question(question))
+                let question = PortSet::Named { selector: selector.cloned(), name: name.clone() };
+                Ports::Set(self.port_set(question))
             }
         }
     }
@@ -419,13 +419,13 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.kept.vocabulary.predicate(predicate)
     }
 
-    fn question(&mut self, question: Question) -> QuestionId {
-        self.kept.vocabulary.question(question)
+    fn port_set(&mut self, question: PortSet) -> PortSetId {
+        self.kept.vocabulary.port_set(question)
     }
 
-    /// See [`ResolvedList::around`].
-    fn around(&self, list: &List, policies: &[Speaking<'_>]) -> u64 {
-        let mut hasher = Stable::default();
+    /// See [`ResolvedList::context_hash`].
+    fn hash_context(&self, list: &List, policies: &[NamedPolicy<'_>]) -> u64 {
+        let mut hasher = StableHasher::default();
         let List { stage, direction, policies: names, profiles, broken_host } = list;
         (stage, direction, names.len(), profiles, broken_host).hash(&mut hasher);
         if broken_host.is_some() {

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use super::ResolvedList;
 use super::kept::PolicyRules;
 use crate::model::Direction;
-use crate::stable::Stable;
+use crate::stable::StableHasher;
 
 impl ResolvedList {
     /// A hash of all that its policies say: the same for the same policies in any process that was built alike, and
@@ -14,9 +14,9 @@ impl ResolvedList {
     /// their own change: what a policy keeps saying hides no change of another.
     pub(crate) fn revision(&self) -> u64 {
         *self.revision.get_or_init(|| {
-            let mut hasher = Stable::default();
-            self.around.hash(&mut hasher);
-            for rules in &self.of_policies {
+            let mut hasher = StableHasher::default();
+            self.context_hash.hash(&mut hasher);
+            for rules in &self.policy_rules {
                 rules.revision(self.list.direction).hash(&mut hasher);
             }
             hasher.finish()
@@ -28,7 +28,7 @@ impl PolicyRules {
     /// A hash of its name and of its rules of this direction, which is that of its steps.
     fn revision(&self, direction: Direction) -> u64 {
         *self.revision.get_or_init(|| {
-            let mut hasher = Stable::default();
+            let mut hasher = StableHasher::default();
             (&self.name, self.policy.rules(direction)).hash(&mut hasher);
             hasher.finish()
         })

@@ -2,17 +2,17 @@
 
 use ahash::AHashMap;
 
-use super::{Predicate, PredicateId, Question, QuestionId};
+use super::{PortSet, PortSetId, Predicate, PredicateId};
 
 /// The numbers of predicates and questions.
 #[derive(Debug, Default)]
 pub(crate) struct Vocabulary {
     predicate_ids: AHashMap<Predicate, PredicateId>,
-    question_ids: AHashMap<Question, QuestionId>,
+    port_set_ids: AHashMap<PortSet, PortSetId>,
     /// By number, in order of first use; first the families.
     pub(crate) predicates: Vec<Predicate>,
     /// By number.
-    pub(crate) questions: Vec<Question>,
+    pub(crate) port_sets: Vec<PortSet>,
 }
 
 impl Vocabulary {
@@ -24,9 +24,9 @@ impl Vocabulary {
         })
     }
 
-    pub(super) fn question(&mut self, question: Question) -> QuestionId {
-        let all = &mut self.questions;
-        *self.question_ids.entry(question).or_insert_with_key(|question| {
+    pub(super) fn port_set(&mut self, question: PortSet) -> PortSetId {
+        let all = &mut self.port_sets;
+        *self.port_set_ids.entry(question).or_insert_with_key(|question| {
             all.push(question.clone());
             all.len() as u32 - 1
         })

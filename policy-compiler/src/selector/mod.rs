@@ -103,7 +103,7 @@ impl Selector {
         parse::selector(text)
     }
 
-    /// Reads a namespace selector, as a selector over what a member [shows](crate::model::View): its keys read the namespace's
+    /// Reads a namespace selector, as a selector over what a member [shows](crate::model::LabelView): its keys read the namespace's
     /// labels, `all()`, wherever it stands, means that there is a namespace, and `global()`, which stands alone, that there
     /// is none. As in Calico a negation is true of whatever has no namespace.
     pub fn parse_namespace(text: &str) -> Result<Self, SelectorError> {
@@ -113,7 +113,7 @@ impl Selector {
         Ok(Self::parse(text)?.replaced(NAMESPACE_PREFIX, &Self::has(NAMESPACE)))
     }
 
-    /// Reads a rule's service account selector, as a selector over what a member [shows](crate::model::View): its keys read
+    /// Reads a rule's service account selector, as a selector over what a member [shows](crate::model::LabelView): its keys read
     /// the service account's labels. As in Calico `all()` and a negation are true of whatever runs as nobody, too: of host
     /// endpoints and network sets.
     pub fn parse_service_account(text: &str) -> Result<Self, SelectorError> {

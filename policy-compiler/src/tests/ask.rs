@@ -98,9 +98,9 @@ impl Asked {
         let pod = model.endpoints.get(&endpoint).map(|pod| &pod.addresses);
         let host = model.host_endpoints.get(&endpoint.name).map(|host| &host.addresses);
         let mut own = pod.or(host).into_iter().flatten().copied();
-        let local = own.find(|own| Family::of(*own) == Family::of(peer));
+        let local = own.find(|own| Family::from_address(*own) == Family::from_address(peer));
         // A host endpoint without addresses has packets of every address.
-        let local = local.unwrap_or_else(|| match Family::of(peer) {
+        let local = local.unwrap_or_else(|| match Family::from_address(peer) {
             Family::V4 => ip("198.51.100.200"),
             Family::V6 => ip("2001:db8:ffff::"),
         });

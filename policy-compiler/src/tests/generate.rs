@@ -91,7 +91,7 @@ fn ports() -> impl Strategy<Value = Vec<PortMatch>> {
     prop_oneof![2 => Just(Vec::new()), 2 => vec(port.clone(), 1), 1 => vec(port, 2..3)]
 }
 
-fn end(destination: bool) -> impl Strategy<Value = End> {
+fn end(destination: bool) -> impl Strategy<Value = RuleEnd> {
     let entities = prop_oneof![
         4 => Just(None),
         5 => vec(entity(), 1).prop_map(Some),
@@ -103,9 +103,9 @@ fn end(destination: bool) -> impl Strategy<Value = End> {
     (entities, ports, not_ports).prop_map(|(entities, ports, not_ports)| {
         let with_service = |entity: &Entity| entity.service.is_some();
         if entities.iter().flatten().any(with_service) {
-            return End { entities, ports: Vec::new(), not_ports: Vec::new() };
+            return RuleEnd { entities, ports: Vec::new(), not_ports: Vec::new() };
         }
-        End { entities, ports, not_ports }
+        RuleEnd { entities, ports, not_ports }
     })
 }
 
@@ -242,9 +242,9 @@ pub(super) fn endpoint() -> impl Strategy<Value = Endpoint> {
 /// Pods, of which those with the same labels share them.
 fn endpoints() -> impl Strategy<Value = BTreeMap<ObjectName, Arc<Endpoint>>> {
     btree_map(object(&NAMESPACES, &["a", "b", "c"]), endpoint(), 2..6).prop_map(|pods| {
-        let mut label_sets = LabelSets::default();
+        let mut label_sets = LabelInterner::default();
         let shared = pods.into_iter().map(|(name, mut pod)| {
-            pod.labels = label_sets.shared(&pod.labels);
+            pod.labels = label_sets.intern(&pod.labels);
             (name, Arc::new(pod))
         });
         shared.collect()

@@ -9,10 +9,10 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::build::*;
 use super::generate::{model, some_local};
-use crate::batch::Asked;
+use crate::batch::Lookup;
 use crate::compile::Compiler;
 use crate::image::{ChainId, Identity, NO_ROW, PathId};
-use crate::making::Scale;
+use crate::making::Thresholds;
 use crate::model::*;
 use crate::prove::{Depth, prove, prove_by};
 use crate::reference::Reference;
@@ -71,7 +71,7 @@ proptest! {
         let local = some_local(&model);
         let [one, two] = [usize::MAX, 0].map(|rows| {
             let mut compiler = Compiler::with_budget(budget);
-            compiler.tables.scale = Scale { rows, rules };
+            compiler.tables.scale = Thresholds { rows, rules };
             compiler.compile(&model, &local)
         });
         prop_assert_eq!(&one.cells, &two.cells);
@@ -98,8 +98,8 @@ proptest! {
         image.identities_v4(&addresses, &mut beside);
         prop_assert_eq!(&beside, &one_by_one);
         let strange = unknown.iter().map(|number| Identity(*number));
-        let asked: Vec<Asked> = asked.iter().zip(one_by_one.into_iter().chain(strange).rev())
-            .map(|((chain, local, _, transport), peer)| Asked {
+        let asked: Vec<Lookup> = asked.iter().zip(one_by_one.into_iter().chain(strange).rev())
+            .map(|((chain, local, _, transport), peer)| Lookup {
                 chain: ChainId(*chain),
                 local: image.identity_v4(*local),
                 peer,
@@ -127,9 +127,9 @@ proptest! {
         let known = ends.iter().map(|(local, peer)| [*local, *peer].map(|it| image.identity_v4(it)));
         let strange = [[Identity(unknown), Identity(1)], [Identity(1), Identity(unknown)]];
         for [local, peer] in known.chain(strange) {
-            let question = image.question(local, peer, transport);
+            let question = image.query(local, peer, transport);
             for chain in (0..=image.counts().chains as u32).map(ChainId) {
-                let answer = image.answer(chain, question);
+                let answer = image.path_of(chain, question);
                 let asked = image.path(image.classify(chain, local, peer, transport));
                 prop_assert_eq!(answer.is_some(), image.row(chain, local, peer) < NO_ROW);
                 prop_assert!(answer.is_none_or(|answer| std::ptr::eq(answer, asked)));
@@ -238,7 +238,7 @@ fn of_those_who_are_in_several_sets_the_first_rule_of_all_decides() {
             let (model, local) = (&cluster.model, cluster.all());
             let images = [usize::MAX, 0].map(|rows| {
                 let mut compiler = Compiler::new();
-                compiler.tables.scale = Scale { rows, rules: 0 };
+                compiler.tables.scale = Thresholds { rows, rules: 0 };
                 compiler.compile(model, &local)
             });
             prop_assert_eq!(&images[0].cells, &images[1].cells);

@@ -12,9 +12,9 @@ use super::build::*;
 use crate::claim::OTHERS;
 use crate::class_map::{ClassMap, NO_CLASS};
 use crate::compile::Compiler;
-use crate::image::{ChainId, Identity, Image, LINEAR, PathId, Peers};
+use crate::image::{ChainId, Identity, Image, LINEAR, PathId, PeerTables};
 use crate::leaf::Leaf;
-use crate::lines::{NO_KEY, Packet, Place, STEPS};
+use crate::lines::{NO_KEY, PacketKey, STEPS, Target};
 use crate::model::*;
 use crate::prefix_map::PrefixMap;
 use crate::prove::prove;
@@ -138,7 +138,7 @@ fn others(at: u32, len: u32) -> impl Iterator<Item = u32> {
 }
 
 /// What nobody else shares.
-fn peers(image: &mut Image) -> &mut Peers {
+fn peers(image: &mut Image) -> &mut PeerTables {
     Arc::get_mut(&mut image.peers).unwrap()
 }
 
@@ -184,8 +184,8 @@ fn intervals(image: &Image, line: usize) -> usize {
 }
 
 /// Where a place leads packets from a source port.
-fn leads(image: &Image, mut place: Place, source: u32) -> Option<PathId> {
-    let packet = Packet::new(0, 0, source);
+fn leads(image: &Image, mut place: Target, source: u32) -> Option<PathId> {
+    let packet = PacketKey::new(0, 0, source);
     for _ in 0..STEPS {
         if place.is_line() {
             place = image.lines.next(place, packet)?;
@@ -196,13 +196,13 @@ fn leads(image: &Image, mut place: Place, source: u32) -> Option<PathId> {
 
 /// Which tables of rows lead to a line: those that are keyed by port, and the others.
 fn led_to_by(image: &Image, line: usize) -> [bool; 2] {
-    let here = [Place::by_key(line as u32), Place::by_source(line as u32)];
-    let mut all: Vec<Place> = here.to_vec();
+    let here = [Target::by_key(line as u32), Target::by_source(line as u32)];
+    let mut all: Vec<Target> = here.to_vec();
     for _ in 0..3 {
         let lines = image.lines.all.iter().enumerate();
         let above = lines.filter(|(_, line)| line.to.iter().any(|to| all.contains(to)));
         let above: Vec<u32> = above.map(|(at, _)| at as u32).collect();
-        all.extend(above.iter().flat_map(|at| [Place::by_key(*at), Place::by_source(*at)]));
+        all.extend(above.iter().flat_map(|at| [Target::by_key(*at), Target::by_source(*at)]));
     }
     let leads = |tables: std::ops::Range<usize>| {
         image.lines.rows[tables].iter().flatten().any(|to| all.contains(to))
@@ -235,7 +235,7 @@ fn a_moved_bound_is_found() {
                 if moved == 0 {
                     new.remove(0);
                 }
-                let new = Leaf::of(&new).unwrap();
+                let new = Leaf::from_intervals(&new).unwrap();
                 bench.change(|image| &mut image.lines.leaves[number], new, never);
             }
         }
@@ -248,9 +248,9 @@ fn a_changed_path_of_an_interval_is_found() {
     let mut bench = Bench::with_rows();
     let (paths, lines) = (bench.image.paths.len() as u32, bench.image.lines.all.len() as u32);
     let leaves = bench.image.lines.leaves.len() as u32;
-    let by_source = |image: &Image| -> Vec<Place> {
-        let leaves = (0..leaves).map(|leaf| Place::by_source(leaf).leaf());
-        let all = (0..lines).map(Place::by_source).chain(leaves);
+    let by_source = |image: &Image| -> Vec<Target> {
+        let leaves = (0..leaves).map(|leaf| Target::by_source(leaf).leaf());
+        let all = (0..lines).map(Target::by_source).chain(leaves);
         all.filter(|to| {
             let led = image.lines.all.iter().flat_map(|line| line.to);
             led.chain(image.lines.rows.iter().flatten().copied()).any(|other| other == *to)
@@ -259,15 +259,15 @@ fn a_changed_path_of_an_interval_is_found() {
     };
     let runs = by_source(&bench.image);
     assert!(!runs.is_empty());
-    let other_places = |was: Place| -> Vec<Place> {
+    let other_places = |was: Target| -> Vec<Target> {
         let of_path = others(was.as_path().map_or(0, |path| path.0), paths);
-        let of_path = of_path.map(|path| Place::path(PathId(path)));
+        let of_path = of_path.map(|path| Target::path(PathId(path)));
         of_path.chain(runs.iter().copied()).filter(|to| *to != was).collect()
     };
     for line in 0..lines as usize {
         // What shows no ports is looked up as from port 0.
         let shows_no_ports = !led_to_by(&bench.image, line)[0];
-        let asks_source = runs.contains(&Place::by_source(line as u32));
+        let asks_source = runs.contains(&Target::by_source(line as u32));
         let old = bench.image.lines.all[line];
         let starts: Vec<u32> = std::iter::once(0).chain(old.starts()).collect();
         for at in 0..intervals(&bench.image, line) {
@@ -286,7 +286,7 @@ fn a_changed_path_of_an_interval_is_found() {
                     new,
                     |image, old, new| {
                         // One that leads to itself leads nowhere.
-                        new.to[at] != Place::by_source(line as u32)
+                        new.to[at] != Target::by_source(line as u32)
                             && sources.clone().all(|source| {
                                 leads(image, old.to[at], source) == leads(image, new.to[at], source)
                             })
@@ -302,8 +302,8 @@ fn a_changed_path_of_an_interval_is_found() {
             let was = intervals[at].to.as_path().map_or(0, |path| path.0);
             for path in others(was, paths).map(PathId) {
                 let mut new = intervals.clone();
-                new[at].to = Place::path(path);
-                let new = Leaf::of(&new).unwrap();
+                new[at].to = Target::path(path);
+                let new = Leaf::from_intervals(&new).unwrap();
                 bench.change(|image| &mut image.lines.leaves[number], new, never);
             }
         }
@@ -340,21 +340,21 @@ fn rows_of_classes_are_equal(image: &Image, a: u32, b: u32) -> bool {
         let chains = (0..image.chains.len() as u32).map(ChainId);
         chains.map(|chain| image.cell(chain, class as usize)).collect()
     };
-    a < image.peers.class_truths.len() as u32
-        && b < image.peers.class_truths.len() as u32
+    a < image.peers.class_predicate_sets.len() as u32
+        && b < image.peers.class_predicate_sets.len() as u32
         && rows(a) == rows(b)
 }
 
 #[test]
 fn a_changed_class_of_an_identity_is_found() {
     let mut bench = Bench::with_rows();
-    let classes = bench.image.peers.class_truths.len() as u32;
+    let classes = bench.image.peers.class_predicate_sets.len() as u32;
     let (first, all) = (bench.image.peers.classes.first(), bench.image.peers.classes.all());
     for at in 0..bench.image.counts().identities {
         for class in (0..=classes).chain([NO_CLASS]).filter(|class| *class != all[at]) {
             let mut changed = all.clone();
             changed[at] = class;
-            peers(&mut bench.image).classes = ClassMap::of(first, &changed);
+            peers(&mut bench.image).classes = ClassMap::new(first, &changed);
             let refuted = bench.refuted();
             let same = rows_of_classes_are_equal(&bench.image, all[at], class);
             bench.count(refuted, same, &format!("identity {at}: {} to {class}", all[at]));
@@ -411,7 +411,7 @@ fn a_changed_chain_of_an_endpoint_is_found() {
             for chain in (0..=chains).map(ChainId).filter(|chain| chain != was) {
                 // Where no policy speaks, two stages may say the same.
                 let same = |image: &Image, a: &ChainId, b: &ChainId| {
-                    let classes = 0..image.peers.class_truths.len();
+                    let classes = 0..image.peers.class_predicate_sets.len();
                     (b.0 as usize) < image.chains.len()
                         && classes
                             .into_iter()

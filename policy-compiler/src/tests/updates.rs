@@ -15,7 +15,7 @@ use super::build::*;
 use super::generate::{endpoint, model, some_local};
 use crate::compile::Compiler;
 use crate::image::Image;
-use crate::making::Scale;
+use crate::making::Thresholds;
 use crate::model::*;
 use crate::prove::prove;
 use crate::resolve::{List, LocalName};
@@ -33,7 +33,7 @@ impl Kept {
     pub(super) fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
         let mut compiler = Compiler::new();
         // What one thread makes from nothing, with nothing foreseen, two make here.
-        compiler.tables.scale = Scale { rows: 0, rules: 0 };
+        compiler.tables.scale = Thresholds { rows: 0, rules: 0 };
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }
     }
@@ -356,7 +356,7 @@ fn what_did_not_fit_fits_again_when_a_policy_says_less() {
         kept.policy(&name, Some(policy));
         assert_eq!(kept.image.counts().linear == 0, fits, "{rules}");
         let tables = &kept.compiler.tables;
-        assert!(tables.partitions.bytes() + tables.made.bytes() <= budget || !fits, "{rules}");
+        assert!(tables.partitions.bytes() + tables.builder.bytes() <= budget || !fits, "{rules}");
         assert!(tables.partitions.bytes() == 0 || fits, "{rules}");
     }
     kept.is_as_from_nothing();

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicU32;
 
-use super::few::Laid;
+use super::few::PackedHostsBuilder;
 use super::line::{self, Hosts, Line, WORDS};
-use super::room::{Block, Room};
+use super::room::{Block, BlockPool};
 use super::{
     BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, NUMBER, PAGE, ROOT, Trie,
 };
@@ -30,7 +30,7 @@ impl Trie {
         let mut root = vec![default; ROOT];
         let of_24 = all().take(MANY_BLOCKS + 1).count();
         let few = if of_24 > MANY_BLOCKS { entries.len() } else { 0 };
-        let mut blocks = Blocks::new(base, of_24, Laid::with_room(few));
+        let mut blocks = Blocks::new(base, of_24, PackedHostsBuilder::with_room(few));
         let mut short: Vec<_> = entries.iter().filter(is_short).collect();
         short.sort_by_key(|entry| entry.1);
         for (address, length, value) in short {
@@ -59,9 +59,9 @@ impl Trie {
         Self {
             base,
             root: root.into_iter().map(AtomicU32::new).collect(),
-            pages: Room::new(pages, SPARE[0]),
-            halves: Room::new(halves, SPARE[1]),
-            lines: Room::new(lines, spare_lines),
+            pages: BlockPool::new(pages, SPARE[0]),
+            halves: BlockPool::new(halves, SPARE[1]),
+            lines: BlockPool::new(lines, spare_lines),
             few,
         }
     }
@@ -80,11 +80,11 @@ struct Blocks {
     pages: Vec<[u32; 256]>,
     halves: Vec<Half>,
     lines: Vec<Line>,
-    few: Laid,
+    few: PackedHostsBuilder,
 }
 
 impl Blocks {
-    fn new(base: Base, of_24: usize, few: Laid) -> Self {
+    fn new(base: Base, of_24: usize, few: PackedHostsBuilder) -> Self {
         Self { base, of_24, pages: Vec::new(), halves: Vec::new(), lines: Vec::new(), few }
     }
 
@@ -100,7 +100,7 @@ impl Blocks {
     /// The block of a /24 with some entries, ascending, around them `others`.
     fn add(&mut self, others: u32, entries: &[(u32, u8, u32)]) -> u32 {
         let many = self.of_24 > MANY_BLOCKS;
-        if let Some(hosts) = Hosts::of(others, entries).filter(|_| many) {
+        if let Some(hosts) = Hosts::from_entries(others, entries).filter(|_| many) {
             return self.add_hosts(&hosts);
         }
         let mut cells = [others; 256];
@@ -124,7 +124,7 @@ impl Blocks {
 
     fn add_hosts(&mut self, hosts: &Hosts) -> u32 {
         let has_number = self.few.next() <= BYTE as usize;
-        let Some((keys, values)) = hosts.few(self.base).filter(|_| has_number) else {
+        let Some((keys, values)) = hosts.pack(self.base).filter(|_| has_number) else {
             return self.add_lines(HOSTS, &[hosts.line()]);
         };
         let first = self.few.add(keys, &values[..=keys.len()]);

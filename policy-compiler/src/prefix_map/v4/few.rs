@@ -22,12 +22,12 @@ const fn bytes_of(hosts: usize) -> usize {
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Few(Arc<Vec<u8>>);
+pub(super) struct PackedHosts(Arc<Vec<u8>>);
 
-impl Few {
+impl PackedHosts {
     /// Of a key's value among so many hosts, from a byte on, what stands for it; 0 where nothing is.
     #[inline]
-    pub(super) fn of(&self, first: usize, hosts: usize, key: u8) -> u16 {
+    pub(super) fn lookup(&self, first: usize, hosts: usize, key: u8) -> u16 {
         let Some(bytes) = self.0.get(first..first + WINDOW) else { return 0 };
         let Some(keys) = bytes.first_chunk() else { return 0 };
         // Behind the last host come all others.
@@ -41,11 +41,11 @@ impl Few {
     }
 }
 
-/// [`Few`] as they are laid.
+/// [`PackedHosts`] as they are laid.
 #[derive(Default)]
-pub(super) struct Laid(Vec<u8>);
+pub(super) struct PackedHostsBuilder(Vec<u8>);
 
-impl Laid {
+impl PackedHostsBuilder {
     /// With room for so many hosts, were each in a /24 of its own: what is in one line stays there as long as nothing is moved.
     pub(super) fn with_room(hosts: usize) -> Self {
         Self(Vec::with_capacity(hosts * bytes_of(1) * 2 + WINDOW))
@@ -70,12 +70,12 @@ impl Laid {
         first
     }
 
-    pub(super) fn done(self) -> Few {
+    pub(super) fn done(self) -> PackedHosts {
         let Self(mut bytes) = self;
         if !bytes.is_empty() {
             bytes.resize(bytes.len() + WINDOW, 0);
         }
-        Few(Arc::new(bytes))
+        PackedHosts(Arc::new(bytes))
     }
 }
 

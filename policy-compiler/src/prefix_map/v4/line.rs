@@ -55,7 +55,7 @@ impl Block for Line {
 impl Line {
     /// A key's value among hosts.
     #[inline]
-    pub(super) fn of_hosts(&self, key: u8) -> u32 {
+    pub(super) fn lookup_hosts(&self, key: u8) -> u32 {
         let [first, second, third, ..] = &self.0;
         let keys = u64::from(key) * BYTES;
         let low = u64::from(value(first)) | u64::from(value(second)) << u32::BITS;
@@ -69,14 +69,14 @@ impl Line {
 
     /// A key's value among runs in one line.
     #[inline]
-    pub(super) fn of_one(&self, key: u8) -> u32 {
+    pub(super) fn lookup_one_line(&self, key: u8) -> u32 {
         value(&self.0[(4 + starts_up_to(&self.0[..4], key)) % WORDS])
     }
 }
 
 /// A key's value among runs in two lines.
 #[inline]
-pub(super) fn of_two([one, two]: [&Line; 2], key: u8) -> u32 {
+pub(super) fn lookup_two_lines([one, two]: [&Line; 2], key: u8) -> u32 {
     let before = starts_up_to(&one.0[..8], key);
     value(&if before < 8 { one } else { two }.0[(8 + before) % WORDS])
 }
@@ -148,7 +148,7 @@ impl Hosts {
     }
 
     /// Of a /24 in which there are only hosts, ascending, around them `others`.
-    pub(super) fn of(others: u32, entries: &[(u32, u8, u32)]) -> Option<Self> {
+    pub(super) fn from_entries(others: u32, entries: &[(u32, u8, u32)]) -> Option<Self> {
         let mut hosts = Self::new(others);
         let mut entries = entries.iter().peekable();
         while let Some((address, length, value)) = entries.next() {
@@ -163,7 +163,7 @@ impl Hosts {
         Some(hosts)
     }
 
-    fn of_cells(cells: &[u32; 256]) -> Option<Self> {
+    fn from_cells(cells: &[u32; 256]) -> Option<Self> {
         // So many of the first that most of them are of the others.
         let mut first = [0; MOST_HOSTS * 2 + 1];
         first.copy_from_slice(cells.get(..MOST_HOSTS * 2 + 1)?);
@@ -176,7 +176,7 @@ impl Hosts {
     }
 
     /// As few hosts, if they are and their values are short: their last bytes, and behind their values that of all others.
-    pub(super) fn few(&self, base: Base) -> Option<(&[u8], [u16; few::MOST + 1])> {
+    pub(super) fn pack(&self, base: Base) -> Option<(&[u8], [u16; few::MOST + 1])> {
         let keys = &self.keys[..self.count];
         let mut values = [0; few::MOST + 1];
         let all = self.values[..self.count].iter().chain([&self.others]);
@@ -201,11 +201,11 @@ impl Hosts {
 
 /// The short block of these cells, if there is one: its kind and its lines.
 pub(super) fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
-    let of_runs = runs(cells).and_then(|runs| of_runs(&runs));
+    let of_runs = runs(cells).and_then(|runs| encode_runs(&runs));
     if let Some((ONE, _)) = of_runs {
         return of_runs;
     }
-    let hosts = Hosts::of_cells(cells);
+    let hosts = Hosts::from_cells(cells);
     hosts.map(|hosts| (HOSTS, [hosts.line(), [0; WORDS]])).or(of_runs)
 }
 
@@ -218,7 +218,7 @@ fn runs(cells: &[u32; 256]) -> Option<Runs> {
 }
 
 /// The block of these runs, if there is one.
-fn of_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
+fn encode_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
     let runs = &runs.all[..runs.count];
     let (kind, starts, _) = *SHORT.iter().find(|(_, _, values)| runs.len() <= *values)?;
     // Behind the last run there are starts that no key reaches.

@@ -15,13 +15,13 @@ pub(super) trait Block: Default {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Room<B> {
+pub(super) struct BlockPool<B> {
     all: Box<[B]>,
     /// The first that nothing was ever written to.
     next: AtomicU32,
 }
 
-impl<B: Block> Clone for Room<B> {
+impl<B: Block> Clone for BlockPool<B> {
     fn clone(&self) -> Self {
         let copied = |block: &B| {
             let copy = B::default();
@@ -32,7 +32,7 @@ impl<B: Block> Clone for Room<B> {
     }
 }
 
-impl<B: Block> Room<B> {
+impl<B: Block> BlockPool<B> {
     /// Room for `spare` blocks beside these, or an eighth of them.
     pub(super) fn new(mut all: Vec<B>, spare: usize) -> Self {
         let next = all.len();
@@ -46,12 +46,12 @@ impl<B: Block> Room<B> {
     }
 
     #[inline]
-    pub(super) fn of(&self, number: u32) -> Option<&B> {
+    pub(super) fn get(&self, number: u32) -> Option<&B> {
         self.all.get(number as usize)
     }
 
     /// Writes blocks side by side; the number of the first, `None` where no room is left.
-    pub(super) fn add(&self, new: &[B::Cells]) -> Option<u32> {
+    pub(super) fn push_all(&self, new: &[B::Cells]) -> Option<u32> {
         let next = self.len();
         let room = self.all.get(next as usize..next as usize + new.len())?;
         room.iter().zip(new).for_each(|(block, cells)| block.store(cells));

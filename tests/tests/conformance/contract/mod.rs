@@ -146,7 +146,7 @@ fn asked(imported: &Imported, image: &Image, question: &str) -> Reason {
     let of_pod = |pod: &str| {
         let (namespace, name) = pod.split_once('/')?;
         let pod = imported.model.endpoints.get(&ObjectName::new(namespace, name))?;
-        pod.addresses.iter().copied().find(|address| Family::of(*address) == family)
+        pod.addresses.iter().copied().find(|address| Family::from_address(*address) == family)
     };
     let nobody: IpAddr =
         if v4 { [203, 0, 113, 9].into() } else { "2001:db8:9::9".parse().unwrap() };
