@@ -161,11 +161,11 @@ fn forward(ports: &mut Queues, polling: Polling) -> io::Result<()> {
             std::mem::swap(left, right);
         }
         if found > 0 || polling == Polling::Busy {
-            idle.found();
-        } else if idle.sleeps(Instant::now()) {
+            idle.found_packets();
+        } else if idle.should_sleep(Instant::now()) {
             poller.wait(SLEEP, |_| {})?;
         } else {
-            idle.give_way();
+            idle.yield_core();
         }
     }
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::{
-    Connections, Endpoint, HostPolicy, InterfaceChains, Link, OwnedChains, PortId, Role, Tables,
-    Via,
+    Connections, Endpoint, HostPolicy, InterfaceChains, Link, NextHop, OwnedChains, PortId, Role,
+    Tables,
 };
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{ChainId, Image};
@@ -264,7 +264,7 @@ impl Calculation {
     }
 
     /// The routes of the last tables.
-    pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, Via)> + '_ {
+    pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, NextHop)> + '_ {
         self.ways.routes.iter().map(|(net, via)| (*net, *via))
     }
 

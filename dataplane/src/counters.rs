@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::fate::DropReason;
 use crate::flow::RuleCounters;
-use crate::judge::NO_SLOT;
+use crate::policy::NO_SLOT;
 use crate::stage::StageCounters;
 
 /// One counter with a single writer.
@@ -70,7 +70,7 @@ pub struct WorkerCounters {
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: Counter,
     /// Packets of other workers' flows that were handed over to them.
-    pub handed_over: Counter,
+    pub handoffs: Counter,
     /// Packets that were handed over to it of a port that it does not have, or not any more: dropped.
     pub portless: Counter,
     /// Flows in the table now.

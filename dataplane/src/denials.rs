@@ -7,15 +7,15 @@ const PLACES: usize = 4096;
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// A direct-mapped memory of flow hashes: it may report twice, it never keeps silent about a flow that is new.
-pub(crate) struct Recent(Box<[(u64, Duration)]>);
+pub(crate) struct RecentDenials(Box<[(u64, Duration)]>);
 
-impl Default for Recent {
+impl Default for RecentDenials {
     fn default() -> Self {
         Self(vec![(0, Duration::ZERO); PLACES].into())
     }
 }
 
-impl Recent {
+impl RecentDenials {
     /// Whether this flow is to be reported now; if so, it has been.
     pub(crate) fn is_new(&mut self, hash: u64, now: Duration) -> bool {
         let place = &mut self.0[hash as usize % PLACES];
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_reported_once_and_again_after_a_while() {
-        let mut recent = Recent::default();
+        let mut recent = RecentDenials::default();
         let second = Duration::from_secs;
         assert!(recent.is_new(7, second(1)));
         assert!(!recent.is_new(7, second(2)));

@@ -200,7 +200,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
 
 /// The outer header of a packet that came through a tunnel: enough to know the peer before anything is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tunnelled {
+pub struct OuterHeader {
     /// What kind of tunnel.
     pub encapsulation: Encapsulation,
     /// The peer that sent it.
@@ -218,7 +218,7 @@ pub struct Tunnelled {
 /// inner packet; `None`: it is something else, or something is wrong with it.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as parse::plain")]
-pub(crate) fn plain(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
+pub(crate) fn parse_plain_ipip(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
     let (outer, inner) = ipv4::Plain::split(bytes)?;
     if outer.protocol != protocol::IPIP {
         return None;
@@ -234,12 +234,12 @@ pub(crate) fn plain(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
 /// Malformed: what is neither protocol 4 nor VXLAN around an IPv4 packet, a wrong header checksum, and fragments, which
 /// nobody between nodes makes while the tunnel's MTU is right. The UDP checksum was the socket's to look at.
 #[inline]
-pub fn tunnelled(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
+pub fn parse_outer(bytes: &[u8]) -> Result<OuterHeader, Malformed> {
     let Some((ip, payload)) = ipv4::Plain::split(bytes) else {
-        return tunnelled_with_options(bytes);
+        return parse_outer_any(bytes);
     };
-    Ok(Tunnelled {
-        encapsulation: inside(ip.protocol, payload)?,
+    Ok(OuterHeader {
+        encapsulation: parse_encapsulation(ip.protocol, payload)?,
         source: ip.source.into(),
         destination: ip.destination.into(),
         ecn: ip.ecn,
@@ -249,13 +249,13 @@ pub fn tunnelled(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
 }
 
 #[inline(never)]
-fn tunnelled_with_options(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
+fn parse_outer_any(bytes: &[u8]) -> Result<OuterHeader, Malformed> {
     let ip = ipv4::View::new_checked(bytes)?;
     if ip.is_fragment() || !ip.checksum_is_right() {
         return Err(Malformed);
     }
-    Ok(Tunnelled {
-        encapsulation: inside(ip.protocol(), ip.payload())?,
+    Ok(OuterHeader {
+        encapsulation: parse_encapsulation(ip.protocol(), ip.payload())?,
         source: ip.source().into(),
         destination: ip.destination().into(),
         ecn: ip.ecn(),
@@ -265,7 +265,7 @@ fn tunnelled_with_options(bytes: &[u8]) -> Result<Tunnelled, Malformed> {
 }
 
 #[inline]
-fn inside(protocol: u8, payload: &[u8]) -> Result<Encapsulation, Malformed> {
+fn parse_encapsulation(protocol: u8, payload: &[u8]) -> Result<Encapsulation, Malformed> {
     match protocol {
         protocol::IPIP => Ok(Encapsulation::Ipip),
         protocol::UDP => vxlan(payload),
@@ -287,13 +287,13 @@ fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
     Ok(Encapsulation::Vxlan { vni: tunnel.vni() })
 }
 
-/// Takes the outer header off, which [`tunnelled`] read from this same packet, and tells the inner one of congestion.
+/// Takes the outer header off, which [`parse_outer`] read from this same packet, and tells the inner one of congestion.
 ///
 /// Errors: [`DropReason::Malformed`] if what is inside does not begin as an IPv4 packet does, which is to be
 /// [parsed](crate::parse) as any other, or the device's unfinished checksum lies outside it; [`DropReason::EcnInconsistent`] as
-/// [`combine`] says. A packet in error is to be dropped.
+/// [`combine_ecn`] says. A packet in error is to be dropped.
 #[inline]
-pub fn decapsulate(packet: &mut Packet, tunnelled: &Tunnelled) -> Result<(), DropReason> {
+pub fn decapsulate(packet: &mut Packet, tunnelled: &OuterHeader) -> Result<(), DropReason> {
     let behind = tunnelled.encapsulation.header_len() - ipv4::HEADER_LEN;
     let header_len = usize::from(tunnelled.ip_header_len) + behind;
     if let Checksum::Partial { start, .. } = packet.offload.checksum
@@ -308,7 +308,7 @@ pub fn decapsulate(packet: &mut Packet, tunnelled: &Tunnelled) -> Result<(), Dro
         return Err(DropReason::Malformed);
     }
     let ecn = Ecn::from_bits(inner[field::DSCP_ECN]);
-    match combine(tunnelled.ecn, ecn) {
+    match combine_ecn(tunnelled.ecn, ecn) {
         None => return Err(DropReason::EcnInconsistent),
         Some(combined) if combined != ecn => {
             ipv4::View::new_checked(packet.bytes_mut())?.set_ecn(combined);
@@ -321,7 +321,7 @@ pub fn decapsulate(packet: &mut Packet, tunnelled: &Tunnelled) -> Result<(), Dro
 /// What leaves a tunnel, by the outer and the inner mark (RFC 6040, figure 4); `None`: drop it, for congestion was met by
 /// a sender that cannot be told otherwise.
 #[inline]
-pub const fn combine(outer: Ecn, inner: Ecn) -> Option<Ecn> {
+pub const fn combine_ecn(outer: Ecn, inner: Ecn) -> Option<Ecn> {
     match (inner, outer) {
         (Ecn::NotEct, Ecn::Ce) => None,
         (Ecn::NotEct, Ecn::NotEct | Ecn::Ect0 | Ecn::Ect1) => Some(Ecn::NotEct),
@@ -405,7 +405,7 @@ mod tests {
             let ecn = ipv4::View::new_checked(&bytes).unwrap().ecn();
             let mut packet = through_tunnel(&bytes, ecn);
             packet.offload.checksum = Checksum::Partial { start: 40, offset: 6 };
-            let outer = tunnelled(packet.bytes()).unwrap();
+            let outer = parse_outer(packet.bytes()).unwrap();
             prop_assert_eq!((outer.source, outer.destination, outer.ecn), (LOCAL, REMOTE, ecn));
             prop_assert_eq!(decapsulate(&mut packet, &outer), Ok(()));
             prop_assert_eq!(packet.bytes(), bytes);
@@ -417,9 +417,9 @@ mod tests {
             bytes in arbitrary::packet4(), mark in prop::sample::select(&ECNS[..]),
         ) {
             let mut packet = through_tunnel(&bytes, mark);
-            let outer = tunnelled(packet.bytes()).unwrap();
+            let outer = parse_outer(packet.bytes()).unwrap();
             let inner = ipv4::View::new_checked(&bytes).unwrap().ecn();
-            match combine(mark, inner) {
+            match combine_ecn(mark, inner) {
                 None => prop_assert_eq!(decapsulate(&mut packet, &outer), Err(DropReason::EcnInconsistent)),
                 Some(expected) => {
                     prop_assert_eq!(decapsulate(&mut packet, &outer), Ok(()));
@@ -437,7 +437,7 @@ mod tests {
                 bytes[2..4].copy_from_slice(&len.to_be_bytes());
                 ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
             }
-            if let Ok(outer) = tunnelled(&bytes) {
+            if let Ok(outer) = parse_outer(&bytes) {
                 let _ = decapsulate(&mut packet(&bytes), &outer);
             }
             let _ = encapsulate(&mut packet(&bytes), &Outer::ipip(LOCAL, REMOTE, None), 0);
@@ -456,7 +456,7 @@ mod tests {
             (Ce, [Some(Ce); 4]),
         ];
         for (inner, row) in rows {
-            assert_eq!(outers.map(|outer| combine(outer, inner)), row, "inner {inner:?}");
+            assert_eq!(outers.map(|outer| combine_ecn(outer, inner)), row, "inner {inner:?}");
         }
     }
 
@@ -471,7 +471,7 @@ mod tests {
         let frame = ethernet::View::new_checked(packet.bytes()).unwrap();
         assert_eq!((frame.source(), frame.destination()), ([2; 6], [4; 6]));
         assert_eq!(frame.ethertype(), ethernet::ethertype::IPV4);
-        assert_eq!(tunnelled(frame.payload()).unwrap().source, LOCAL);
+        assert_eq!(parse_outer(frame.payload()).unwrap().source, LOCAL);
     }
 
     #[test]
@@ -500,11 +500,11 @@ mod tests {
         (bytes[0], bytes[3], bytes[9], bytes[20], bytes[23]) = (0x45, 40, 4, 0x45, 20);
         let tell = |bytes: &mut [u8; 40]| {
             ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
-            tunnelled(&bytes[..])
+            parse_outer(&bytes[..])
         };
         assert!(tell(&mut bytes).is_ok());
         bytes[10] ^= 1;
-        assert_eq!(tunnelled(&bytes), Err(Malformed), "checksum");
+        assert_eq!(parse_outer(&bytes), Err(Malformed), "checksum");
         for (at, value) in [(9, 41), (6, 0x20), (7, 1)] {
             let mut bytes = bytes;
             bytes[at] = value;

@@ -13,7 +13,7 @@ pub enum Fate<'a> {
         /// Where to.
         link: &'a Link,
         /// This is a hop: the hop limit goes down by one.
-        hop: bool,
+        decrements_ttl: bool,
     },
     /// It dies silently.
     Drop(DropReason),
@@ -25,7 +25,7 @@ pub enum Fate<'a> {
         error: ErrorKind,
     },
     /// It is another worker's to decide.
-    HandOver(WorkerId),
+    Handoff(WorkerId),
 }
 
 /// Why a packet was dropped. The discriminant indexes the drop counters.
@@ -80,7 +80,7 @@ pub enum DropReason {
     /// The outgoing port is gone or refused the packet.
     TransmitRefused,
     /// The worker that has its flow does not keep up with what it is handed over.
-    HandOverFull,
+    HandoffFull,
 }
 
 impl DropReason {
@@ -108,7 +108,7 @@ impl DropReason {
         Self::TooManySegments,
         Self::NoBuffer,
         Self::TransmitRefused,
-        Self::HandOverFull,
+        Self::HandoffFull,
     ];
 
     /// The name in status, logs and metrics.
@@ -136,7 +136,7 @@ impl DropReason {
             Self::TooManySegments => "too-many-segments",
             Self::NoBuffer => "no-buffer",
             Self::TransmitRefused => "transmit-refused",
-            Self::HandOverFull => "hand-over-full",
+            Self::HandoffFull => "hand-over-full",
         }
     }
 }

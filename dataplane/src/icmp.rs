@@ -33,24 +33,24 @@ pub enum ErrorKind {
 /// No error is sent (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)) about an ICMP error or redirect, about a fragment
 /// but the first, to a source that is no single node's, or about a packet to many, except that an IPv6 multicast packet
 /// may be too big. It quotes as much of the packet as fits in 576 bytes (IPv6: 1280).
-pub fn answer(
+pub fn build_error(
     offending: &[u8],
     parsed: &Parsed,
     error: ErrorKind,
     ours: Address,
     pool: &mut Pool,
 ) -> Option<Packet> {
-    if !may_answer(parsed, error) || ours.is_v4() != parsed.is_v4() {
+    if !may_send_error(parsed, error) || ours.is_v4() != parsed.is_v4() {
         return None;
     }
     let whole = offending.get(..usize::from(parsed.total_len))?;
     match (ours.to_v4(), parsed.source.to_v4()) {
-        (Some(from), Some(to)) => answer_v4(whole, error, from.octets(), to.octets(), pool),
-        _ => answer_v6(whole, error, ours, parsed.source, pool),
+        (Some(from), Some(to)) => build_error_v4(whole, error, from.octets(), to.octets(), pool),
+        _ => build_error_v6(whole, error, ours, parsed.source, pool),
     }
 }
 
-fn may_answer(parsed: &Parsed, error: ErrorKind) -> bool {
+fn may_send_error(parsed: &Parsed, error: ErrorKind) -> bool {
     let to_many = !parsed.is_v4() && parsed.destination.to_ip().is_multicast();
     let redirect = !parsed.is_v4()
         && parsed.protocol == protocol::ICMPV6
@@ -63,7 +63,7 @@ fn may_answer(parsed: &Parsed, error: ErrorKind) -> bool {
             || to_many && matches!(error, ErrorKind::TooBig { .. }))
 }
 
-fn answer_v4(
+fn build_error_v4(
     whole: &[u8],
     error: ErrorKind,
     from: [u8; 4],
@@ -81,7 +81,7 @@ fn answer_v4(
     // DF: it fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
     let ip = [0x45, CONTROL, l1, l0, 0, 0, 0x40, 0, TTL, protocol::ICMPV4, 0, 0];
     let icmp = [kind, code, 0, 0, 0, 0, m1, m0];
-    let mut packet = joined(pool, &[&ip, &from, &to, &icmp, quote])?;
+    let mut packet = concatenate(pool, &[&ip, &from, &to, &icmp, quote])?;
     let mut ip = ipv4::View::new_checked(packet.bytes_mut()).ok()?;
     ip.fill_checksum();
     let mut message = icmpv4::View::new_checked(ip.payload_mut()).ok()?;
@@ -90,7 +90,7 @@ fn answer_v4(
     Some(packet)
 }
 
-fn answer_v6(
+fn build_error_v6(
     whole: &[u8],
     error: ErrorKind,
     from: Address,
@@ -108,7 +108,7 @@ fn answer_v6(
     let (source, destination) = (from.to_bits().to_be_bytes(), to.to_bits().to_be_bytes());
     let ip = ipv6::header(source, destination, protocol::ICMPV6, TTL, len);
     let icmp = [kind, code, 0, 0, m3, m2, m1, m0];
-    let mut packet = joined(pool, &[&ip, &icmp, quote])?;
+    let mut packet = concatenate(pool, &[&ip, &icmp, quote])?;
     let mut ip = ipv6::View::new_checked(packet.bytes_mut()).ok()?;
     let mut message = icmpv6::View::new_checked(ip.payload_mut()).ok()?;
     let sum = checksum::pseudo(from, to, protocol::ICMPV6, u32::from(len))
@@ -119,7 +119,7 @@ fn answer_v6(
 }
 
 /// A packet of these parts one behind the other.
-fn joined(pool: &mut Pool, parts: &[&[u8]]) -> Option<Packet> {
+fn concatenate(pool: &mut Pool, parts: &[&[u8]]) -> Option<Packet> {
     let mut packet = pool.take()?;
     let mut end = 0;
     for part in parts {
@@ -150,7 +150,7 @@ pub struct Quoted {
 /// What the ICMP error quotes (IPv4 types 3, 4, 11, 12; IPv6 types 1 to 4), or `None`: it is no such error, it quotes
 /// nothing by which a flow could be found, something that no error may be about, or something that its receiver never
 /// sent.
-pub fn quoted(bytes: &[u8], parsed: &Parsed) -> Option<Quoted> {
+pub fn parse_quoted(bytes: &[u8], parsed: &Parsed) -> Option<Quoted> {
     let redirect = parsed.is_v4() && parsed.icmp_type == icmpv4::kind::REDIRECT;
     let known = icmpv6::kind::UNREACHABLE..=icmpv6::kind::PARAMETER_PROBLEM;
     let other = !parsed.is_v4() && !known.contains(&parsed.icmp_type);
@@ -158,11 +158,11 @@ pub fn quoted(bytes: &[u8], parsed: &Parsed) -> Option<Quoted> {
         return None;
     }
     let quote = bytes.get(usize::from(parsed.header_len)..usize::from(parsed.total_len))?;
-    let quoted = if parsed.is_v4() { quoted_v4(quote)? } else { quoted_v6(quote)? };
+    let quoted = if parsed.is_v4() { parse_quoted_v4(quote)? } else { parse_quoted_v6(quote)? };
     (quoted.source == parsed.destination).then_some(quoted)
 }
 
-fn quoted_v4(quote: &[u8]) -> Option<Quoted> {
+fn parse_quoted_v4(quote: &[u8]) -> Option<Quoted> {
     let ip = ipv4::View::new_quoted(quote).ok()?;
     if ip.fragment_offset() > 0 {
         return None;
@@ -188,7 +188,7 @@ fn quoted_v4(quote: &[u8]) -> Option<Quoted> {
     })
 }
 
-fn quoted_v6(quote: &[u8]) -> Option<Quoted> {
+fn parse_quoted_v6(quote: &[u8]) -> Option<Quoted> {
     let ip = ipv6::View::new_quoted(quote).ok()?;
     let walked = extension::walk(ip.next_header(), ip.payload()).ok()?;
     if walked.fragment.is_some_and(|(fragment, _)| fragment.offset > 0) {

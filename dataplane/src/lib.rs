@@ -15,7 +15,7 @@
 //!    segments and super-packets, errors for the sender. None of them asks who may speak to whom.
 //! 7. [`flow`]: what was decided once for a connection, in a table of fixed size. Refuses to classify, to route, and to
 //!    know the time but as a parameter.
-//! 8. [`tables`], [`judge`], [`decide`]: what control has published; policy's verdict on two ends; the decision: source
+//! 8. [`tables`], [`policy`], [`decide`]: what control has published; policy's verdict on two ends; the decision: source
 //!    check, flow or judgement, route, hop limit, size. No device, clock or buffer: a [`fate`] comes out.
 //! 9. `admit`, `handover`, [`pipeline`]: a batch through 5 to 8, the fates carried out and counted ([`counters`]), packets of
 //!    other workers' flows handed over.
@@ -32,7 +32,6 @@
 //! does not share, reassembly (a later fragment follows the first, or is dropped), IPv6 jumbograms, and TCP
 //! sequence numbers: a flow is followed by its flags.
 
-mod admit;
 pub mod checksum;
 pub mod counters;
 pub mod decide;
@@ -42,14 +41,15 @@ mod fairness;
 pub mod fate;
 pub mod flow;
 pub mod fragment;
-mod handover;
+mod handoff;
 pub mod icmp;
-pub mod judge;
+mod input;
 pub mod offload;
 mod outbox;
 pub mod packet;
 pub mod parse;
 pub mod pipeline;
+pub mod policy;
 pub mod poller;
 pub mod port;
 mod ports;

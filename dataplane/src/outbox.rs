@@ -51,7 +51,7 @@ impl Outbox {
     /// Makes a packet what a port takes (segments, fragments, complete checksums, the outer header of a `tunnel`) and queues it.
     /// Its hop limit and policy are already dealt with; `header_len` is what each segment repeats.
     #[inline(never)]
-    pub(crate) fn post(
+    pub(crate) fn prepare_and_queue(
         &mut self,
         slot: &mut Slot,
         pool: &mut Pool,
@@ -67,19 +67,20 @@ impl Outbox {
             Some(tunnel) => {
                 slot.capabilities.tunnel_segmentation
                     && packet.len() + tunnel.outer.added() <= MAX_TOTAL_LEN
-                    && can_be_cut(&mut packet, header_len, mtu)
+                    && can_segment(&mut packet, header_len, mtu)
             }
         };
         if as_it_is {
             // What the kernel is to cut is sent early: the other side works meanwhile, and the payload is still in the cache.
             let segments = packet.segments(header_len);
-            return self.finish(slot, pool, packet, segments, header_len, tunnel);
+            return self.encapsulate_and_queue(slot, pool, packet, segments, header_len, tunnel);
         }
         self.split(packet, header_len, mtu, pool)?;
         let mut outcome = Ok(());
         let mut pieces = std::mem::take(&mut self.pieces);
         for piece in pieces.drain(..) {
-            outcome = outcome.and(self.finish(slot, pool, piece, 1, header_len, tunnel));
+            outcome =
+                outcome.and(self.encapsulate_and_queue(slot, pool, piece, 1, header_len, tunnel));
         }
         self.pieces = pieces;
         outcome
@@ -91,7 +92,7 @@ impl Outbox {
         clippy::inline_always,
         reason = "of most packets it is known that they are one segment"
     )]
-    fn finish(
+    fn encapsulate_and_queue(
         &mut self,
         slot: &mut Slot,
         pool: &mut Pool,
@@ -106,26 +107,26 @@ impl Outbox {
             return Ok(());
         };
         let repeated = (segments - 1) * header_len as u64;
-        self.wrap(tunnel, slot, packet, segments as usize, segments, repeated)
-            .map_err(|packet| let_go(pool, packet, DropReason::Malformed))
+        self.encapsulate_and_push(tunnel, slot, packet, segments as usize, segments, repeated)
+            .map_err(|packet| discard(pool, packet, DropReason::Malformed))
     }
 
     /// As [`Outbox::queue`], into a tunnel. One that the header does not fit is given back.
     #[inline(never)]
-    pub(crate) fn queue_in(
+    pub(crate) fn queue_encapsulated(
         &mut self,
         tunnel: &Tunnel,
         slot: &mut Slot,
         packet: Packet,
     ) -> Result<(), Packet> {
-        self.wrap(tunnel, slot, packet, 0, 1, 0)
+        self.encapsulate_and_push(tunnel, slot, packet, 0, 1, 0)
     }
 
     /// Puts the outer header of a tunnel on and queues, as [`Outbox::push`] does; `repeated`: how many bytes longer the segments are
     /// together. One that the header does not fit is given back.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as `finish`")]
-    fn wrap(
+    #[expect(clippy::inline_always, reason = "as `encapsulate_and_queue`")]
+    fn encapsulate_and_push(
         &mut self,
         tunnel: &Tunnel,
         slot: &mut Slot,
@@ -164,15 +165,15 @@ impl Outbox {
         };
         if longest <= mtu {
             return segment(packet, mtu, pool, &mut self.pieces)
-                .map_err(|(packet, reason)| let_go(pool, packet, reason));
+                .map_err(|(packet, reason)| discard(pool, packet, reason));
         }
         segment(packet, MAX_PACKET, pool, &mut self.segments)
-            .map_err(|(packet, reason)| let_go(pool, packet, reason))?;
+            .map_err(|(packet, reason)| discard(pool, packet, reason))?;
         let mut outcome = Ok(());
         for segment in self.segments.drain(..) {
             outcome = match outcome {
                 Ok(()) => fragment(segment, mtu, pool, &mut self.pieces),
-                Err(reason) => Err(let_go(pool, segment, reason)),
+                Err(reason) => Err(discard(pool, segment, reason)),
             };
         }
         if outcome.is_err() {
@@ -221,14 +222,14 @@ impl Outbox {
 }
 
 /// Gives the buffer of a packet back that dies for `reason`.
-pub(crate) fn let_go(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
+pub(crate) fn discard(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
     pool.put(packet);
     reason
 }
 
 /// Whether the port can cut a super-packet itself, into segments that fit; those of TCP are made shorter if they must be. Into how many
 /// is the sender's choice: of more than this many it shall not wait.
-fn can_be_cut(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
+fn can_segment(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
     const SEGMENTS: u64 = 512;
     let Some(segmentation) = &mut packet.offload.segmentation else { return false };
     if segmentation.kind != SegmentKind::Udp {
@@ -237,5 +238,5 @@ fn can_be_cut(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
     }
     let segmentation = *segmentation;
     packet.segments(header_len) <= SEGMENTS
-        && Cut::of(packet.bytes(), segmentation, packet.offload.checksum, mtu).is_ok()
+        && Cut::plan(packet.bytes(), segmentation, packet.offload.checksum, mtu).is_ok()
 }

@@ -100,7 +100,7 @@ impl Parsed {
 }
 
 /// Whether a packet must not be cut to fit a link: IPv4's that says so, and all others.
-pub fn stays_whole(bytes: &[u8]) -> bool {
+pub fn must_not_fragment(bytes: &[u8]) -> bool {
     ipv4::View::new_quoted(bytes).map_or(true, |ip| ip.dont_fragment())
 }
 
@@ -127,7 +127,7 @@ pub fn decrement_ttl(bytes: &mut [u8]) {
 /// IPv6 packet from or to an IPv4-mapped address, which stands for IPv4 in an [`Address`]; jumbograms.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
-    match plain(bytes) {
+    match parse_plain(bytes) {
         Some(plain) => Ok(plain),
         None => parse_any(bytes),
     }
@@ -140,7 +140,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
     clippy::inline_always,
     reason = "who asks need not look again at what is the same in all of them"
 )]
-pub fn plain(bytes: &[u8]) -> Option<Parsed> {
+pub fn parse_plain(bytes: &[u8]) -> Option<Parsed> {
     let (ip, payload) = ipv4::Plain::split(bytes)?;
     let &[p0, p1, p2, p3, len @ .., _, _] = payload.first_chunk::<{ udp::HEADER_LEN }>()?;
     let ports = u32::from_be_bytes([p0, p1, p2, p3]);
@@ -427,7 +427,7 @@ mod tests {
                 prop_assert!(parsed.header_len <= parsed.total_len);
                 prop_assert!(usize::from(parsed.total_len) <= bytes.len());
             }
-            if let Some(plain) = plain(&bytes) {
+            if let Some(plain) = parse_plain(&bytes) {
                 prop_assert_eq!(parse_any(&bytes), Ok(plain));
             }
         }
@@ -436,7 +436,7 @@ mod tests {
         fn nearly_all_packets_are_plain_and_read_alike_either_way((headers, transport, bytes) in arbitrary::described()) {
             let is_plain = headers.ipv4().is_some_and(|(header, _)| header.options.is_empty())
                 && matches!(transport, Transport::Tcp(_) | Transport::Udp(..));
-            prop_assert_eq!(plain(&bytes), is_plain.then(|| parse_any(&bytes).unwrap()));
+            prop_assert_eq!(parse_plain(&bytes), is_plain.then(|| parse_any(&bytes).unwrap()));
         }
 
         #[test]

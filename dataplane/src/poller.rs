@@ -46,7 +46,7 @@ impl Poller {
     }
 
     /// Watches it no longer.
-    pub fn forget(&self, descriptor: RawFd) -> io::Result<()> {
+    pub fn unwatch(&self, descriptor: RawFd) -> io::Result<()> {
         self.poll.registry().deregister(&mut SourceFd(&descriptor))
     }
 

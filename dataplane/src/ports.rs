@@ -58,12 +58,12 @@ pub(crate) struct Slot {
     /// Epoll tells when it is readable.
     pub(crate) watched: bool,
     /// When it last brought something; counts from the worker's start.
-    heard: Duration,
+    last_received: Duration,
     /// What its packets have cost the worker.
     pub(crate) account: Account,
     pub(crate) budgets: Box<Budgets>,
     /// How many of its packets other workers have.
-    pub(crate) away: usize,
+    pub(crate) handed_off: usize,
     pub(crate) capabilities: Capabilities,
     /// What is sent next.
     pub(crate) queue: Vec<Packet>,
@@ -81,25 +81,25 @@ impl Slot {
 
     /// Its last batch, of so many packets, took so many ticks. Of none there is nothing to learn.
     #[inline]
-    pub(crate) fn fit_batch(&mut self, packets: usize, ticks: u64) {
+    pub(crate) fn adapt_batch(&mut self, packets: usize, ticks: u64) {
         if packets > 0 && (ticks > BATCH_TICKS || self.batch < BATCH) {
             self.batch = next_batch(self.batch, packets, ticks);
         }
     }
 
     /// Whether it has brought something not long ago.
-    pub(crate) fn talks(&self, now: Duration) -> bool {
-        now.saturating_sub(self.heard) < QUIET
+    pub(crate) fn is_active(&self, now: Duration) -> bool {
+        now.saturating_sub(self.last_received) < QUIET
     }
 
     /// Whether to receive again in the next turn, after what this one's receive brought.
     #[inline]
     pub(crate) fn stays_hot(&mut self, received: Received, packets: usize, now: Duration) -> bool {
         if packets > 0 {
-            self.heard = now;
+            self.last_received = now;
         }
-        let talks = self.talks(now) && self.io.is_mapped();
-        self.hot = talks || !received.drained || self.io.descriptor().is_none();
+        let is_active = self.is_active(now) && self.io.is_mapped();
+        self.hot = is_active || !received.drained || self.io.descriptor().is_none();
         self.hot
     }
 
@@ -115,11 +115,11 @@ impl Slot {
     }
 
     /// Has it tell so no longer.
-    pub(crate) fn forget(&mut self, poller: &Poller) -> io::Result<()> {
+    pub(crate) fn unwatch(&mut self, poller: &Poller) -> io::Result<()> {
         if std::mem::take(&mut self.watched)
             && let Some(descriptor) = self.io.descriptor()
         {
-            poller.forget(descriptor)?;
+            poller.unwatch(descriptor)?;
         }
         Ok(())
     }
@@ -165,10 +165,10 @@ impl Ports {
             batch: BATCH,
             awoken: false,
             watched: false,
-            heard: Duration::ZERO,
+            last_received: Duration::ZERO,
             account: Account::default(),
             budgets: Box::new(Budgets::new()),
-            away: 0,
+            handed_off: 0,
             capabilities,
             queue: Vec::new(),
             further: 0,

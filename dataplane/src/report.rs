@@ -22,7 +22,7 @@ pub struct Denied {
     pub destination_port: u16,
     /// Why.
     pub reason: DropReason,
-    /// Counter slot of what decided, or [`crate::judge::NO_SLOT`].
+    /// Counter slot of what decided, or [`crate::policy::NO_SLOT`].
     pub slot: u32,
 }
 

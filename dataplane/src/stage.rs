@@ -11,7 +11,7 @@ use crate::sys::clock::ticks;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Out of the tunnels.
-    Unwrap,
+    Decapsulate,
     /// Headers read, flows named, their buckets asked for.
     Read,
     /// Where the flows are; the first of them asked for.
@@ -24,12 +24,13 @@ pub enum Stage {
 
 impl Stage {
     /// All, in the order of a batch.
-    pub const ALL: [Self; 5] = [Self::Unwrap, Self::Read, Self::Guess, Self::Forward, Self::Send];
+    pub const ALL: [Self; 5] =
+        [Self::Decapsulate, Self::Read, Self::Guess, Self::Forward, Self::Send];
 
     /// What it is called.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Unwrap => "unwrap",
+            Self::Decapsulate => "unwrap",
             Self::Read => "read",
             Self::Guess => "guess",
             Self::Forward => "forward",
@@ -41,14 +42,14 @@ impl Stage {
 /// Cycles of a worker by stage, while they are asked for. What a batch takes outside of them is nobody's.
 #[derive(Debug, Default)]
 pub struct StageCounters {
-    is_asked: AtomicBool,
+    is_enabled: AtomicBool,
     cycles: [Counter; Stage::ALL.len()],
 }
 
 impl StageCounters {
     /// From the worker's next batch on they are measured, or not any more.
-    pub fn ask(&self, is_asked: bool) {
-        self.is_asked.store(is_asked, Relaxed);
+    pub fn enable(&self, is_enabled: bool) {
+        self.is_enabled.store(is_enabled, Relaxed);
     }
 
     /// [Ticks](ticks) until now.
@@ -72,7 +73,7 @@ impl Stopwatch {
     /// A batch begins.
     #[inline]
     pub(crate) fn start(&mut self) {
-        self.last = self.counters.stages.is_asked.load(Relaxed).then(ticks);
+        self.last = self.counters.stages.is_enabled.load(Relaxed).then(ticks);
     }
 
     /// What has passed since the last stage, or since the start, is this one's.

@@ -20,7 +20,7 @@ pub struct PortId(pub u16);
 
 /// Where an address is reached, and so where packets from it must come from. Routes hold it as a `u32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Via {
+pub enum NextHop {
     /// Nowhere.
     NoRoute,
     /// In a block of this node, and no endpoint has it.
@@ -35,43 +35,44 @@ pub enum Via {
     Tunnel(u32),
 }
 
-/// A [`Via`] in one number: what routes and flows hold.
+/// A [`NextHop`] in one number: what routes and flows hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(transparent)]
-pub struct Hop(pub u32);
+pub struct EncodedNextHop(pub u32);
 
-impl Hop {
+impl EncodedNextHop {
     /// This node.
-    pub const NODE: Self = Via::Node.encode();
+    pub const NODE: Self = NextHop::Node.encode();
     /// In which bit this node differs from the world, and in none other.
-    pub const NODE_OR_HOST: u32 = Via::Node.encode().0 ^ Via::Host.encode().0;
+    pub const NODE_OR_HOST: u32 = NextHop::Node.encode().0 ^ NextHop::Host.encode().0;
     /// In which bits the tunnels to one node differ, and in none other.
     pub const TUNNELS_OF_A_NODE: u32 =
-        Via::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ Via::Tunnel(0).encode().0;
+        NextHop::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
 }
 
-impl Hop {
+impl EncodedNextHop {
     /// The index of the endpoint of this node that it leads to.
     #[inline]
     pub const fn endpoint(self) -> Option<u32> {
-        match Via::decode(self) {
-            Via::Endpoint(index) => Some(index),
+        match NextHop::decode(self) {
+            NextHop::Endpoint(index) => Some(index),
             _ => None,
         }
     }
 }
 
-const _: () = assert!(Hop::NODE_OR_HOST.is_power_of_two() && TUNNELS_OF_A_NODE.is_power_of_two());
+const _: () =
+    assert!(EncodedNextHop::NODE_OR_HOST.is_power_of_two() && TUNNELS_OF_A_NODE.is_power_of_two());
 
 /// The kind stands below the index: so the numbers are small, and routes hold them in two bytes.
 const KIND_BITS: u32 = 3;
 const KIND: u32 = (1 << KIND_BITS) - 1;
 const INDEX: u32 = (1 << 28) - 1;
 
-impl Via {
+impl NextHop {
     /// The value that a route holds.
     #[inline]
-    pub const fn encode(self) -> Hop {
+    pub const fn encode(self) -> EncodedNextHop {
         let (kind, index) = match self {
             Self::NoRoute => (0, 0),
             Self::Unreachable => (1, 0),
@@ -80,12 +81,12 @@ impl Via {
             Self::Endpoint(index) => (4, index),
             Self::Tunnel(index) => (5, index),
         };
-        Hop((index & INDEX) << KIND_BITS | kind)
+        EncodedNextHop((index & INDEX) << KIND_BITS | kind)
     }
 
     /// What a route's value means; a value that nobody encoded leads nowhere.
     #[inline]
-    pub const fn decode(Hop(code): Hop) -> Self {
+    pub const fn decode(EncodedNextHop(code): EncodedNextHop) -> Self {
         match code & KIND {
             1 => Self::Unreachable,
             2 => Self::Node,
@@ -212,18 +213,18 @@ pub struct OwnedChains {
 impl HostPolicy {
     /// What judges packets of the interface behind which `via` is.
     #[inline]
-    pub fn interface(&self, via: Via) -> Option<&InterfaceChains> {
-        match via {
-            Via::Host => self.native.as_ref(),
-            Via::Tunnel(_) => self.tunnelled.as_ref(),
-            Via::Endpoint(_) | Via::Node | Via::NoRoute | Via::Unreachable => None,
+    pub fn interface(&self, next_hop: NextHop) -> Option<&InterfaceChains> {
+        match next_hop {
+            NextHop::Host => self.native.as_ref(),
+            NextHop::Tunnel(_) => self.tunnelled.as_ref(),
+            NextHop::Endpoint(_) | NextHop::Node | NextHop::NoRoute | NextHop::Unreachable => None,
         }
     }
 
     /// What judges packets that pass that interface in this direction before connection tracking, if anything does.
     #[inline]
-    pub fn untracked(&self, via: Via, direction: Direction) -> Option<ChainId> {
-        self.interface(via)?.owned?.untracked[direction as usize]
+    pub fn untracked(&self, next_hop: NextHop, direction: Direction) -> Option<ChainId> {
+        self.interface(next_hop)?.owned?.untracked[direction as usize]
     }
 
     /// Whether any packet is asked about before connection tracking.
@@ -251,7 +252,7 @@ pub struct Peers {
 
 impl Peers {
     /// In the place of a key.
-    const NOBODY: u64 = u64::MAX;
+    const FREE: u64 = u64::MAX;
 
     /// The whole of what a peer is known by.
     #[inline]
@@ -267,19 +268,19 @@ impl Peers {
     #[inline]
     pub fn tunnel(&self, address: Ipv4Addr, encapsulation: Encapsulation) -> Option<u32> {
         let key = Self::key(address, encapsulation);
-        self.place(key)?.1
+        self.find(key)?.1
     }
 
     /// The place of a key, or the one where it would be, and the tunnel that stands there. `None`: there are no places.
     #[inline]
-    fn place(&self, key: u64) -> Option<(usize, Option<u32>)> {
+    fn find(&self, key: u64) -> Option<(usize, Option<u32>)> {
         let mut at = (key.wrapping_mul(self.factor) >> self.shift) as usize;
         loop {
             let (here, tunnel) = *self.places.get(at)?;
             if here == key {
                 return Some((at, Some(tunnel)));
             }
-            if here == Self::NOBODY {
+            if here == Self::FREE {
                 return Some((at, None));
             }
             at = (at + 1) & (self.places.len() - 1);
@@ -292,13 +293,13 @@ impl FromIterator<((Ipv4Addr, Encapsulation), u32)> for Peers {
         let peers: Vec<_> = peers.into_iter().collect();
         let len = (peers.len() * 4).next_power_of_two().max(4);
         let mut places = Self {
-            places: vec![(Self::NOBODY, 0); len].into(),
+            places: vec![(Self::FREE, 0); len].into(),
             factor: RandomState::new().hash_one(0) | 1,
             shift: u64::BITS - len.ilog2(),
         };
         for ((address, encapsulation), tunnel) in peers {
             let key = Self::key(address, encapsulation);
-            if let Some((at, _)) = places.place(key) {
+            if let Some((at, _)) = places.find(key) {
                 places.places[at] = (key, tunnel);
             }
         }
@@ -314,7 +315,7 @@ pub struct Tables {
     pub version: u64,
     /// The classifier.
     pub image: Arc<Image>,
-    /// Address to [`Via`], longest prefix first.
+    /// Address to [`NextHop`], longest prefix first.
     pub routes: Arc<PrefixMap>,
     /// By index; an endpoint keeps its index while it lives.
     pub endpoints: Vec<Option<Endpoint>>,
@@ -346,7 +347,7 @@ impl Tables {
         Self {
             version: 0,
             image: Arc::new(Image::default()),
-            routes: Arc::new(PrefixMap::new(Via::NoRoute.encode().0)),
+            routes: Arc::new(PrefixMap::new(NextHop::NoRoute.encode().0)),
             endpoints: Vec::new(),
             tunnels: Vec::new(),
             peers: Peers::default(),
@@ -369,15 +370,15 @@ impl Tables {
 
     /// Where `address` is reached.
     #[inline]
-    pub fn route(&self, address: Address) -> Via {
-        Via::decode(self.hop(address))
+    pub fn next_hop(&self, address: Address) -> NextHop {
+        NextHop::decode(self.encoded_next_hop(address))
     }
 
-    /// As [`Tables::route`], as routes hold it.
+    /// As [`Tables::next_hop`], as routes hold it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "who asks may know the address' family")]
-    pub fn hop(&self, address: Address) -> Hop {
-        Hop(match address.to_v4() {
+    pub fn encoded_next_hop(&self, address: Address) -> EncodedNextHop {
+        EncodedNextHop(match address.to_v4() {
             Some(v4) => self.routes.lookup_v4(v4.to_bits()),
             None => self.routes.lookup_v6(address.to_bits()),
         })
@@ -414,14 +415,14 @@ impl Tables {
 
     /// The link by which `via` is reached.
     #[inline]
-    pub fn link(&self, via: Via) -> Option<&Link> {
-        match via {
-            Via::NoRoute | Via::Unreachable => None,
-            Via::Node => self.host.as_ref(),
-            Via::Host => self.uplink.as_ref().or(self.host.as_ref()),
-            Via::Endpoint(index) => Some(&self.endpoint(index)?.link),
+    pub fn link(&self, next_hop: NextHop) -> Option<&Link> {
+        match next_hop {
+            NextHop::NoRoute | NextHop::Unreachable => None,
+            NextHop::Node => self.host.as_ref(),
+            NextHop::Host => self.uplink.as_ref().or(self.host.as_ref()),
+            NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
             // Never bare, never to another node.
-            Via::Tunnel(index) => {
+            NextHop::Tunnel(index) => {
                 Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
             }
         }
@@ -435,18 +436,22 @@ mod tests {
 
     #[test]
     fn a_route_value_means_what_was_encoded() {
-        for via in [
-            Via::NoRoute,
-            Via::Unreachable,
-            Via::Node,
-            Via::Host,
-            Via::Endpoint(7),
-            Via::Tunnel(INDEX),
+        for next_hop in [
+            NextHop::NoRoute,
+            NextHop::Unreachable,
+            NextHop::Node,
+            NextHop::Host,
+            NextHop::Endpoint(7),
+            NextHop::Tunnel(INDEX),
         ] {
-            assert_eq!(Via::decode(via.encode()), via);
-            assert!(via.encode().0 <= MAX_VALUE, "a route can hold it");
+            assert_eq!(NextHop::decode(next_hop.encode()), next_hop);
+            assert!(next_hop.encode().0 <= MAX_VALUE, "a route can hold it");
         }
-        assert_eq!(Via::decode(Hop(u32::MAX)), Via::NoRoute, "what nobody encoded leads nowhere");
+        assert_eq!(
+            NextHop::decode(EncodedNextHop(u32::MAX)),
+            NextHop::NoRoute,
+            "what nobody encoded leads nowhere"
+        );
     }
 
     #[test]
@@ -474,6 +479,6 @@ mod tests {
     fn before_the_first_publication_nothing_is_known() {
         let tables = Tables::closed();
         assert_eq!(tables.role(PortId(0)), Role::Closed);
-        assert_eq!(tables.route(Ipv4Addr::LOCALHOST.into()), Via::NoRoute);
+        assert_eq!(tables.next_hop(Ipv4Addr::LOCALHOST.into()), NextHop::NoRoute);
     }
 }

@@ -25,7 +25,7 @@ use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::wire::protocol;
-use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
+use manx_dataplane::worker::{Command, Polling, Settings, SharedState, Worker};
 use manx_policy_compiler::model::{ObjectName, Reason};
 
 pub const NODES: [&str; 2] = ["node-1", "node-2"];
@@ -145,7 +145,7 @@ impl Node {
             ((worker, commands), shown)
         };
         let (workers, counters) =
-            Share::among(workers, sizes).unwrap().into_iter().map(of_each).unzip();
+            SharedState::for_workers(workers, sizes).unwrap().into_iter().map(of_each).unzip();
         let mut node = Self {
             wires: BTreeMap::new(),
             counters,
@@ -192,7 +192,7 @@ impl Node {
     pub fn tell(&mut self, mut command: impl FnMut() -> Command) {
         for (worker, commands) in &mut self.workers {
             commands.send(command()).unwrap();
-            assert!(worker.obey(self.now));
+            assert!(worker.run_commands(self.now));
         }
     }
 
@@ -206,7 +206,7 @@ impl Node {
         let at = worker % self.workers.len();
         let (worker, commands) = &mut self.workers[at];
         commands.send(command).unwrap();
-        assert!(worker.obey(self.now));
+        assert!(worker.run_commands(self.now));
     }
 
     /// Hands the workers tables, under a version that they have not been given yet.

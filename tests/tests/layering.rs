@@ -179,7 +179,7 @@ fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
         "icmp.rs",
         "flow",
         "tables.rs",
-        "judge.rs",
+        "policy.rs",
         "decide",
         "fate.rs",
         "pipeline.rs",

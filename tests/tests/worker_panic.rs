@@ -12,7 +12,7 @@ use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
 use manx_dataplane::tables::PortId;
-use manx_dataplane::worker::{Command, Polling, Settings, Share, spawn};
+use manx_dataplane::worker::{Command, Polling, Settings, SharedState, spawn};
 
 const CHILD: &str = "MANX_TEST_WORKER_PANICS";
 const SIGABRT: i32 = 6;
@@ -65,9 +65,9 @@ fn in_the_child() -> ! {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (reports, _kept) = crossbeam::channel::unbounded();
-    let worker = spawn("worker", settings, Share::nothing(), reports).unwrap();
+    let worker = spawn("worker", settings, SharedState::alone(), reports).unwrap();
     let attach = Command::Attach(PortId(0), Box::new(Broken), Arc::new(PortCounters::default()));
-    worker.commands().tell(attach);
+    worker.commands().send(attach);
     let start = Instant::now();
     while worker.is_alive() && start.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(5));

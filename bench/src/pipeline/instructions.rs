@@ -16,14 +16,14 @@ use crate::switch::WITHIN;
 pub(super) type Row = (&'static str, &'static [Stage]);
 /// Those with few flows, which are soon set up.
 pub(super) const ROWS: [Row; 9] = [
-    ("flows-1k", &[Stage::Unwrap]),
-    ("ethernet-1k", &[Stage::Unwrap]),
-    ("both-1k", &[Stage::Unwrap]),
-    ("vector-1", &[Stage::Unwrap]),
-    ("new-1k", &[Stage::Unwrap]),
-    ("stateless-1k", &[Stage::Unwrap, Stage::Guess]),
-    ("stateless-1k-any", &[Stage::Unwrap, Stage::Guess]),
-    ("encap-1k", &[Stage::Unwrap]),
+    ("flows-1k", &[Stage::Decapsulate]),
+    ("ethernet-1k", &[Stage::Decapsulate]),
+    ("both-1k", &[Stage::Decapsulate]),
+    ("vector-1", &[Stage::Decapsulate]),
+    ("new-1k", &[Stage::Decapsulate]),
+    ("stateless-1k", &[Stage::Decapsulate, Stage::Guess]),
+    ("stateless-1k-any", &[Stage::Decapsulate, Stage::Guess]),
+    ("encap-1k", &[Stage::Decapsulate]),
     ("decap-1", &[]),
 ];
 /// What a second run takes more than a first is what packets cost; setting up is in both.
@@ -38,7 +38,7 @@ const SINK: &str = "Station as manx_dataplane::port::PacketIo>::transmit";
 /// The function that a stage is.
 const fn function(stage: Stage) -> &'static str {
     match stage {
-        Stage::Unwrap => "manx_dataplane::pipeline::Pipeline::unwrap",
+        Stage::Decapsulate => "manx_dataplane::pipeline::Pipeline::unwrap",
         Stage::Read => "manx_dataplane::pipeline::Pipeline::read",
         Stage::Guess => "manx_dataplane::pipeline::Pipeline::guess",
         Stage::Forward => "manx_dataplane::pipeline::Pipeline::forward",

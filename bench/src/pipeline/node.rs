@@ -22,7 +22,7 @@ use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::Link as Wire;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
-use manx_dataplane::worker::{Clock, Command, Polling, Settings, Share, Worker};
+use manx_dataplane::worker::{Clock, Command, Polling, Settings, SharedState, Worker};
 use manx_policy_compiler::model::{Endpoint, ObjectName};
 
 use super::Failure;
@@ -112,11 +112,11 @@ impl Node {
     /// A node with tables, its worker's ports attached, and no flows.
     pub(crate) fn new(shape: Shape) -> Result<Self, Failure> {
         let sizes = Sizes { flows: shape.flows, buffers: BUFFERS, ..Sizes::default() };
-        Self::shared(shape, sizes, Share::nothing())
+        Self::shared(shape, sizes, SharedState::alone())
     }
 
     /// The same, as one of several workers sees it, each of which has these sizes.
-    pub(crate) fn shared(shape: Shape, sizes: Sizes, share: Share) -> Result<Self, Failure> {
+    pub(crate) fn shared(shape: Shape, sizes: Sizes, share: SharedState) -> Result<Self, Failure> {
         let mut cluster = import(&Contents::of_texts([("cluster.yaml", &*manifests(shape))]));
         let mut problems = cluster.problems.iter();
         if let Some(problem) = problems.find(|problem| problem.severity == Severity::Error) {
@@ -167,7 +167,7 @@ impl Node {
                     (station.clone(), Box::new(Framed::new(station, near)))
                 }
             };
-            node.tell(Command::Attach(port, io, Arc::clone(&counters)))?;
+            node.send(Command::Attach(port, io, Arc::clone(&counters)))?;
             node.stations.insert(port, (station, counters));
         }
         node.tables = node.calculate()?;
@@ -210,13 +210,13 @@ impl Node {
 
     /// Hands the worker tables that others judge by too.
     pub(crate) fn judge_by(&mut self, tables: &Arc<Tables>) -> Result<(), Failure> {
-        self.tell(Command::Publish(Arc::clone(tables)))
+        self.send(Command::Publish(Arc::clone(tables)))
     }
 
-    pub(crate) fn tell(&mut self, command: Command) -> Result<(), Failure> {
+    pub(crate) fn send(&mut self, command: Command) -> Result<(), Failure> {
         self.commands.send(command)?;
-        let now = self.clock.turn(false);
-        if self.worker.obey(now) { Ok(()) } else { Err("the worker has ended".into()) }
+        let now = self.clock.begin_turn(false);
+        if self.worker.run_commands(now) { Ok(()) } else { Err("the worker has ended".into()) }
     }
 
     /// One turn as the worker's own loop makes it.
@@ -224,7 +224,7 @@ impl Node {
     pub(crate) fn turn(&mut self) -> usize {
         self.found = match self.step() {
             0 => {
-                self.worker.ask(Duration::ZERO);
+                self.worker.poll(Duration::ZERO);
                 self.step()
             }
             found => found,
@@ -234,12 +234,12 @@ impl Node {
 
     /// From now on time goes by with packets, so that what is done by time is done as often whenever it is run.
     pub(crate) fn count_time(&mut self) {
-        self.counted = Some(self.clock.turn(false));
+        self.counted = Some(self.clock.begin_turn(false));
     }
 
     #[inline]
     fn step(&mut self) -> usize {
-        let mut now = self.clock.turn(self.found > 0);
+        let mut now = self.clock.begin_turn(self.found > 0);
         if let Some(counted) = &mut self.counted {
             *counted += OF_A_PACKET * self.found as u32;
             now = *counted;
@@ -293,7 +293,7 @@ impl Node {
     /// Copies of all flows.
     pub(crate) fn flows(&mut self) -> Result<Vec<FlowEntry>, Failure> {
         let (sender, receiver) = unbounded();
-        self.tell(Command::Flows(usize::MAX, sender))?;
+        self.send(Command::Flows(usize::MAX, sender))?;
         Ok(receiver.recv()?)
     }
 }

@@ -9,7 +9,7 @@ use manx_dataplane::port::PacketIo;
 use manx_dataplane::stage::Stage;
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::tables::PortId;
-use manx_dataplane::worker::Share;
+use manx_dataplane::worker::SharedState;
 
 use super::Failure;
 use super::node::{BUFFERS, CLIENT_PORT, HOST, Node, RAW, Rules, SERVER_PORT};
@@ -31,14 +31,14 @@ impl Row {
     /// The node with its flows, after one round of its packets, each of which a receiver has taken.
     pub(crate) fn set_up(&self) -> Result<Setup, Failure> {
         let sizes = Sizes { flows: self.table(), buffers: BUFFERS, ..Sizes::default() };
-        self.set_up_part(sizes, Share::nothing(), 0..self.flows())
+        self.set_up_part(sizes, SharedState::alone(), 0..self.flows())
     }
 
     /// One of several workers with its part of the flows.
     pub(crate) fn set_up_part(
         &self,
         sizes: Sizes,
-        share: Share,
+        share: SharedState,
         part: Range<u32>,
     ) -> Result<Setup, Failure> {
         let flows = part.len() as u32;
@@ -78,7 +78,7 @@ impl Row {
             let expected = if matches!(self.traffic, Traffic::Untracked(..)) { 0 } else { flows };
             let held = setup.node.flows()?.len();
             // Of several workers each may have some of the others' flows.
-            if held.abs_diff(expected as usize) as u64 > setup.node.counters.handed_over.read() {
+            if held.abs_diff(expected as usize) as u64 > setup.node.counters.handoffs.read() {
                 return Err(
                     format!("{}: {held} flows are known, expected {expected}", self.name).into()
                 );
@@ -121,12 +121,12 @@ impl Setup {
     ) -> Result<(), Failure> {
         let stream = stream.or_else(|| self.node.station(entrance).unload());
         let Some(stream) = stream else { return Err("nothing to send".into()) };
-        let handed_over = || self.node.counters.handed_over.read();
+        let handed_over = || self.node.counters.handoffs.read();
         let before = self.node.left().0 + handed_over();
         self.node.station(entrance).load(stream, count, self.pace);
         self.node.run();
         let (after, broken) = self.node.left();
-        let after = after + self.node.counters.handed_over.read();
+        let after = after + self.node.counters.handoffs.read();
         // Another worker may have handed some over.
         if after - before < count || broken > 0 {
             return Err(format!(
@@ -187,11 +187,11 @@ impl Setup {
         let read = || Stage::ALL.map(|stage| counters.stages.read(stage));
         let given = |setup: &Self| setup.node.station(setup.entrance).given();
         let (before, given_before) = (read(), given(self));
-        counters.stages.ask(true);
+        counters.stages.enable(true);
         let start = ticks();
         let passed = self.more(count);
         let whole = ticks().wrapping_sub(start) as f64;
-        counters.stages.ask(false);
+        counters.stages.enable(false);
         passed?;
         let after = read();
         let mut spent = [0.0; Stage::ALL.len()];

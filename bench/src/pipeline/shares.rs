@@ -60,7 +60,7 @@ fn shared(rounds: usize, payload: usize, size: u16, pace: Pace) -> Result<Found,
     for (port, who) in [(SERVER_PORT, CHEAP), (CLIENT_PORT, DEAR)] {
         let meter = Arc::clone(&meter);
         let wrap: Wrap = Box::new(move |inner| Box::new(Metered { inner, meter, who }));
-        node.tell(Command::Wrap(port, wrap))?;
+        node.send(Command::Wrap(port, wrap))?;
     }
     let (mut pairs, mut waits, mut rates) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
     for _ in 0..rounds {

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use manx_dataplane::pipeline::Sizes;
-use manx_dataplane::worker::Share;
+use manx_dataplane::worker::SharedState;
 
 use super::Failure;
 use super::beside::Found;
@@ -47,8 +47,8 @@ fn two(name: &str, rounds: usize) -> Result<Found, Failure> {
     let row = Row::named(name).ok_or("a row that is not there")?;
     let mut alone = [row.set_up()?];
     let sizes = Sizes { flows: row.table(), buffers: BUFFERS, ..Sizes::default() };
-    let mut apart = parts(row, sizes, (0..WORKERS).map(|_| Share::nothing()).collect())?;
-    let mut together = parts(row, sizes, Share::among(WORKERS as usize, sizes)?)?;
+    let mut apart = parts(row, sizes, (0..WORKERS).map(|_| SharedState::alone()).collect())?;
+    let mut together = parts(row, sizes, SharedState::for_workers(WORKERS as usize, sizes)?)?;
     let [first, others @ ..] = &mut together[..] else { return Err("no workers".into()) };
     // The workers of a node judge by one and the same tables.
     first.node.tables.version += 1;
@@ -58,9 +58,8 @@ fn two(name: &str, rounds: usize) -> Result<Found, Failure> {
     for side in [&mut alone[..], &mut apart, &mut together] {
         rate(side)?;
     }
-    let handed_over = |of: &[Setup]| -> u64 {
-        of.iter().map(|setup| setup.node.counters.handed_over.read()).sum()
-    };
+    let handed_over =
+        |of: &[Setup]| -> u64 { of.iter().map(|setup| setup.node.counters.handoffs.read()).sum() };
     let before = handed_over(&together);
     let (mut pairs, mut gains) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -84,7 +83,7 @@ fn two(name: &str, rounds: usize) -> Result<Found, Failure> {
     Ok(Found { pairs, words })
 }
 
-fn parts(row: &Row, sizes: Sizes, shares: Vec<Share>) -> Result<Vec<Setup>, Failure> {
+fn parts(row: &Row, sizes: Sizes, shares: Vec<SharedState>) -> Result<Vec<Setup>, Failure> {
     let each = row.flows() / WORKERS;
     let part = |(at, share)| row.set_up_part(sizes, share, at * each..(at + 1) * each);
     (0..).zip(shares).map(part).collect()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::RecvTimeoutError;
 use manx_dataplane::port::PacketIo;
-use manx_dataplane::port::capture::{Captured, Direction, Room, Tap, capture};
+use manx_dataplane::port::capture::{Captured, CopyBudget, Direction, Tap, capture};
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Command, Commands};
 use pcap_file::pcapng::PcapNgWriter;
@@ -51,12 +51,12 @@ pub(super) struct Source {
 }
 
 /// The room that an agent's captures share.
-pub(super) fn room() -> Arc<Room> {
-    Room::new(ALL_WAITING_BYTES)
+pub(super) fn room() -> Arc<CopyBudget> {
+    CopyBudget::new(ALL_WAITING_BYTES)
 }
 
 /// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One port may have several.
-pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<Room>) -> Answer {
+pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudget>) -> Answer {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (copier, tap) = capture(SNAPLEN, WAITING, room.part(WAITING_BYTES), clock);
     let (done, taken_up) = crossbeam::channel::bounded(workers.len());
@@ -65,9 +65,9 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<Room>) ->
         let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
             // If nobody listens any more, nobody reads, and the copier copies nothing.
             let _ = done.send(());
-            Box::new(copier.around(port))
+            Box::new(copier.wrap(port))
         };
-        if !worker.tell(Command::Wrap(source.port, Box::new(wrap))) {
+        if !worker.send(Command::Wrap(source.port, Box::new(wrap))) {
             return refused("a worker has ended");
         }
     }
@@ -104,7 +104,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<Room>) ->
         // Without its reader this capture, and no other of the port, comes off.
         drop(tap);
         for worker in workers {
-            worker.tell(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
+            worker.send(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
         }
     });
     Answer::Stream(pieces)
@@ -191,7 +191,7 @@ mod tests {
     use manx_dataplane::pipeline::Sizes;
     use manx_dataplane::port::Capabilities;
     use manx_dataplane::port::memory::{self, FarSide};
-    use manx_dataplane::worker::{self, Handle, Polling, Share};
+    use manx_dataplane::worker::{self, Handle, Polling, SharedState};
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
@@ -206,10 +206,11 @@ mod tests {
             core: None,
         };
         let (reports, _) = crossbeam::channel::unbounded();
-        let worker = worker::spawn("capture-test", settings, Share::nothing(), reports).unwrap();
+        let worker =
+            worker::spawn("capture-test", settings, SharedState::alone(), reports).unwrap();
         let (port, far) = memory::pair(Capabilities::ALL, 64);
         let attach = Command::Attach(PORT, Box::new(port), Arc::new(PortCounters::default()));
-        assert!(worker.commands().tell(attach));
+        assert!(worker.commands().send(attach));
         (worker, far)
     }
 
@@ -298,7 +299,7 @@ mod tests {
             let _ = wait.recv();
             port
         });
-        assert!(worker.commands().tell(Command::Wrap(PORT, hold)));
+        assert!(worker.commands().send(Command::Wrap(PORT, hold)));
         let start = Instant::now();
         let mut held = Growing::start(&worker);
         assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
@@ -307,7 +308,7 @@ mod tests {
         drop(go_on);
         held.read_until(b"host");
 
-        assert!(worker.commands().tell(Command::Detach(PORT)));
+        assert!(worker.commands().send(Command::Detach(PORT)));
         let mut late = Growing::start(&worker);
         assert_eq!(late.pieces.blocking_recv(), None);
         // And that of the port that had begun.

@@ -12,10 +12,10 @@ use std::time::Instant;
 use crossbeam::channel::Receiver;
 use ipnet::IpNet;
 use manx_dataplane::counters::PortCounters;
-use manx_dataplane::port::capture::Room;
+use manx_dataplane::port::capture::CopyBudget;
 use manx_dataplane::port::link::ETHERNET_LEN;
 use manx_dataplane::report::Report;
-use manx_dataplane::tables::{Connections, Link, PortId, Tables, Via};
+use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Tables};
 use manx_dataplane::worker::{Polling, Workers};
 use manx_policy_compiler::model::ObjectName;
 
@@ -70,7 +70,7 @@ pub(super) struct Agent {
     /// How often pods have changed in tables that were in use.
     pub(super) changed_in_place: u64,
     /// The routes of these tables.
-    pub(super) routes: Vec<(IpNet, Via)>,
+    pub(super) routes: Vec<(IpNet, NextHop)>,
     /// How many workers have handed these tables back, by version; while one has not, it may use them.
     pub(super) retirements: BTreeMap<u64, usize>,
     pub(super) denials: Denials,
@@ -89,7 +89,7 @@ pub(super) struct Agent {
     /// The last number of an attachment.
     attachments: u32,
     /// Where the copies of all captures wait.
-    captures: Arc<Room>,
+    captures: Arc<CopyBudget>,
     uplink: String,
     /// Why VXLAN's socket is not open, while a tunnel asks for it.
     pub(super) vxlan_fault: Fault,

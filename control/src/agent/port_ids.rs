@@ -55,7 +55,7 @@ mod tests {
     use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
     use manx_dataplane::report::Report;
     use manx_dataplane::tables::Tables;
-    use manx_dataplane::worker::{Command, Polling, Settings, Share, Worker};
+    use manx_dataplane::worker::{Command, Polling, Settings, SharedState, Worker};
 
     use super::*;
 
@@ -98,7 +98,8 @@ mod tests {
             core: None,
         };
         let counters = Arc::new(WorkerCounters::default());
-        let mut worker = Worker::new(settings, Share::nothing(), obeyed, sender, counters).unwrap();
+        let mut worker =
+            Worker::new(settings, SharedState::alone(), obeyed, sender, counters).unwrap();
         let mut ids = PortIds::default();
         let mut version = 0;
         let closed = Tables::closed();
@@ -119,7 +120,7 @@ mod tests {
             commands.send(attach).unwrap();
             publish();
             if round % 3 == 0 {
-                assert!(worker.obey(Duration::ZERO));
+                assert!(worker.run_commands(Duration::ZERO));
                 worker.turn(Duration::from_secs(1));
             }
             // What is not obeyed yet is reported later.
@@ -128,7 +129,7 @@ mod tests {
             commands.send(Command::Detach(id)).unwrap();
             ids.rest(id, last);
             if round % 100 == 0 {
-                assert!(worker.obey(Duration::ZERO));
+                assert!(worker.run_commands(Duration::ZERO));
                 for report in reports.try_iter() {
                     match report {
                         Report::PortLost(id, _) => assert!(meant.contains(&id)),

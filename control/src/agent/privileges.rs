@@ -2,7 +2,7 @@
 
 use std::io;
 
-use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 
 /// Each capability that is needed for as long as pods come and go, and what for. The workers' threads give these up, too: all that
 /// they do, they do by descriptors that are open.
@@ -14,7 +14,7 @@ const KEPT: [(CapabilitySet, &str); 3] = [
 
 /// Gives up all others, for the calling thread and all that it starts from now on. Returns what the log is to say.
 pub(super) fn give_up() -> io::Result<String> {
-    let kept = keep(KEPT.iter().map(|(capability, _)| *capability).collect())?;
+    let kept = keep_only(KEPT.iter().map(|(capability, _)| *capability).collect())?;
     let kept = KEPT.iter().filter(|(capability, _)| kept.contains(*capability));
     let kept: Vec<&str> = kept.map(|(_, what_for)| *what_for).collect();
     Ok(format!("of root's capabilities kept: {}; by the workers none", kept.join(", ")))

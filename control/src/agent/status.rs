@@ -8,7 +8,7 @@ use manx_dataplane::counters::{Counter, PortCounters};
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
-use manx_dataplane::tables::Via;
+use manx_dataplane::tables::NextHop;
 use manx_dataplane::worker::Handle;
 use manx_policy_compiler::image::Counts;
 use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
@@ -60,7 +60,7 @@ fn policy(agent: &Agent) -> PolicyStatus {
 
 /// What was met on the way to what decided, and how often.
 fn noted(agent: &Agent) -> Vec<NotedCount> {
-    let noted = agent.calculation.noted(|slot| agent.workers.rule(slot)).into_iter();
+    let noted = agent.calculation.noted(|slot| agent.workers.rule_count(slot)).into_iter();
     let one = |(met, packets): (&Noted, u64)| NotedCount {
         rule: met.to_string(),
         action: format!("{:?}", met.action()).to_lowercase(),
@@ -118,15 +118,16 @@ fn routes(agent: &Agent) -> Vec<RouteStatus> {
         };
         format!("{kind} to {} by {by}", tunnel.remote)
     };
-    let via = |via: Via| match via {
-        Via::NoRoute => "nowhere".to_owned(),
-        Via::Unreachable => "unreachable".to_owned(),
-        Via::Node => "node".to_owned(),
-        Via::Host => "host".to_owned(),
-        Via::Endpoint(index) => endpoint(index),
-        Via::Tunnel(index) => tunnel(index),
+    let via = |via: NextHop| match via {
+        NextHop::NoRoute => "nowhere".to_owned(),
+        NextHop::Unreachable => "unreachable".to_owned(),
+        NextHop::Node => "node".to_owned(),
+        NextHop::Host => "host".to_owned(),
+        NextHop::Endpoint(index) => endpoint(index),
+        NextHop::Tunnel(index) => tunnel(index),
     };
-    let one = |(prefix, to): &(_, Via)| RouteStatus { prefix: format!("{prefix}"), via: via(*to) };
+    let one =
+        |(prefix, to): &(_, NextHop)| RouteStatus { prefix: format!("{prefix}"), via: via(*to) };
     agent.routes.iter().map(one).collect()
 }
 
@@ -154,7 +155,7 @@ fn worker(worker: &Handle) -> WorkerStatus {
         parks: counters.parks.read(),
         packets: counters.packets.read(),
         busy_cycles: counters.busy_cycles.read(),
-        handed_over: counters.handed_over.read(),
+        handed_over: counters.handoffs.read(),
         portless: counters.portless.read(),
         flows: counters.flows.read(),
         evictions: counters.evictions.read(),
@@ -198,7 +199,7 @@ fn rules(agent: &Agent) -> Vec<RuleCount> {
         };
         RuleCount { rule, verdict: verdict.to_owned(), packets }
     };
-    let counts = agent.calculation.counts(|slot| agent.workers.rule(slot));
+    let counts = agent.calculation.counts(|slot| agent.workers.rule_count(slot));
     let rules = counts.map(|(reason, packets)| one(reason.to_string(), reason.verdict(), packets));
     let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
         one("rules that are gone".to_owned(), verdict, agent.calculation.former(verdict))

@@ -197,6 +197,6 @@ fn routes_stand_while_nodes_and_attachments_do() {
         local.addresses = vec![moved];
     }
     let last = tables(&mut calculation, &cluster(&["q".to_owned()]), &locals);
-    assert_eq!(last.routes.lookup(moved), Via::Endpoint(0).encode().0);
-    assert_eq!(first.routes.lookup(moved), Via::Unreachable.encode().0);
+    assert_eq!(last.routes.lookup(moved), NextHop::Endpoint(0).encode().0);
+    assert_eq!(first.routes.lookup(moved), NextHop::Unreachable.encode().0);
 }

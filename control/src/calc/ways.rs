@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_dataplane::encapsulation::{LinkAddresses, Outer};
-use manx_dataplane::tables::{Link, Peers, PortId, TUNNELS_OF_A_NODE, Tunnel, Via};
+use manx_dataplane::tables::{Link, NextHop, Peers, PortId, TUNNELS_OF_A_NODE, Tunnel};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
 use super::{Inputs, Underlay, VNI, encapsulation};
@@ -19,7 +19,7 @@ pub(super) struct Ways {
     /// The number of each node to which there has been a tunnel.
     nodes: BTreeMap<Ipv4Addr, u32>,
     made_of: Option<MadeOf>,
-    pub(super) routes: BTreeMap<IpNet, Via>,
+    pub(super) routes: BTreeMap<IpNet, NextHop>,
     /// The same as numbers.
     pub(super) map: Arc<PrefixMap>,
     /// By index.
@@ -44,7 +44,7 @@ impl Default for Ways {
             nodes: BTreeMap::new(),
             made_of: None,
             routes: BTreeMap::new(),
-            map: Arc::new(PrefixMap::new(Via::NoRoute.encode().0)),
+            map: Arc::new(PrefixMap::new(NextHop::NoRoute.encode().0)),
             tunnels: Vec::new(),
             peers: Peers::default(),
         }
@@ -75,7 +75,7 @@ impl Ways {
         });
         self.peers = senders.collect();
         let routes = self.routes.iter().map(|(net, via)| (*net, via.encode().0));
-        self.map = Arc::new(PrefixMap::build(Via::NoRoute.encode().0, routes));
+        self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
         self.made_of = Some(MadeOf { topology, underlay, attached });
     }
@@ -113,18 +113,21 @@ impl Ways {
         Some(node * TUNNELS_OF_A_NODE + which)
     }
 
-    fn routes(&self, inputs: &Inputs<'_>, attached: &[(IpAddr, u32)]) -> BTreeMap<IpNet, Via> {
+    fn routes(&self, inputs: &Inputs<'_>, attached: &[(IpAddr, u32)]) -> BTreeMap<IpNet, NextHop> {
         let via = |route: &Route| match route {
-            Route::Local => Via::Unreachable,
-            Route::Node => Via::Node,
-            Route::Direct(_) | Route::World => Via::Host,
-            Route::Tunnel(peer) => self.tunnel_index(*peer).map_or(Via::NoRoute, Via::Tunnel),
-            Route::Nowhere(_) => Via::NoRoute,
+            Route::Local => NextHop::Unreachable,
+            Route::Node => NextHop::Node,
+            Route::Direct(_) | Route::World => NextHop::Host,
+            Route::Tunnel(peer) => {
+                self.tunnel_index(*peer).map_or(NextHop::NoRoute, NextHop::Tunnel)
+            }
+            Route::Nowhere(_) => NextHop::NoRoute,
         };
         let mut routes: BTreeMap<_, _> =
             inputs.topology.prefixes.iter().map(|(net, route)| (*net, via(route))).collect();
-        let attached =
-            attached.iter().map(|(address, index)| (IpNet::from(*address), Via::Endpoint(*index)));
+        let attached = attached
+            .iter()
+            .map(|(address, index)| (IpNet::from(*address), NextHop::Endpoint(*index)));
         routes.extend(attached);
         routes
     }

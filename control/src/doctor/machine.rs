@@ -5,7 +5,7 @@ use std::io;
 use std::panic::resume_unwind;
 use std::thread;
 
-use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use manx_dataplane::sys::uring;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -65,7 +65,7 @@ fn judge_cores(cores: usize) -> Check {
 pub(super) fn io_uring() -> Check {
     let setting = read_number("/proc/sys/kernel/io_uring_disabled");
     let asked = thread::scope(|scope| {
-        scope.spawn(|| keep(CapabilitySet::empty()).and_then(|_| uring::available())).join()
+        scope.spawn(|| keep_only(CapabilitySet::empty()).and_then(|_| uring::available())).join()
     });
     judge_io_uring(asked.unwrap_or_else(|panic| resume_unwind(panic)), setting)
 }

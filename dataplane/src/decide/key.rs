@@ -20,12 +20,12 @@ pub fn flow_key(parsed: &Parsed) -> (FlowKey, Orientation) {
         );
     }
     let ports = [parsed.source_port, parsed.destination_port];
-    key(parsed.source, parsed.destination, ports, parsed.protocol, parsed.icmp())
+    key_from_parts(parsed.source, parsed.destination, ports, parsed.protocol, parsed.icmp())
 }
 
 /// Asking and answering are different ends of a query's flow: a request never passes as the reply to another one.
 #[inline(never)]
-pub(super) fn key(
+pub(super) fn key_from_parts(
     source: Address,
     destination: Address,
     ports: [u16; 2],
@@ -35,7 +35,7 @@ pub(super) fn key(
     let Some((kind, code)) = icmp else {
         return FlowKey::new(source, destination, ports[0], ports[1], upper);
     };
-    match query(source, upper, kind) {
+    match icmp_query(source, upper, kind) {
         Some((other, asks)) if code == 0 => {
             FlowKey::query(source, destination, ports[0], [kind, other], asks, upper)
         }
@@ -44,7 +44,7 @@ pub(super) fn key(
 }
 
 /// Of an ICMP query or reply the other's type, and whether it is the query. The other family's ICMP asks nothing.
-pub(super) fn query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> {
+pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> {
     match (upper, source.is_v4()) {
         (protocol::ICMPV4, true) => icmpv4::kind::query(kind),
         (protocol::ICMPV6, false) => icmpv6::kind::query(kind),
@@ -76,7 +76,7 @@ fn shown_without_ports(key: FlowKey, orientation: Orientation) -> Shown {
         (Some(code), _) => Shown::Icmp { kind: low, code },
         (None, Orientation::LowToHigh) => Shown::Icmp { kind: low, code: 0 },
         (None, Orientation::HighToLow) => {
-            let other = query(key.source(orientation).0, protocol, low);
+            let other = icmp_query(key.source(orientation).0, protocol, low);
             Shown::Icmp { kind: other.map_or(low, |(other, _)| other), code: 0 }
         }
     }

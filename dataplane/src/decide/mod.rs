@@ -2,79 +2,83 @@
 //!
 //! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`].
 
-mod ends;
-mod flow;
-mod glance;
+mod address_lookup;
+mod fast_path;
 mod key;
-mod known;
+mod metadata;
+mod tracked;
 mod untracked;
 
 use crate::fate::{DropReason, Fate};
 use crate::flow::{FlowTable, RuleCounters, WorkerId};
 use crate::fragment::FragmentTracker;
 use crate::icmp::ErrorKind;
-use crate::judge::{Judgement, NO_SLOT};
 use crate::packet::Packet;
-use crate::parse::{Fragment, Parsed, parse, stays_whole};
-use crate::tables::{Hop, Tables, Via};
+use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
+use crate::policy::{NO_SLOT, PolicyVerdict};
+use crate::tables::{EncodedNextHop, NextHop, Tables};
 use crate::wire::{protocol, vxlan};
 
-use untracked::before_tracking;
+use untracked::evaluate_untracked;
 
-pub use ends::LastSource;
-pub use glance::{Arrival, Glance, Name};
+pub use address_lookup::SourceCache;
+pub use fast_path::{Forwarding, fast_path};
 pub use key::flow_key;
-pub use known::{Passage, known};
-pub use untracked::{BeforeTracking, LastCourse, untracked};
+pub use metadata::{Arrival, FlowLookup, PacketMetadata};
+pub use untracked::{UntrackedHookCache, UntrackedVerdict, untracked_fast_path};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entrance {
     /// The way back to those who entered here.
-    back: Hop,
+    back: EncodedNextHop,
     /// The bits in which the hop of who may enter here is equal to that.
-    equal: u32,
+    significant_bits: u32,
 }
 
 impl Entrance {
     /// Where nobody may enter: no hop is equal to this in all bits.
-    pub const NOWHERE: Self = Self { back: Hop(u32::MAX), equal: u32::MAX };
+    pub const NOWHERE: Self = Self { back: EncodedNextHop(u32::MAX), significant_bits: u32::MAX };
     /// The host port: the node and the world.
-    pub const HOST: Self = Self { back: Via::Host.encode(), equal: !Hop::NODE_OR_HOST };
+    pub const HOST: Self =
+        Self { back: NextHop::Host.encode(), significant_bits: !EncodedNextHop::NODE_OR_HOST };
     /// The host port where the world is behind the uplink: the node.
-    pub const NODE: Self = Self { back: Via::Node.encode(), equal: u32::MAX };
+    pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
     /// The uplink: the world.
-    pub const UPLINK: Self = Self { back: Via::Host.encode(), equal: u32::MAX };
+    pub const UPLINK: Self = Self { back: NextHop::Host.encode(), significant_bits: u32::MAX };
 
     /// An endpoint's port.
     #[inline]
     pub const fn endpoint(index: u32) -> Self {
-        Self { back: Via::Endpoint(index).encode(), equal: u32::MAX }
+        Self { back: NextHop::Endpoint(index).encode(), significant_bits: u32::MAX }
     }
 
     /// A known peer's tunnel. The pool of a packet's destination chose the encapsulation, that of its source chooses the one
     /// back.
     #[inline]
     pub const fn tunnel(index: u32) -> Self {
-        Self { back: Via::Tunnel(index).encode(), equal: !Hop::TUNNELS_OF_A_NODE }
+        Self {
+            back: NextHop::Tunnel(index).encode(),
+            significant_bits: !EncodedNextHop::TUNNELS_OF_A_NODE,
+        }
     }
 
     /// Whether packets from an address that is reached by `hop` may enter here: the strict reverse path (RFC 3704, 2.2).
     #[inline]
-    fn admits(self, hop: Hop) -> bool {
-        (self.back.0 ^ hop.0) & self.equal == 0
+    fn admits(self, hop: EncodedNextHop) -> bool {
+        (self.back.0 ^ hop.0) & self.significant_bits == 0
     }
 
     /// The way back to those who entered here.
     #[inline]
-    pub const fn back(self) -> Via {
-        Via::decode(self.back)
+    pub const fn back(self) -> NextHop {
+        NextHop::decode(self.back)
     }
 
     /// What a source is refused with that may not enter here.
     fn refusal(self) -> DropReason {
         match self.back() {
-            Via::Tunnel(_) => DropReason::TunnelSourceMismatch,
+            NextHop::Tunnel(_) => DropReason::TunnelSourceMismatch,
             _ => DropReason::SourceSpoofed,
         }
     }
@@ -82,11 +86,11 @@ impl Entrance {
 
 /// One packet, as the decision sees it.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct PacketRef<'a> {
     /// The packet: its headers are read again where its flow alone does not decide it.
     pub packet: &'a Packet,
     /// What was seen of it at first.
-    pub glance: &'a Glance,
+    pub metadata: &'a PacketMetadata,
 }
 
 /// A decision: the fate, and the counter slots of what gave it.
@@ -101,8 +105,8 @@ pub struct Decision<'a> {
 
 /// Whom a packet's flow goes to, or why not; a packet's later fragments follow its first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settled {
-    verdict: Result<Way, Stop>,
+pub struct FlowDecision {
+    verdict: Result<NextHopPair, Stop>,
     rules: RuleCounters,
 }
 
@@ -116,54 +120,54 @@ enum Stop {
 
 /// Where from and where to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Way {
-    from: Hop,
-    to: Hop,
+struct NextHopPair {
+    from: EncodedNextHop,
+    to: EncodedNextHop,
 }
 
-impl Settled {
+impl FlowDecision {
     const fn stopped(stop: Stop) -> Self {
         Self { verdict: Err(stop), rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
     }
 
-    const fn refused(reason: DropReason) -> Self {
+    const fn drop(reason: DropReason) -> Self {
         Self::stopped(Stop::Drop(reason))
     }
 
-    const fn handed_over(to: WorkerId) -> Self {
+    const fn hand_off(to: WorkerId) -> Self {
         Self::stopped(Stop::HandOver(to))
     }
 }
 
 /// What a worker remembers between packets.
-pub struct Memory {
+pub struct DecisionState {
     /// Flows.
     pub flows: FlowTable,
     /// The last source of packets that no known flow decided.
-    pub last_source: LastSource,
+    pub source_cache: SourceCache,
     /// The way that the last packet went of those that policy before connection tracking is asked about.
-    pub last_course: LastCourse,
+    pub untracked_hooks: UntrackedHookCache,
     /// First fragments, and what was decided of them.
-    pub fragments: FragmentTracker<Settled>,
+    pub fragments: FragmentTracker<FlowDecision>,
     /// How many live flows had to make room for others.
     pub evictions: u64,
-    /// The worker that is asked next for what may be in any worker's memory, and how many others there are.
-    pub next: (WorkerId, u8),
+    /// The worker that is asked next for what may be in any worker's state, and how many others there are.
+    pub next_worker: (WorkerId, u8),
 }
 
 /// Decides one packet. `now` is in seconds.
 #[inline]
 pub fn decide<'a>(
     tables: &'a Tables,
-    memory: &mut Memory,
-    subject: &Subject<'_>,
+    state: &mut DecisionState,
+    packet: &PacketRef<'_>,
     now: u32,
 ) -> Decision<'a> {
-    let settled = settle(tables, memory, subject, now);
-    let fate = match settled.verdict {
-        Ok(way) => match depart(tables, subject.glance, way) {
+    let decision = decide_flow(tables, state, packet, now);
+    let fate = match decision.verdict {
+        Ok(pair) => match route(tables, packet.metadata, pair) {
             Fate::Forward { link, .. }
-                if subject.glance.unit > link.mtu && stays_whole(subject.packet.bytes()) =>
+                if packet.metadata.unit > link.mtu && must_not_fragment(packet.packet.bytes()) =>
             {
                 let error = ErrorKind::TooBig { mtu: link.mtu };
                 Fate::Answer { reason: DropReason::TooBig, error }
@@ -171,112 +175,125 @@ pub fn decide<'a>(
             fate => fate,
         },
         Err(Stop::Drop(reason)) => Fate::Drop(reason),
-        Err(Stop::HandOver(to)) => Fate::HandOver(to),
+        Err(Stop::HandOver(to)) => Fate::Handoff(to),
     };
-    Decision { fate, rules: settled.rules }
+    Decision { fate, rules: decision.rules }
 }
 
 #[inline]
-fn settle(tables: &Tables, memory: &mut Memory, subject: &Subject<'_>, now: u32) -> Settled {
-    if subject.glance.is_plain {
-        return match before_tracking(tables, memory, subject.glance) {
-            None => flow::flow(tables, memory, subject.glance, now),
-            Some(settled) => settled,
+fn decide_flow(
+    tables: &Tables,
+    state: &mut DecisionState,
+    packet: &PacketRef<'_>,
+    now: u32,
+) -> FlowDecision {
+    if packet.metadata.is_plain {
+        return match evaluate_untracked(tables, state, packet.metadata) {
+            None => tracked::decide_tracked(tables, state, packet.metadata, now),
+            Some(decision) => decision,
         };
     }
-    match parse(subject.packet.bytes()) {
-        Ok(parsed) => settle_others(tables, memory, subject, &parsed, now),
-        Err(malformed) => Settled::refused(malformed.into()),
+    match parse(packet.packet.bytes()) {
+        Ok(parsed) => decide_unusual(tables, state, packet, &parsed, now),
+        Err(malformed) => FlowDecision::drop(malformed.into()),
     }
 }
 
-/// As [`settle`], of packets that their flow alone does not decide.
+/// As [`decide_flow`], of packets that their flow alone does not decide.
 #[inline(never)]
-fn settle_others(
+fn decide_unusual(
     tables: &Tables,
-    memory: &mut Memory,
-    subject: &Subject<'_>,
+    state: &mut DecisionState,
+    packet: &PacketRef<'_>,
     parsed: &Parsed,
     now: u32,
-) -> Settled {
-    let glance = subject.glance;
+) -> FlowDecision {
+    let metadata = packet.metadata;
     let tunnel = parsed.protocol == protocol::IPIP
         || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
-    if tunnel && matches!(glance.entrance.back(), Via::Endpoint(_)) {
-        return Settled::refused(DropReason::TunnelFromPod);
+    if tunnel && matches!(metadata.entrance.back(), NextHop::Endpoint(_)) {
+        return FlowDecision::drop(DropReason::TunnelFromPod);
     }
     if !parsed.is_forwardable() {
-        return Settled::refused(DropReason::NotForwardable);
+        return FlowDecision::drop(DropReason::NotForwardable);
     }
-    let first = |memory: &mut Memory| match before_tracking(tables, memory, glance) {
-        Some(settled) => settled,
+    let first = |state: &mut DecisionState| match evaluate_untracked(tables, state, metadata) {
+        Some(decision) => decision,
         None if parsed.is_icmp_error() => {
-            flow::related(tables, &mut memory.flows, subject, parsed, now)
+            tracked::decide_icmp_error(tables, &mut state.flows, packet, parsed, now)
         }
-        None => flow::flow(tables, memory, glance, now),
+        None => tracked::decide_tracked(tables, state, metadata, now),
     };
-    let entrance = glance.entrance.back.0;
+    let entrance = metadata.entrance.back.0;
     match parsed.fragment {
-        Fragment::Whole => first(memory),
+        Fragment::Whole => first(state),
         Fragment::First { .. } => {
-            let settled = first(memory);
-            if !matches!(settled.verdict, Err(Stop::HandOver(_))) {
-                memory.fragments.remember(parsed, entrance, tables.version, settled, now);
+            let decision = first(state);
+            if !matches!(decision.verdict, Err(Stop::HandOver(_))) {
+                state.fragments.insert(parsed, entrance, tables.version, decision, now);
             }
-            settled
+            decision
         }
         // The first fragment's decision holds its source check: the key names the entrance too. It stands only while the
         // tables do: it names endpoints by an index that others may give to somebody else.
         Fragment::Later { .. } => {
-            match (memory.fragments.find(parsed, entrance, tables.version, now), memory.next) {
-                (Some(Some(settled)), _) => settled,
+            match (state.fragments.lookup(parsed, entrance, tables.version, now), state.next_worker)
+            {
+                (Some(Some(decision)), _) => decision,
                 // The first one may have been another worker's.
-                (None, (next, others)) if glance.times < others => Settled::handed_over(next),
-                (Some(None) | None, _) => Settled::refused(DropReason::FragmentWithoutFirst),
+                (None, (next, others)) if metadata.handoffs < others => {
+                    FlowDecision::hand_off(next)
+                }
+                (Some(None) | None, _) => FlowDecision::drop(DropReason::FragmentWithoutFirst),
             }
         }
     }
 }
 
-fn settled(way: Way, judgement: &Judgement) -> Settled {
-    let verdict = match judgement.denied {
-        None => Ok(way),
+fn from_verdict(pair: NextHopPair, verdict: &PolicyVerdict) -> FlowDecision {
+    let rules = verdict.rules;
+    let verdict = match verdict.denied {
+        None => Ok(pair),
         Some(reason) => Err(Stop::Drop(reason)),
     };
-    Settled { verdict, rules: judgement.rules }
+    FlowDecision { verdict, rules }
 }
 
 /// Manx connects its endpoints with everything, this node with other nodes' pods, and, where it owns the uplink, with the world;
 /// it carries nobody's transit. A destination that is nowhere is let through to be answered.
 #[inline]
-fn connects(tables: &Tables, from: Via, to: Via) -> bool {
+fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {
-        (Via::Endpoint(_), _)
-        | (_, Via::Endpoint(_) | Via::Unreachable | Via::NoRoute)
-        | (Via::Node, Via::Tunnel(_))
-        | (Via::Tunnel(_), Via::Node) => true,
-        (Via::Node, Via::Host) | (Via::Host, Via::Node) => tables.uplink.is_some(),
+        (NextHop::Endpoint(_), _)
+        | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
+        | (NextHop::Node, NextHop::Tunnel(_))
+        | (NextHop::Tunnel(_), NextHop::Node) => true,
+        (NextHop::Node, NextHop::Host) | (NextHop::Host, NextHop::Node) => tables.uplink.is_some(),
         (
-            Via::Node | Via::Host | Via::Tunnel(_) | Via::NoRoute | Via::Unreachable,
-            Via::Node | Via::Host | Via::Tunnel(_),
+            NextHop::Node
+            | NextHop::Host
+            | NextHop::Tunnel(_)
+            | NextHop::NoRoute
+            | NextHop::Unreachable,
+            NextHop::Node | NextHop::Host | NextHop::Tunnel(_),
         ) => false,
     }
 }
 
 /// What is left of routing when the packet may go, but for its size: its hop limit.
 #[inline]
-fn depart<'a>(tables: &'a Tables, glance: &Glance, way: Way) -> Fate<'a> {
+fn route<'a>(tables: &'a Tables, metadata: &PacketMetadata, pair: NextHopPair) -> Fate<'a> {
     let answer = |reason, error| Fate::Answer { reason, error };
-    let Some(link) = tables.link(Via::decode(way.to)) else {
-        return match Via::decode(way.to) {
-            Via::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
+    let Some(link) = tables.link(NextHop::decode(pair.to)) else {
+        return match NextHop::decode(pair.to) {
+            NextHop::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
             _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
         };
     };
     // The node and Manx are one router: between them is no hop.
-    let hop = way.to != Hop::NODE && way.from != Hop::NODE;
-    if hop && glance.ttl <= 1 {
+    let decrements_ttl = pair.to != EncodedNextHop::NODE && pair.from != EncodedNextHop::NODE;
+    if decrements_ttl && metadata.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }
-    Fate::Forward { link, hop }
+    Fate::Forward { link, decrements_ttl }
 }

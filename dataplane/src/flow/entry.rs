@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use super::slots::Slots;
 use super::state::LEAST_TIMEOUT;
 use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
-use crate::tables::Hop;
+use crate::tables::EncodedNextHop;
 
 /// The cached verdict. Zero denies: memory that nobody wrote admits nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub enum Verdict {
 /// stands; otherwise the flow is judged again, in its original direction, whichever packet comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct RestsOn {
+pub struct PolicyStamp {
     /// Identity of the source address.
     pub source_identity: u32,
     /// Identity of the destination address.
@@ -38,7 +38,7 @@ pub struct RestsOn {
 /// looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct AsOf {
+pub struct Epoch {
     /// Of the tables: the low half of their version. 0: of none.
     pub version: u32,
     /// How often what stands at the two addresses had been changed in these tables: a sum of counts, each of which only grows.
@@ -67,7 +67,7 @@ pub struct Traffic {
 /// Half of the bits of a [`Traffic`].
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-struct Half {
+struct HalfTraffic {
     packets: u32,
     bytes: u32,
 }
@@ -75,20 +75,20 @@ struct Half {
 /// What the table keeps an entry as. Zero is nothing: memory that nobody wrote holds no flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Standing {
+pub(super) enum EvictionClass {
     /// Not at all.
     Free = 0,
     /// In its owner's list of those that are given up first.
-    Queued = 1,
+    Unestablished = 1,
     /// In its owner's list of those that are given up last.
     Established = 2,
 }
 
-impl Standing {
+impl EvictionClass {
     /// What a flow in this state is kept as.
     #[inline]
-    pub(super) const fn of(state: FlowState) -> Self {
-        if state.is_established() { Self::Established } else { Self::Queued }
+    pub(super) const fn from_state(state: FlowState) -> Self {
+        if state.is_established() { Self::Established } else { Self::Unestablished }
     }
 }
 
@@ -97,22 +97,22 @@ impl Standing {
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct FirstLine {
-    name: [u64; 2],
+    key_words: [u64; 2],
     state: FlowState,
     /// The cached verdict.
     pub verdict: Verdict,
     original: Orientation,
     /// The table's.
-    pub(super) standing: Standing,
+    pub(super) eviction_class: EvictionClass,
     last_seen: u32,
     /// When all that the verdict and the next hops rest on was last looked at.
-    pub as_of: AsOf,
+    pub epoch: Epoch,
     /// By direction, the next hop of its packets: that of replies is where the first packet came from.
-    pub next_hops: [Hop; 2],
+    pub next_hops: [EncodedNextHop; 2],
     /// Which rules allowed it.
     pub counters: RuleCounters,
     /// By direction.
-    traffic: [Half; 2],
+    traffic: [HalfTraffic; 2],
 }
 
 /// What is looked at when something has changed, IPv6 addresses, and the upper halves of what is counted.
@@ -121,12 +121,12 @@ pub struct FirstLine {
 pub struct SecondLine {
     v6: [u64; 3],
     /// What the verdict rests on.
-    pub rests_on: RestsOn,
+    pub policy_stamp: PolicyStamp,
     /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
     /// of its port may come to another one, that of an attachment does not.
     pub attachments: [u32; 2],
     /// By direction.
-    upper_traffic: [Half; 2],
+    upper_traffic: [HalfTraffic; 2],
 }
 
 const _: () = assert!(size_of::<FirstLine>() == 64 && size_of::<SecondLine>() == 64);
@@ -135,29 +135,29 @@ impl FirstLine {
     #[inline]
     fn open(key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
         Self {
-            name: key.parts().0,
+            key_words: key.words().0,
             state: FlowState::first(key.protocol(), flags),
             verdict: Verdict::DenyEgress,
             original,
-            standing: Standing::Free,
+            eviction_class: EvictionClass::Free,
             last_seen: now,
-            as_of: AsOf::default(),
-            next_hops: [Hop::default(); 2],
+            epoch: Epoch::default(),
+            next_hops: [EncodedNextHop::default(); 2],
             counters: RuleCounters::default(),
-            traffic: [Half::default(); 2],
+            traffic: [HalfTraffic::default(); 2],
         }
     }
 
     /// Whether it is this connection's.
     #[inline]
-    pub(super) fn is_of(&self, key: &FlowKey, second: &SecondLine) -> bool {
-        key.has_parts(&self.name, &second.v6)
+    pub(super) fn has_key(&self, key: &FlowKey, second: &SecondLine) -> bool {
+        key.has_words(&self.key_words, &second.v6)
     }
 
     /// The connection's two IPv4 addresses as numbers; of IPv6 addresses some bits.
     #[inline]
     pub fn v4_addresses(&self) -> [u32; 2] {
-        FlowKey::of_parts(self.name, [0; 3]).v4_addresses()
+        FlowKey::from_words(self.key_words, [0; 3]).v4_addresses()
     }
 
     /// How far it has come.
@@ -180,7 +180,7 @@ impl FirstLine {
 
     /// Where packets of a direction come from and go to.
     #[inline]
-    pub fn hops(&self, direction: FlowDirection) -> [Hop; 2] {
+    pub fn next_hop_pair(&self, direction: FlowDirection) -> [EncodedNextHop; 2] {
         [self.next_hops[direction as usize ^ 1], self.next_hops[direction as usize]]
     }
 
@@ -198,7 +198,7 @@ impl FirstLine {
 
     /// Notes a packet that met a denied flow: the flow stays, its state does not move. A later allow resumes it.
     #[inline]
-    pub fn refuse(&mut self, now: u32) {
+    pub fn record_denied(&mut self, now: u32) {
         self.last_seen = now;
     }
 
@@ -222,10 +222,10 @@ impl SecondLine {
     #[inline]
     fn open(key: &FlowKey) -> Self {
         Self {
-            v6: key.parts().1,
-            rests_on: RestsOn::default(),
+            v6: key.words().1,
+            policy_stamp: PolicyStamp::default(),
             attachments: [0; 2],
-            upper_traffic: [Half::default(); 2],
+            upper_traffic: [HalfTraffic::default(); 2],
         }
     }
 
@@ -266,20 +266,20 @@ impl FlowEntry {
     }
 
     /// A copy of what a table keeps.
-    pub(super) fn of_lines(first: &FirstLine, second: &SecondLine) -> Self {
+    pub(super) fn from_lines(first: &FirstLine, second: &SecondLine) -> Self {
         Self { first: *first, second: *second }
     }
 
     /// To be changed, as if a table kept it.
     #[inline]
     pub fn as_mut(&mut self) -> FlowMut<'_> {
-        FlowMut::of_lines(&mut self.first, &mut self.second, None)
+        FlowMut::from_lines(&mut self.first, &mut self.second, None)
     }
 
     /// The connection.
     #[inline]
     pub fn key(&self) -> FlowKey {
-        FlowKey::of_parts(self.first.name, self.second.v6)
+        FlowKey::from_words(self.first.key_words, self.second.v6)
     }
 
     /// What has passed in a direction.
@@ -318,52 +318,53 @@ pub struct FlowMut<'a> {
     /// What is seldom needed.
     pub second: &'a mut SecondLine,
     /// Of a table that keeps it, the slots and its own: it stands in its owner's lists as its state says, at any time.
-    queued: Option<(&'a mut Slots, u32)>,
+    list_slot: Option<(&'a mut Slots, u32)>,
 }
 
 impl<'a> FlowMut<'a> {
     #[inline]
-    pub(super) fn of_lines(
+    pub(super) fn from_lines(
         first: &'a mut FirstLine,
         second: &'a mut SecondLine,
         queued: Option<(&'a mut Slots, u32)>,
     ) -> Self {
-        Self { first, second, queued }
+        Self { first, second, list_slot: queued }
     }
 
     /// Makes it the flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
-    /// caller has filled in what was decided. Nothing is counted yet: see [`FlowMut::pass`].
+    /// caller has filled in what was decided. Nothing is counted yet: see [`FlowMut::record_packet`].
     #[inline]
     pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
-        let standing = self.first.standing;
-        *self.first = FirstLine { standing, ..FirstLine::open(key, original, flags, now) };
+        let standing = self.first.eviction_class;
+        *self.first =
+            FirstLine { eviction_class: standing, ..FirstLine::open(key, original, flags, now) };
         *self.second = SecondLine::open(key);
-        self.requeue();
+        self.update_eviction_list();
     }
 
     /// Makes it a copy of another.
-    pub fn set(&mut self, entry: FlowEntry) {
-        let standing = self.first.standing;
-        *self.first = FirstLine { standing, ..entry.first };
+    pub fn replace(&mut self, entry: FlowEntry) {
+        let standing = self.first.eviction_class;
+        *self.first = FirstLine { eviction_class: standing, ..entry.first };
         *self.second = entry.second;
-        self.requeue();
+        self.update_eviction_list();
     }
 
     /// By itself.
     #[inline]
-    pub fn copied(&self) -> FlowEntry {
-        FlowEntry::of_lines(self.first, self.second)
+    pub fn to_entry(&self) -> FlowEntry {
+        FlowEntry::from_lines(self.first, self.second)
     }
 
     /// The connection.
     #[inline]
     pub fn key(&self) -> FlowKey {
-        FlowKey::of_parts(self.first.name, self.second.v6)
+        FlowKey::from_words(self.first.key_words, self.second.v6)
     }
 
     /// Counts an admitted packet (a super-packet: its segments) and follows the connection's state.
     #[inline]
-    pub fn pass(
+    pub fn record_packet(
         &mut self,
         direction: FlowDirection,
         flags: TcpFlags,
@@ -373,32 +374,32 @@ impl<'a> FlowMut<'a> {
     ) {
         if !self.first.stays(flags, direction) {
             self.first.state = self.first.state.next(flags, direction);
-            self.requeue();
+            self.update_eviction_list();
         }
-        self.count(direction, packets, bytes, now);
+        self.count_packet(direction, packets, bytes, now);
     }
 
     /// Brings its place in its owner's lists up to date with its state.
     #[inline(never)]
-    fn requeue(&mut self) {
-        let Some((slots, slot)) = &mut self.queued else { return };
-        let standing = Standing::of(self.first.state);
-        let before = std::mem::replace(&mut self.first.standing, standing);
+    fn update_eviction_list(&mut self) {
+        let Some((slots, slot)) = &mut self.list_slot else { return };
+        let standing = EvictionClass::from_state(self.first.state);
+        let before = std::mem::replace(&mut self.first.eviction_class, standing);
         if before != standing {
             slots.unlink(*slot, before);
             slots.append(*slot, standing);
         }
     }
 
-    /// As [`FlowMut::pass`], of a packet that leaves the state as it is.
+    /// As [`FlowMut::record_packet`], of a packet that leaves the state as it is.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "nearly every packet, and a few instructions")]
-    pub fn count(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
+    pub fn count_packet(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
         self.first.last_seen = now;
         let traffic = &mut self.first.traffic[direction as usize];
         let (packets, packets_carry) = traffic.packets.overflowing_add(packets);
         let (bytes, bytes_carry) = traffic.bytes.overflowing_add(bytes);
-        *traffic = Half { packets, bytes };
+        *traffic = HalfTraffic { packets, bytes };
         if packets_carry || bytes_carry {
             self.second.carry(direction, packets_carry, bytes_carry);
         }
@@ -428,10 +429,10 @@ mod tests {
     #[test]
     fn what_has_passed_is_counted_beyond_half_of_the_bits() {
         let mut entry =
-            FlowEntry::open(FlowKey::NOTHING, Orientation::LowToHigh, TcpFlags::default(), 0);
+            FlowEntry::open(FlowKey::EMPTY, Orientation::LowToHigh, TcpFlags::default(), 0);
         let mut passed = Traffic::default();
         for (packets, bytes) in [(1, u32::MAX), (u32::MAX, 1), (u32::MAX, u32::MAX), (7, 9)] {
-            entry.as_mut().count(FlowDirection::Reply, packets, bytes, 0);
+            entry.as_mut().count_packet(FlowDirection::Reply, packets, bytes, 0);
             passed.packets += u64::from(packets);
             passed.bytes += u64::from(bytes);
             assert_eq!(entry.traffic(FlowDirection::Reply), passed);

@@ -42,7 +42,7 @@ const IS_V6: u64 = 1 << 63;
 
 impl FlowKey {
     /// No connection's: what stands where a key is to be.
-    pub const NOTHING: Self = Self { first: 0, second: 0, v6: [0; 3] };
+    pub const EMPTY: Self = Self { first: 0, second: 0, v6: [0; 3] };
 
     /// The key of a packet, and which way the packet goes.
     #[inline]
@@ -84,18 +84,18 @@ impl FlowKey {
 
     /// Two words that are all of it for IPv4, and the three others of IPv6.
     #[inline]
-    pub(super) const fn parts(&self) -> ([u64; 2], [u64; 3]) {
+    pub(super) const fn words(&self) -> ([u64; 2], [u64; 3]) {
         ([self.first, self.second], self.v6)
     }
 
     #[inline]
-    pub(super) const fn of_parts([first, second]: [u64; 2], v6: [u64; 3]) -> Self {
+    pub(super) const fn from_words([first, second]: [u64; 2], v6: [u64; 3]) -> Self {
         Self { first, second, v6 }
     }
 
     /// Whether these are its parts. Of an IPv4 key only the first one is looked at.
     #[inline]
-    pub(super) fn has_parts(&self, [first, second]: &[u64; 2], v6: &[u64; 3]) -> bool {
+    pub(super) fn has_words(&self, [first, second]: &[u64; 2], v6: &[u64; 3]) -> bool {
         // Without a branch between the words: nearly always both are equal.
         let differing = (self.first ^ first) | (self.second ^ second);
         differing == 0 && (!self.is_v6() || self.v6 == *v6)
@@ -229,8 +229,8 @@ fn address(high: u64, low: u64) -> Address {
 impl PartialEq for FlowKey {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        let (name, v6) = other.parts();
-        self.has_parts(&name, &v6)
+        let (name, v6) = other.words();
+        self.has_words(&name, &v6)
     }
 }
 

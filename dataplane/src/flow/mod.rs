@@ -16,12 +16,12 @@ mod table;
 mod tests;
 
 pub use entry::{
-    AsOf, FirstLine, FlowEntry, FlowMut, RestsOn, RuleCounters, SecondLine, Traffic, Verdict,
+    Epoch, FirstLine, FlowEntry, FlowMut, PolicyStamp, RuleCounters, SecondLine, Traffic, Verdict,
 };
 pub use key::{FlowKey, Orientation};
 pub use owners::Owner;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
-pub(crate) use slots::Link;
+pub(crate) use slots::SlotLink;
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub(crate) use table::Bucket;
 pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};

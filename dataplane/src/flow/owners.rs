@@ -34,10 +34,10 @@ pub(super) struct List {
 
 /// What an owner has.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Holding {
+pub(super) struct OwnerFlows {
     flows: u32,
     /// Those that are not established.
-    pub(super) queued: u32,
+    pub(super) unestablished: u32,
     /// Of the slots of flows that are not established, and of those that are.
     pub(super) lists: [List; 2],
 }
@@ -45,7 +45,7 @@ pub(super) struct Holding {
 /// What each owner has.
 #[derive(Debug)]
 pub(super) struct Owners {
-    holdings: Vec<Holding>,
+    holdings: Vec<OwnerFlows>,
     /// Flows that fit in the table.
     capacity: u32,
     /// How many owners have flows.
@@ -60,7 +60,7 @@ impl Owners {
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity as u32;
         Self {
-            holdings: vec![Holding::default()],
+            holdings: vec![OwnerFlows::default()],
             capacity,
             holders: 0,
             share: capacity,
@@ -70,7 +70,7 @@ impl Owners {
 
     /// What an owner has, that has or had something.
     #[inline]
-    pub(super) fn holding(&mut self, owner: Owner) -> &mut Holding {
+    pub(super) fn owner_flows(&mut self, owner: Owner) -> &mut OwnerFlows {
         &mut self.holdings[owner.index()]
     }
 
@@ -92,7 +92,7 @@ impl Owners {
     #[inline(never)]
     fn add_holder(&mut self, owner: Owner) {
         if self.holdings.len() <= owner.index() {
-            self.holdings.resize(owner.index() + 1, Holding::default());
+            self.holdings.resize(owner.index() + 1, OwnerFlows::default());
         }
         self.holdings[owner.index()].flows = 1;
         self.holders += 1;
@@ -102,7 +102,7 @@ impl Owners {
     /// Counts one flow less of an owner that has one.
     #[inline]
     pub(super) fn remove(&mut self, owner: Owner) {
-        let holding = self.holding(owner);
+        let holding = self.owner_flows(owner);
         holding.flows -= 1;
         if holding.flows == 0 {
             self.holders -= 1;
@@ -120,22 +120,22 @@ impl Owners {
     }
 
     /// Whether an owner has more than its share.
-    pub(super) fn is_over(&self, owner: Owner) -> bool {
+    pub(super) fn is_over_share(&self, owner: Owner) -> bool {
         self.flows(owner) > self.share
     }
 
     /// Who gives up a flow for a new one of `owner`, in a full table.
     #[inline]
-    pub(super) fn giver(&mut self, owner: Owner) -> Owner {
+    pub(super) fn victim_owner(&mut self, owner: Owner) -> Owner {
         let flows = self.flows(owner);
-        self.last = if flows >= self.share { owner } else { self.giver_to(owner, flows) };
+        self.last = if flows >= self.share { owner } else { self.over_share_owner(owner, flows) };
         self.last
     }
 
     /// An owner that has more than its share, if possible the last one. There is one while the table is full and `owner` has less
     /// than its share.
     #[inline(never)]
-    fn giver_to(&self, owner: Owner, flows: u32) -> Owner {
+    fn over_share_owner(&self, owner: Owner, flows: u32) -> Owner {
         let share = self.share_among(self.holders + u32::from(flows == 0));
         if self.flows(self.last) > share {
             return self.last;
@@ -145,9 +145,9 @@ impl Owners {
     }
 
     /// Whether no more than a quarter of an owner's flows is not established.
-    pub(super) fn has_few_queued(&self, owner: Owner) -> bool {
+    pub(super) fn has_few_unestablished(&self, owner: Owner) -> bool {
         let holding = self.holdings.get(owner.index());
-        holding.is_some_and(|holding| holding.queued <= holding.flows / 4)
+        holding.is_some_and(|holding| holding.unestablished <= holding.flows / 4)
     }
 
     /// Who gave up the last flow.
@@ -175,7 +175,7 @@ mod tests {
                     let holders = owners.holdings.iter().filter(|it| it.flows > 0).count();
                     let joins = usize::from(owners.flows(owner) == 0);
                     let share = (capacity / (holders + joins)) as u32;
-                    let giver = owners.giver(owner);
+                    let giver = owners.victim_owner(owner);
                     prop_assert!(owners.flows(giver) > 0, "who has none cannot give one");
                     prop_assert!(giver == owner || owners.flows(giver) > share);
                     prop_assert!(giver == owner || owners.flows(owner) < share);
@@ -195,8 +195,8 @@ mod tests {
     fn with_more_owners_than_room_somebody_who_has_a_flow_gives_it_up() {
         let mut owners = Owners::new(1);
         owners.add(Owner(7));
-        assert_eq!(owners.giver(Owner(3)), Owner(7));
-        assert_eq!(owners.giver(Owner(7)), Owner(7));
+        assert_eq!(owners.victim_owner(Owner(3)), Owner(7));
+        assert_eq!(owners.victim_owner(Owner(7)), Owner(7));
     }
 
     #[test]

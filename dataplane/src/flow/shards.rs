@@ -28,7 +28,7 @@ pub const MAX_WORKERS: usize = 255;
 pub struct Shards {
     /// The hash is the same for all, so that a packet is handed over with it.
     random: RandomState,
-    /// [`Bucket`]s.
+    /// [`ShardBucket`]s.
     buckets: ZeroedPages<AtomicU64>,
 }
 
@@ -47,27 +47,27 @@ impl Shards {
 
     /// Asks for what tells whose this hash's flows are, before it is needed.
     pub(super) fn prefetch(&self, hash: u64) {
-        self.buckets.prefetch(self.place(hash));
+        self.buckets.prefetch(self.bucket_index(hash));
     }
 
-    pub(super) fn place(&self, hash: u64) -> usize {
+    pub(super) fn bucket_index(&self, hash: u64) -> usize {
         (hash >> 8) as usize & (self.buckets.len() - 1)
     }
 
     /// Whose the flows of this hash are. `None`: nobody has one.
     #[inline]
     pub fn owner(&self, hash: u64) -> Option<WorkerId> {
-        let bucket = Bucket::of(self.buckets[self.place(hash)].load(Relaxed));
+        let bucket = ShardBucket::from_bits(self.buckets[self.bucket_index(hash)].load(Relaxed));
         Some(bucket.0[bucket.find(tag(hash))?].owner())
     }
 
     /// Counts a flow of this hash for `worker`, who is to open it. Errors: it is this other worker's to open.
     pub(super) fn open(&self, hash: u64, worker: WorkerId) -> Result<(), WorkerId> {
-        let place = &self.buckets[self.place(hash)];
+        let place = &self.buckets[self.bucket_index(hash)];
         let mut found = place.load(Relaxed);
         loop {
-            let bucket = Bucket::of(found).opened(tag(hash), worker)?;
-            match place.compare_exchange_weak(found, bucket.bits(), Relaxed, Relaxed) {
+            let bucket = ShardBucket::from_bits(found).opened(tag(hash), worker)?;
+            match place.compare_exchange_weak(found, bucket.to_bits(), Relaxed, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(other) => found = other,
             }
@@ -76,8 +76,8 @@ impl Shards {
 
     /// The flow's owner has closed it: of the last one, the shard is nobody's again.
     pub(super) fn close(&self, hash: u64) {
-        let place = &self.buckets[self.place(hash)];
-        let closed = |found| Some(Bucket::of(found).closed(tag(hash)).bits());
+        let place = &self.buckets[self.bucket_index(hash)];
+        let closed = |found| Some(ShardBucket::from_bits(found).closed(tag(hash)).to_bits());
         let _ = place.fetch_update(Relaxed, Relaxed, closed);
     }
 }
@@ -92,7 +92,7 @@ const ALL_OTHERS: u16 = 0;
 
 /// A shard that is somebody's, in 21 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Owned {
+struct OwnedShard {
     /// 0: nobody's. Else the owner's number and one.
     worker: u8,
     /// 9 bits: which shard, or [`ALL_OTHERS`].
@@ -103,10 +103,10 @@ struct Owned {
 
 const MANY: u8 = 15;
 
-impl Owned {
+impl OwnedShard {
     const BITS: u32 = 21;
 
-    fn by(worker: WorkerId, tag: u16) -> Self {
+    fn new(worker: WorkerId, tag: u16) -> Self {
         Self { worker: worker.0 + 1, tag, flows: 0 }
     }
 
@@ -117,21 +117,21 @@ impl Owned {
 
 /// Shards of one bucket: those that are somebody's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bucket([Owned; 3]);
+struct ShardBucket([OwnedShard; 3]);
 
-impl Bucket {
+impl ShardBucket {
     #[inline]
-    fn of(bits: u64) -> Self {
+    fn from_bits(bits: u64) -> Self {
         Self([0, 1, 2].map(|at| {
-            let bits = bits >> (at * Owned::BITS);
+            let bits = bits >> (at * OwnedShard::BITS);
             let (worker, tag) = ((bits >> 13) as u8, (bits >> 4) as u16 & 0x1ff);
-            Owned { worker, tag, flows: bits as u8 & MANY }
+            OwnedShard { worker, tag, flows: bits as u8 & MANY }
         }))
     }
 
-    fn bits(self) -> u64 {
+    fn to_bits(self) -> u64 {
         self.0.iter().rev().fold(0, |bits, it| {
-            bits << Owned::BITS
+            bits << OwnedShard::BITS
                 | u64::from(it.worker) << 13
                 | u64::from(it.tag) << 4
                 | u64::from(it.flows)
@@ -150,7 +150,7 @@ impl Bucket {
         let at = if let Some(at) = self.find(tag) {
             at
         } else if let Some(free) = self.0.iter().position(|it| it.worker == 0) {
-            self.0[free] = Owned::by(worker, tag);
+            self.0[free] = OwnedShard::new(worker, tag);
             free
         } else {
             let own = self.0.iter().position(|it| it.owner() == worker).unwrap_or_default();
@@ -173,7 +173,7 @@ impl Bucket {
             let held = &mut self.0[at];
             match held.flows {
                 MANY => {}
-                0 | 1 => *held = Owned::default(),
+                0 | 1 => *held = OwnedShard::default(),
                 _ => held.flows -= 1,
             }
         }

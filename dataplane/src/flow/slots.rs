@@ -5,13 +5,13 @@
 
 use std::io;
 
-use super::entry::Standing;
+use super::entry::EvictionClass;
 use super::owners::{Owner, Owners};
 use crate::sys::memory::{Pages, ZeroedPages};
 
 /// A slot's neighbours in its list: slots plus one; 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Link {
+pub(crate) struct SlotLink {
     pub(crate) previous: u32,
     pub(crate) next: u32,
     /// What the table has noted of the slot while it is taken.
@@ -23,7 +23,7 @@ pub(crate) struct Link {
 /// Links of all slots: each slot is free, or in one list of its owner. All work is constant per call.
 #[derive(Debug)]
 pub(super) struct Slots {
-    links: ZeroedPages<Link>,
+    links: ZeroedPages<SlotLink>,
     pub(super) owners: Owners,
     /// First of the chain of returned slots.
     returned: u32,
@@ -46,7 +46,7 @@ impl Slots {
     }
 
     /// A free slot, the latest returned first: its lines are warm. `None` when all are taken.
-    pub(super) fn take(&mut self, owner: Owner, note: u32) -> Option<u32> {
+    pub(super) fn allocate(&mut self, owner: Owner, note: u32) -> Option<u32> {
         let slot = if let Some(slot) = self.returned.checked_sub(1) {
             self.returned = self.links[slot as usize].next;
             slot
@@ -64,9 +64,9 @@ impl Slots {
         Some(slot)
     }
 
-    /// As [`Slots::take`], of a slot that is taken and in no list.
+    /// As [`Slots::allocate`], of a slot that is taken and in no list.
     #[inline]
-    pub(super) fn renew(&mut self, slot: u32, owner: Owner, note: u32) {
+    pub(super) fn reassign(&mut self, slot: u32, owner: Owner, note: u32) {
         let link = &mut self.links[slot as usize];
         link.note = note;
         if link.owner != owner.0 {
@@ -78,15 +78,15 @@ impl Slots {
 
     /// Gives a taken slot to another owner.
     #[inline(never)]
-    pub(super) fn give(&mut self, slot: u32, standing: Standing, owner: Owner) {
+    pub(super) fn change_owner(&mut self, slot: u32, standing: EvictionClass, owner: Owner) {
         self.unlink(slot, standing);
-        self.renew(slot, owner, self.note(slot));
+        self.reassign(slot, owner, self.place_bits(slot));
         self.append(slot, standing);
     }
 
     /// What was noted of a slot when it was taken.
     #[inline]
-    pub(super) fn note(&self, slot: u32) -> u32 {
+    pub(super) fn place_bits(&self, slot: u32) -> u32 {
         self.links[slot as usize].note
     }
 
@@ -97,7 +97,7 @@ impl Slots {
     }
 
     /// Gives back a taken slot that is in no list.
-    pub(super) fn put(&mut self, slot: u32) {
+    pub(super) fn release(&mut self, slot: u32) {
         self.owners.remove(self.owner(slot));
         self.links[slot as usize].next = self.returned;
         self.returned = slot + 1;
@@ -105,7 +105,7 @@ impl Slots {
 
     /// The first slot of an owner's list.
     #[inline]
-    pub(super) fn oldest(&self, owner: Owner, standing: Standing) -> Option<u32> {
+    pub(super) fn oldest(&self, owner: Owner, standing: EvictionClass) -> Option<u32> {
         self.owners.lists(owner)?[list(standing)?].oldest.checked_sub(1)
     }
 
@@ -117,11 +117,11 @@ impl Slots {
 
     /// Puts a taken slot that is in no list behind the newest of one of its owner's.
     #[inline]
-    pub(super) fn append(&mut self, slot: u32, standing: Standing) {
+    pub(super) fn append(&mut self, slot: u32, standing: EvictionClass) {
         let Some(at) = list(standing) else { return };
         let link = &mut self.links[slot as usize];
-        let holding = self.owners.holding(Owner(link.owner));
-        holding.queued += u32::from(standing == Standing::Queued);
+        let holding = self.owners.owner_flows(Owner(link.owner));
+        holding.unestablished += u32::from(standing == EvictionClass::Unestablished);
         let list = &mut holding.lists[at];
         (link.previous, link.next) = (list.newest, 0);
         let newest = std::mem::replace(&mut list.newest, slot + 1);
@@ -133,11 +133,11 @@ impl Slots {
 
     /// Takes a slot out of the list that it is in.
     #[inline]
-    pub(super) fn unlink(&mut self, slot: u32, standing: Standing) {
+    pub(super) fn unlink(&mut self, slot: u32, standing: EvictionClass) {
         let Some(at) = list(standing) else { return };
-        let Link { previous, next, owner, .. } = self.links[slot as usize];
-        let holding = self.owners.holding(Owner(owner));
-        holding.queued -= u32::from(standing == Standing::Queued);
+        let SlotLink { previous, next, owner, .. } = self.links[slot as usize];
+        let holding = self.owners.owner_flows(Owner(owner));
+        holding.unestablished -= u32::from(standing == EvictionClass::Unestablished);
         let list = &mut holding.lists[at];
         match previous.checked_sub(1) {
             Some(before) => self.links[before as usize].next = next,
@@ -152,10 +152,10 @@ impl Slots {
 
 /// Which of an owner's lists flows of a standing are in.
 #[inline]
-const fn list(standing: Standing) -> Option<usize> {
+const fn list(standing: EvictionClass) -> Option<usize> {
     match standing {
-        Standing::Free => None,
-        Standing::Queued => Some(0),
-        Standing::Established => Some(1),
+        EvictionClass::Free => None,
+        EvictionClass::Unestablished => Some(0),
+        EvictionClass::Established => Some(1),
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine, Standing};
+use super::entry::{EvictionClass, FirstLine, FlowEntry, FlowMut, SecondLine};
 use super::key::FlowKey;
 use super::owners::Owner;
 use super::shards::{Shards, WorkerId};
@@ -61,7 +61,7 @@ impl Iterator for Ways {
 impl Bucket {
     /// The ways with this tag.
     #[inline]
-    fn with(&self, tag: u16) -> Ways {
+    fn ways_with_tag(&self, tag: u16) -> Ways {
         Ways(lanes::equal(self.tags, tag))
     }
 
@@ -75,14 +75,14 @@ impl Bucket {
     }
 
     fn used(&self) -> usize {
-        WAYS - self.with(0).0.count_ones() as usize / 2
+        WAYS - self.ways_with_tag(0).0.count_ones() as usize / 2
     }
 
     /// Whether [`CROWDED`] ways are used. Not every processor counts bits in one step.
     #[inline]
     fn is_crowded(&self) -> bool {
         const ONE_OF_TWO: u32 = 0x5555;
-        let mut free = self.with(0).0 & ONE_OF_TWO;
+        let mut free = self.ways_with_tag(0).0 & ONE_OF_TWO;
         for _ in CROWDED..WAYS {
             free &= free.wrapping_sub(1);
         }
@@ -91,7 +91,7 @@ impl Bucket {
 
     #[inline]
     fn free_way(&self) -> Option<usize> {
-        self.with(0).next()
+        self.ways_with_tag(0).next()
     }
 }
 
@@ -110,13 +110,13 @@ impl Place {
     const IS_ALTERNATE: u32 = 1 << 31;
 
     /// As a number, so that who has to go is found without his key.
-    const fn note(self) -> u32 {
+    const fn to_bits(self) -> u32 {
         let alternate = if self.is_alternate { Self::IS_ALTERNATE } else { 0 };
         alternate | (self.bucket as u32) << Self::BUCKET | self.way as u32
     }
 
     #[inline]
-    const fn noted(note: u32) -> Self {
+    const fn from_bits(note: u32) -> Self {
         Self {
             bucket: ((note & !Self::IS_ALTERNATE) >> Self::BUCKET) as usize,
             way: note as usize % WAYS,
@@ -193,15 +193,15 @@ impl FlowTable {
             None => RandomState::new(),
             Some([a, b, c, d]) => RandomState::with_seeds(a, b, c, d),
         };
-        Self::with(capacity, random, None)
+        Self::with_hasher(capacity, random, None)
     }
 
     /// The table of one of several workers. Its flows are opened after a [`FlowTable::claim`].
     pub fn shared(capacity: usize, shards: Arc<Shards>, worker: WorkerId) -> io::Result<Self> {
-        Self::with(capacity, shards.random(), Some((shards, worker)))
+        Self::with_hasher(capacity, shards.random(), Some((shards, worker)))
     }
 
-    fn with(
+    fn with_hasher(
         capacity: usize,
         random: RandomState,
         shards: Option<(Arc<Shards>, WorkerId)>,
@@ -246,21 +246,21 @@ impl FlowTable {
     /// For a batch: asks for the bucket before it is needed.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        self.buckets.prefetch(self.first(hash));
+        self.buckets.prefetch(self.first_bucket(hash));
     }
 
     /// For a batch, after [`FlowTable::prefetch`] of all of it: where the flow is if it is known. Good as long as nothing is
     /// inserted, and not wrong later.
     #[inline]
     pub fn guess(&self, hash: u64) -> Guess {
-        let bucket = &self.buckets[self.first(hash)];
-        match bucket.with(tag(hash)).next() {
+        let bucket = &self.buckets[self.first_bucket(hash)];
+        match bucket.ways_with_tag(tag(hash)).next() {
             Some(way) => Guess(bucket.slots[way]),
             None if bucket.spilled > 0 => self.guess_alternate(hash),
             None => {
                 // Who opens it may have to look there, and asks whose it is.
                 if bucket.is_crowded() {
-                    self.buckets.prefetch(self.alternate(hash));
+                    self.buckets.prefetch(self.alternate_bucket(hash));
                 }
                 if let Some((shards, _)) = &self.shards {
                     shards.prefetch(hash);
@@ -272,8 +272,8 @@ impl FlowTable {
 
     #[inline(never)]
     fn guess_alternate(&self, hash: u64) -> Guess {
-        let bucket = &self.buckets[self.alternate(hash)];
-        let way = bucket.with(tag(hash)).next();
+        let bucket = &self.buckets[self.alternate_bucket(hash)];
+        let way = bucket.ways_with_tag(tag(hash)).next();
         way.map_or(Guess::NONE, |way| Guess(bucket.slots[way]))
     }
 
@@ -297,46 +297,51 @@ impl FlowTable {
         }
         victims.0 = match victims.0 {
             Some(slot) => self.slots.next(slot),
-            None => self.slots.oldest(self.slots.owners.last(), Standing::Queued),
+            None => self.slots.oldest(self.slots.owners.last(), EvictionClass::Unestablished),
         };
         if let Some(slot) = victims.0 {
             self.first_lines.prefetch(slot as usize);
             self.second_lines.prefetch(slot as usize);
-            self.buckets.prefetch(Place::noted(self.slots.note(slot)).bucket);
+            self.buckets.prefetch(Place::from_bits(self.slots.place_bits(slot)).bucket);
         }
     }
 
     /// The flow of this key if that is where it was guessed to be, and live; otherwise ask [`FlowTable::lookup`].
     #[inline]
-    pub fn at(&mut self, key: &FlowKey, Guess(guess): Guess, now: u32) -> Option<FlowMut<'_>> {
+    pub fn lookup_guessed(
+        &mut self,
+        key: &FlowKey,
+        Guess(guess): Guess,
+        now: u32,
+    ) -> Option<FlowMut<'_>> {
         let first = self.first_lines.get_mut(guess as usize)?;
         let second = self.second_lines.get_mut(guess as usize)?;
-        (first.is_of(key, second) && !first.is_expired(now))
-            .then(|| FlowMut::of_lines(first, second, Some((&mut self.slots, guess))))
+        (first.has_key(key, second) && !first.is_expired(now))
+            .then(|| FlowMut::from_lines(first, second, Some((&mut self.slots, guess))))
     }
 
     /// The flow of this key, if it is live.
     pub fn lookup(&mut self, hash: u64, key: &FlowKey, now: u32) -> Option<FlowMut<'_>> {
-        self.live(self.find(hash, key), now)
+        self.live_entry(self.find(hash, key), now)
     }
 
     /// A flow that was found; not an expired one, which stays until aged or replaced.
     #[inline]
-    pub fn live(&mut self, Found(slot): Found, now: u32) -> Option<FlowMut<'_>> {
+    pub fn live_entry(&mut self, Found(slot): Found, now: u32) -> Option<FlowMut<'_>> {
         let slot = slot?;
-        (!self.first_lines[slot as usize].is_expired(now)).then(|| self.entry(slot))
+        (!self.first_lines[slot as usize].is_expired(now)).then(|| self.entry_mut(slot))
     }
 
     #[inline]
-    fn entry(&mut self, slot: u32) -> FlowMut<'_> {
+    fn entry_mut(&mut self, slot: u32) -> FlowMut<'_> {
         let (first, second) = (&mut self.first_lines, &mut self.second_lines);
         let queued = Some((&mut self.slots, slot));
-        FlowMut::of_lines(&mut first[slot as usize], &mut second[slot as usize], queued)
+        FlowMut::from_lines(&mut first[slot as usize], &mut second[slot as usize], queued)
     }
 
     /// Which other worker has the flows of this hash, if one does. To be asked when a flow is not found here.
     #[inline]
-    pub fn elsewhere(&self, hash: u64) -> Option<WorkerId> {
+    pub fn other_worker(&self, hash: u64) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref()?;
         shards.owner(hash).filter(|owner| owner != own)
     }
@@ -362,14 +367,18 @@ impl FlowTable {
         let (slot, evicted) = match slot {
             Some(taken) => {
                 if self.slots.owner(taken) != owner {
-                    self.slots.give(taken, self.first_lines[taken as usize].standing, owner);
+                    self.slots.change_owner(
+                        taken,
+                        self.first_lines[taken as usize].eviction_class,
+                        owner,
+                    );
                 }
                 (slot, None)
             }
             None => self.make_room(hash, owner, now),
         };
         if let Some(slot) = slot {
-            let mut entry = self.entry(slot);
+            let mut entry = self.entry_mut(slot);
             write(&mut entry);
             let key = entry.key();
             debug_assert_eq!(self.find(hash, &key), Found(Some(slot)), "it is where it belongs");
@@ -382,24 +391,26 @@ impl FlowTable {
     fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
         let chosen = self.choose_bucket(hash);
         let victim = if chosen.is_none() {
-            self.least_worthy(&[self.first(hash), self.alternate(hash)], now)
+            self.least_valuable(&[self.first_bucket(hash), self.alternate_bucket(hash)], now)
         } else if self.len == self.capacity() {
             self.victim(owner, now)
         } else {
             None
         };
-        let evicted = victim.map(|slot| self.vacate_live(slot, now));
+        let evicted = victim.map(|slot| self.evict(slot, now));
         // All of them exist: the victim left a slot, and a way if there was none.
         let chosen = chosen.or_else(|| self.choose_bucket(hash));
         let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
         let Some((bucket, way)) = free else { return (None, evicted) };
-        let first = self.first(hash);
+        let first = self.first_bucket(hash);
         let place = Place { bucket, way, is_alternate: bucket != first };
         let slot = if let Some(slot) = victim {
-            self.slots.renew(slot, owner, place.note());
+            self.slots.reassign(slot, owner, place.to_bits());
             slot
         } else {
-            let Some(slot) = self.slots.take(owner, place.note()) else { return (None, None) };
+            let Some(slot) = self.slots.allocate(owner, place.to_bits()) else {
+                return (None, None);
+            };
             self.len += 1;
             slot
         };
@@ -420,7 +431,7 @@ impl FlowTable {
             let bucket = self.hand;
             self.hand = (bucket + 1) & (self.buckets.len() - 1);
             for way in 0..WAYS {
-                if let Some(slot) = self.slot(bucket, way)
+                if let Some(slot) = self.slot_at(bucket, way)
                     && self.first_lines[slot as usize].is_expired(now)
                 {
                     self.remove(slot);
@@ -447,7 +458,7 @@ impl FlowTable {
     pub(super) fn listed(
         &self,
         owner: Owner,
-        standing: Standing,
+        standing: EvictionClass,
     ) -> impl Iterator<Item = FlowEntry> {
         let oldest = self.slots.oldest(owner, standing);
         let slots = std::iter::successors(oldest, |slot| self.slots.next(*slot));
@@ -456,22 +467,22 @@ impl FlowTable {
 
     fn copy(&self, slot: u32) -> FlowEntry {
         let slot = slot as usize;
-        FlowEntry::of_lines(&self.first_lines[slot], &self.second_lines[slot])
+        FlowEntry::from_lines(&self.first_lines[slot], &self.second_lines[slot])
     }
 
     #[inline]
-    fn first(&self, hash: u64) -> usize {
+    fn first_bucket(&self, hash: u64) -> usize {
         hash as usize & (self.buckets.len() - 1)
     }
 
     /// Never the first one: there are at least two buckets, and the distance is odd.
     #[inline]
-    fn alternate(&self, hash: u64) -> usize {
+    fn alternate_bucket(&self, hash: u64) -> usize {
         (hash as usize ^ ((hash >> 32) as usize | 1)) & (self.buckets.len() - 1)
     }
 
     #[inline]
-    fn slot(&self, bucket: usize, way: usize) -> Option<u32> {
+    fn slot_at(&self, bucket: usize, way: usize) -> Option<u32> {
         let line = &self.buckets[bucket];
         (line.tag(way) != 0).then(|| line.slots[way])
     }
@@ -479,31 +490,31 @@ impl FlowTable {
     /// Looks for the flow of this key.
     #[inline(never)]
     pub fn find(&self, hash: u64, key: &FlowKey) -> Found {
-        let first = self.first(hash);
+        let first = self.first_bucket(hash);
         let found = self.find_in(first, hash, key);
         if found.is_some() || self.buckets[first].spilled == 0 {
             return Found(found);
         }
-        Found(self.find_in(self.alternate(hash), hash, key))
+        Found(self.find_in(self.alternate_bucket(hash), hash, key))
     }
 
     #[inline]
     fn find_in(&self, bucket: usize, hash: u64, key: &FlowKey) -> Option<u32> {
         let line = &self.buckets[bucket];
-        let mut slots = line.with(tag(hash)).map(|way| line.slots[way]);
+        let mut slots = line.ways_with_tag(tag(hash)).map(|way| line.slots[way]);
         slots.find(|slot| {
             let slot = *slot as usize;
             let lines = self.first_lines.get(slot).zip(self.second_lines.get(slot));
-            lines.is_some_and(|(first, second)| first.is_of(key, second))
+            lines.is_some_and(|(first, second)| first.has_key(key, second))
         })
     }
 
     fn choose_bucket(&self, hash: u64) -> Option<usize> {
-        let first = self.first(hash);
+        let first = self.first_bucket(hash);
         if !self.buckets[first].is_crowded() {
             return Some(first);
         }
-        let alternate = self.alternate(hash);
+        let alternate = self.alternate_bucket(hash);
         match (self.buckets[first].used(), self.buckets[alternate].used()) {
             (WAYS, WAYS) => None,
             (first_used, used) if used < first_used => Some(alternate),
@@ -515,10 +526,10 @@ impl FlowTable {
     /// established. If all of them are, it is the longest silent of those that were looked at longest ago; and so it is while few
     /// are not, and the oldest of these may still be: connections that are opened together must not end one another.
     fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
-        let giver = self.slots.owners.giver(owner);
-        let queued = self.slots.oldest(giver, Standing::Queued);
-        if self.slots.owners.has_few_queued(giver)
-            && queued.is_none_or(|slot| self.opens(slot, now))
+        let giver = self.slots.owners.victim_owner(owner);
+        let queued = self.slots.oldest(giver, EvictionClass::Unestablished);
+        if self.slots.owners.has_few_unestablished(giver)
+            && queued.is_none_or(|slot| self.is_opening(slot, now))
         {
             return self.established_victim(giver);
         }
@@ -526,14 +537,14 @@ impl FlowTable {
     }
 
     /// Whether a flow has opened not long ago, and the other side may still answer.
-    fn opens(&self, slot: u32, now: u32) -> bool {
+    fn is_opening(&self, slot: u32, now: u32) -> bool {
         let entry = &self.first_lines[slot as usize];
         entry.state().is_opening() && now.saturating_sub(entry.last_seen()) < OPENING
     }
 
     #[inline(never)]
     fn established_victim(&mut self, giver: Owner) -> Option<u32> {
-        let mut victim = self.slots.oldest(giver, Standing::Established)?;
+        let mut victim = self.slots.oldest(giver, EvictionClass::Established)?;
         for _ in 1..SAMPLE {
             let last_seen = |slot: u32| self.first_lines[slot as usize].last_seen();
             let Some(next) = self.slots.next(victim) else { break };
@@ -542,25 +553,25 @@ impl FlowTable {
             } else {
                 next
             };
-            self.slots.unlink(spared, Standing::Established);
-            self.slots.append(spared, Standing::Established);
+            self.slots.unlink(spared, EvictionClass::Established);
+            self.slots.append(spared, EvictionClass::Established);
         }
         Some(victim)
     }
 
     /// The least worthy flow of some buckets, if they hold any: an expired one, else one whose owner has more than its share.
-    fn least_worthy(&self, buckets: &[usize], now: u32) -> Option<u32> {
+    fn least_valuable(&self, buckets: &[usize], now: u32) -> Option<u32> {
         let all = buckets.iter().flat_map(|bucket| (0..WAYS).map(move |way| (*bucket, way)));
-        let slots = all.filter_map(|(bucket, way)| self.slot(bucket, way));
+        let slots = all.filter_map(|(bucket, way)| self.slot_at(bucket, way));
         slots.min_by_key(|slot| {
             let entry = &self.first_lines[*slot as usize];
-            let is_over = self.slots.owners.is_over(self.slots.owner(*slot));
+            let is_over = self.slots.owners.is_over_share(self.slots.owner(*slot));
             (!entry.is_expired(now), !is_over, entry.state().is_established(), entry.last_seen())
         })
     }
 
     /// Takes a flow out whose slot another is to have, and tells what it was.
-    fn vacate_live(&mut self, slot: u32, now: u32) -> Evicted {
+    fn evict(&mut self, slot: u32, now: u32) -> Evicted {
         let entry = &self.first_lines[slot as usize];
         let evicted = if entry.is_expired(now) {
             Evicted::Expired
@@ -576,30 +587,30 @@ impl FlowTable {
     /// Takes a flow out; its slot stays its owner's.
     #[inline]
     fn vacate(&mut self, slot: u32) {
-        let Place { bucket, way, is_alternate } = Place::noted(self.slots.note(slot));
+        let Place { bucket, way, is_alternate } = Place::from_bits(self.slots.place_bits(slot));
         if is_alternate || self.shards.is_some() {
-            self.forget(self.hash(&self.copy(slot).key()), is_alternate);
+            self.forget_hash(self.hash(&self.copy(slot).key()), is_alternate);
         }
         self.buckets[bucket].set_tag(way, 0);
         let entry = &mut self.first_lines[slot as usize];
-        let standing = std::mem::replace(&mut entry.standing, Standing::Free);
+        let standing = std::mem::replace(&mut entry.eviction_class, EvictionClass::Free);
         self.slots.unlink(slot, standing);
     }
 
     fn remove(&mut self, slot: u32) {
         self.vacate(slot);
-        self.slots.put(slot);
+        self.slots.release(slot);
         self.len -= 1;
     }
 
     /// What is known of a flow elsewhere than at its tag.
     #[inline(never)]
-    fn forget(&mut self, hash: u64, is_alternate: bool) {
+    fn forget_hash(&mut self, hash: u64, is_alternate: bool) {
         if let Some((shards, _)) = &self.shards {
             shards.close(hash);
         }
         if is_alternate {
-            let first = self.first(hash);
+            let first = self.first_bucket(hash);
             self.buckets[first].spilled -= 1;
         }
     }
@@ -622,7 +633,7 @@ mod tests {
         (0u128..)
             .map(|n| FlowKey::new(Address::v6(n.to_be_bytes()), Address::default(), 1, 2, 6).0)
             .map(|key| (table.hash(&key), key))
-            .filter(|&(hash, _)| table.first(hash) == 0 && table.alternate(hash) == 1)
+            .filter(|&(hash, _)| table.first_bucket(hash) == 0 && table.alternate_bucket(hash) == 1)
             .take(count)
             .collect()
     }
@@ -636,7 +647,8 @@ mod tests {
             for (now, &(hash, key)) in (start..).zip(&crowd) {
                 let flow = FlowEntry::open(key, Orientation::LowToHigh, TcpFlags::SYN, now);
                 let found = table.find(hash, &key);
-                let evicted = table.insert(hash, found, Owner::NODE, now, |place| place.set(flow));
+                let evicted =
+                    table.insert(hash, found, Owner::NODE, now, |place| place.replace(flow));
                 let full = now - start >= 2 * WAYS as u32;
                 assert_eq!(evicted, full.then_some(Evicted::Unestablished));
                 assert_eq!(table.lookup(hash, &key, now).map(|flow| flow.key()), Some(key));
@@ -648,11 +660,11 @@ mod tests {
             for (hash, key) in &crowd[4..] {
                 assert!(table.lookup(*hash, key, start + 20).is_some());
                 let guess = table.guess(*hash);
-                assert!(table.at(key, guess, start + 20).is_some(), "in either bucket");
+                assert!(table.lookup_guessed(key, guess, start + 20).is_some(), "in either bucket");
             }
             assert_eq!(table.age(table.buckets(), start + 900), 2 * WAYS);
             assert!(table.buckets.iter().all(|bucket| bucket.spilled == 0 && bucket.used() == 0));
-            assert!(table.slots.oldest(Owner::NODE, Standing::Queued).is_none());
+            assert!(table.slots.oldest(Owner::NODE, EvictionClass::Unestablished).is_none());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::entry::Standing;
+use super::entry::EvictionClass;
 use super::table::OPENING;
 use super::*;
 use crate::wire::address::Address;
@@ -36,9 +36,9 @@ fn open(n: u32, protocol: u8, flags: TcpFlags, now: u32) -> FlowEntry {
 fn established(n: u32, now: u32) -> FlowEntry {
     let mut entry = open(n, TCP, TcpFlags::SYN, now);
     entry.verdict = Verdict::Allow;
-    entry.as_mut().pass(FlowDirection::Original, TcpFlags::SYN, 1, 60, now);
-    entry.as_mut().pass(FlowDirection::Reply, TcpFlags::SYN | TcpFlags::ACK, 1, 60, now);
-    entry.as_mut().pass(FlowDirection::Original, TcpFlags::ACK, 1, 52, now);
+    entry.as_mut().record_packet(FlowDirection::Original, TcpFlags::SYN, 1, 60, now);
+    entry.as_mut().record_packet(FlowDirection::Reply, TcpFlags::SYN | TcpFlags::ACK, 1, 60, now);
+    entry.as_mut().record_packet(FlowDirection::Original, TcpFlags::ACK, 1, 52, now);
     assert_eq!(entry.state(), FlowState::Established);
     entry
 }
@@ -50,7 +50,7 @@ fn insert(table: &mut FlowTable, entry: FlowEntry, now: u32) -> Option<Evicted> 
 fn insert_of(table: &mut FlowTable, owner: Owner, entry: FlowEntry, now: u32) -> Option<Evicted> {
     let key = entry.key();
     let hash = table.hash(&key);
-    table.insert(hash, table.find(hash, &key), owner, now, |place| place.set(entry))
+    table.insert(hash, table.find(hash, &key), owner, now, |place| place.replace(entry))
 }
 
 fn holds(table: &mut FlowTable, key: &FlowKey, now: u32) -> bool {
@@ -99,7 +99,7 @@ fn a_flood_evicts_its_own_oldest_and_flows_established_since_are_spared() {
         let (key, orientation) = key(n, UDP);
         let mut entry = table.lookup(table.hash(&key), &key, 1).unwrap();
         assert_eq!(entry.direction(orientation), FlowDirection::Original);
-        entry.pass(FlowDirection::Reply, TcpFlags::default(), 1, 100, 1);
+        entry.record_packet(FlowDirection::Reply, TcpFlags::default(), 1, 100, 1);
     }
     assert_eq!(
         insert(&mut table, open(1000, TCP, TcpFlags::SYN, 2), 2),
@@ -119,7 +119,7 @@ fn a_flow_that_ends_queues_at_once() {
     }
     let key = key_of(9);
     let mut entry = table.lookup(table.hash(&key), &key, 1).unwrap();
-    entry.pass(FlowDirection::Original, TcpFlags::RST, 1, 40, 1);
+    entry.record_packet(FlowDirection::Original, TcpFlags::RST, 1, 40, 1);
     let new = open(1000, TCP, TcpFlags::SYN, 2);
     assert_eq!(insert(&mut table, new, 2), Some(Evicted::Unestablished));
     assert!(!holds(&mut table, &key, 2));
@@ -139,7 +139,7 @@ fn connections_that_are_opened_together_do_not_end_one_another() {
     for n in 116..200 {
         let _ = insert(&mut table, open(n, TCP, TcpFlags::SYN, 9), 9);
     }
-    let queued = table.listed(Owner::NODE, Standing::Queued).count();
+    let queued = table.listed(Owner::NODE, EvictionClass::Unestablished).count();
     assert_eq!((queued, table.len()), (17, 64));
     // Nobody has answered them.
     let new = open(300, TCP, TcpFlags::SYN, 9 + OPENING);
@@ -177,7 +177,7 @@ fn an_owner_that_fills_the_table_takes_nothing_from_one_within_its_share() {
         let protocol = if n % 2 == 0 { TCP } else { UDP };
         assert!(holds(&mut table, &key(n, protocol).0, 10), "flow {n} of the victim was evicted");
     }
-    let held = |table: &FlowTable, owner| table.listed(owner, Standing::Established).count();
+    let held = |table: &FlowTable, owner| table.listed(owner, EvictionClass::Established).count();
     assert_eq!((held(&table, attacker), held(&table, accomplice)), (100, 100));
     // A newcomer gets its share from those who have more than theirs are now.
     for n in 0..75 {
@@ -198,7 +198,7 @@ fn of_an_owner_with_established_flows_alone_one_goes_that_was_silent_for_long() 
     for n in (0..64).filter(|n| n % 8 != 5) {
         let key = key_of(n);
         let mut entry = table.lookup(table.hash(&key), &key, 100).unwrap();
-        entry.pass(FlowDirection::Original, TcpFlags::ACK, 1, 40, 100);
+        entry.record_packet(FlowDirection::Original, TcpFlags::ACK, 1, 40, 100);
     }
     for n in 0..8 {
         assert_eq!(insert(&mut table, established(100 + n, 100), 100), Some(Evicted::Established));
@@ -218,8 +218,14 @@ fn a_flow_that_is_opened_anew_by_another_counts_for_that_one() {
     }
     assert_eq!(table.len(), 4);
     let count = |owner, standing| table.listed(owner, standing).count();
-    assert_eq!([Standing::Queued, Standing::Established].map(|it| count(one, it)), [0, 0]);
-    assert_eq!([Standing::Queued, Standing::Established].map(|it| count(other, it)), [4, 0]);
+    assert_eq!(
+        [EvictionClass::Unestablished, EvictionClass::Established].map(|it| count(one, it)),
+        [0, 0]
+    );
+    assert_eq!(
+        [EvictionClass::Unestablished, EvictionClass::Established].map(|it| count(other, it)),
+        [4, 0]
+    );
 }
 
 #[test]
@@ -238,10 +244,10 @@ fn a_denied_flow_stays_denied_with_its_direction_and_resumes_when_allowed() {
     for now in [1000, 4000, 7000] {
         let mut found = table.lookup(table.hash(&entry.key()), &entry.key(), now).unwrap();
         assert_eq!(found.verdict, Verdict::DenyIngress);
-        found.refuse(now);
+        found.record_denied(now);
         assert_eq!(found.state(), FlowState::Established);
         assert_eq!(found.original(), entry.original());
-        assert_eq!(found.copied().traffic(FlowDirection::Original).packets, 2);
+        assert_eq!(found.to_entry().traffic(FlowDirection::Original).packets, 2);
     }
     assert!(holds(&mut table, &entry.key(), 10_600));
     assert!(!holds(&mut table, &entry.key(), 10_601), "idle");
@@ -314,10 +320,10 @@ proptest! {
                 let hashes = table.iter().map(|it| table.hash(&it.key())).collect::<Vec<_>>();
                 if hashes.contains(&hash) {
                     prop_assert_eq!(shards.owner(hash), Some(own));
-                } else if hashes.iter().all(|it| shards.place(*it) != shards.place(hash)) {
+                } else if hashes.iter().all(|it| shards.bucket_index(*it) != shards.bucket_index(hash)) {
                     prop_assert_eq!(shards.owner(hash), None);
                 }
-                prop_assert_eq!(table.elsewhere(hash), None);
+                prop_assert_eq!(table.other_worker(hash), None);
             }
         }
     }
@@ -365,7 +371,7 @@ proptest! {
                 2..=4 => {
                     let expected = model.get_mut(&n).filter(|e| !e.is_expired(now));
                     let guess = table.guess(hash);
-                    if let Some(flow) = table.at(&key, guess, now) {
+                    if let Some(flow) = table.lookup_guessed(&key, guess, now) {
                         prop_assert_eq!((flow.key(), expected.is_some()), (key, true));
                     }
                     let found = table.lookup(hash, &key, now);
@@ -376,16 +382,16 @@ proptest! {
                             3 => (TcpFlags::SYN | TcpFlags::ACK, FlowDirection::Reply),
                             _ => (TcpFlags::ACK, FlowDirection::Original),
                         };
-                        found.pass(direction, flags, 1, 40, now);
-                        expected.as_mut().pass(direction, flags, 1, 40, now);
+                        found.record_packet(direction, flags, 1, 40, now);
+                        expected.as_mut().record_packet(direction, flags, 1, 40, now);
                         prop_assert_eq!(found.state(), expected.state());
-                        prop_assert_eq!(found.copied().traffic(direction), expected.traffic(direction));
+                        prop_assert_eq!(found.to_entry().traffic(direction), expected.traffic(direction));
                     }
                 }
                 5 | 6 => {
                     let entry = if action == 5 { open(n, TCP, TcpFlags::SYN, now) } else { established(n, now) };
                     if let Some(mut found) = table.lookup(hash, &key, now) {
-                        found.set(entry);
+                        found.replace(entry);
                         model.insert(n, entry);
                     }
                 }
@@ -398,7 +404,7 @@ proptest! {
             prop_assert!(table.len() <= capacity);
             prop_assert_eq!(table.len(), model.len());
             prop_assert_eq!(table.iter().count(), model.len());
-            for (standing, is_established) in [(Standing::Queued, false), (Standing::Established, true)] {
+            for (standing, is_established) in [(EvictionClass::Unestablished, false), (EvictionClass::Established, true)] {
                 let listed: Vec<FlowKey> = table.listed(Owner::NODE, standing).map(|e| e.key()).collect();
                 let is_expected = |e: &&FlowEntry| e.state().is_established() == is_established;
                 let expected: HashSet<FlowKey> = model.values().filter(is_expected).map(FlowEntry::key).collect();

@@ -54,12 +54,12 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
     }
 
     /// Remembers what was decided of a first fragment. Anything else is left alone.
-    pub fn remember(&mut self, parsed: &Parsed, origin: u32, version: u64, decision: T, now: u32) {
+    pub fn insert(&mut self, parsed: &Parsed, origin: u32, version: u64, decision: T, now: u32) {
         let Fragment::First { id } = parsed.fragment else { return };
         let key = Key::new(parsed, id, origin, version);
         let bucket = self.bucket(&key);
         let expires = now.saturating_add(TIMEOUT);
-        if let Some(entry) = bucket.iter_mut().flatten().find(|e| e.stands(&key, now)) {
+        if let Some(entry) = bucket.iter_mut().flatten().find(|e| e.is_live(&key, now)) {
             entry.decision = entry.decision.filter(|&earlier| earlier == decision);
             entry.expires = expires;
             return;
@@ -82,7 +82,7 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
 
     /// What was decided of a later fragment's first one; of several that were decided differently: `Some(None)`. `None`: there is
     /// none that stands, or it is no later fragment.
-    pub fn find(
+    pub fn lookup(
         &mut self,
         parsed: &Parsed,
         origin: u32,
@@ -91,7 +91,7 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
     ) -> Option<Option<T>> {
         let Fragment::Later { id, .. } = parsed.fragment else { return None };
         let key = Key::new(parsed, id, origin, version);
-        let known = self.bucket(&key).iter().flatten().find(|entry| entry.stands(&key, now))?;
+        let known = self.bucket(&key).iter().flatten().find(|entry| entry.is_live(&key, now))?;
         Some(known.decision)
     }
 
@@ -116,7 +116,7 @@ impl Key {
 }
 
 impl<T> Entry<T> {
-    fn stands(&self, key: &Key, now: u32) -> bool {
+    fn is_live(&self, key: &Key, now: u32) -> bool {
         self.key == *key && now < self.expires
     }
 }
@@ -153,14 +153,14 @@ mod tests {
     #[test]
     fn later_fragments_get_the_firsts_decision_until_it_expires() {
         let mut tracker = FragmentTracker::new(16);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 100), None, "none came");
-        tracker.remember(&part(1, 7, 0), 0, 1, 'a', 100);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 100), Some(Some('a')));
-        assert_eq!(tracker.find(&part(1, 7, 4), 0, 1, 129), Some(Some('a')));
-        assert_eq!(tracker.find(&part(1, 7, 4), 0, 1, 130), None);
-        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 130);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 100), None, "none came");
+        tracker.insert(&part(1, 7, 0), 0, 1, 'a', 100);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 100), Some(Some('a')));
+        assert_eq!(tracker.lookup(&part(1, 7, 4), 0, 1, 129), Some(Some('a')));
+        assert_eq!(tracker.lookup(&part(1, 7, 4), 0, 1, 130), None);
+        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 130);
         assert_eq!(
-            tracker.find(&part(1, 7, 4), 0, 1, 131),
+            tracker.lookup(&part(1, 7, 4), 0, 1, 131),
             Some(Some('b')),
             "what expired is no contradiction"
         );
@@ -169,19 +169,19 @@ mod tests {
     #[test]
     fn other_packets_fragments_get_nothing() {
         let mut tracker = FragmentTracker::new(16);
-        tracker.remember(&part(1, 7, 0), 5, 1, 'a', 0);
-        assert_eq!(tracker.find(&part(1, 8, 2), 5, 1, 0), None, "another id");
-        assert_eq!(tracker.find(&part(2, 7, 2), 5, 1, 0), None, "another source");
-        assert_eq!(tracker.find(&part(1, 7, 2), 6, 1, 0), None, "another origin");
-        assert_eq!(tracker.find(&part(1, 7, 2), 5, 2, 0), None, "other tables");
+        tracker.insert(&part(1, 7, 0), 5, 1, 'a', 0);
+        assert_eq!(tracker.lookup(&part(1, 8, 2), 5, 1, 0), None, "another id");
+        assert_eq!(tracker.lookup(&part(2, 7, 2), 5, 1, 0), None, "another source");
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 6, 1, 0), None, "another origin");
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 5, 2, 0), None, "other tables");
         assert_eq!(
-            tracker.find(&Parsed { protocol: 6, ..part(1, 7, 3) }, 5, 1, 0),
+            tracker.lookup(&Parsed { protocol: 6, ..part(1, 7, 3) }, 5, 1, 0),
             None,
             "another protocol"
         );
-        assert_eq!(tracker.find(&part(1, 7, 0), 5, 1, 0), None, "a first one is judged itself");
-        tracker.remember(&part(1, 9, 2), 5, 1, 'b', 0);
-        assert_eq!(tracker.find(&part(1, 9, 2), 5, 1, 0), None, "a later one decides nothing");
+        assert_eq!(tracker.lookup(&part(1, 7, 0), 5, 1, 0), None, "a first one is judged itself");
+        tracker.insert(&part(1, 9, 2), 5, 1, 'b', 0);
+        assert_eq!(tracker.lookup(&part(1, 9, 2), 5, 1, 0), None, "a later one decides nothing");
     }
 
     #[test]
@@ -189,30 +189,30 @@ mod tests {
         let mut tracker = FragmentTracker::new(16);
         let first = part6(60, 0);
         assert_eq!(first.protocol, 17, "behind destination options");
-        tracker.remember(&first, 0, 1, 'a', 0);
-        assert_eq!(tracker.find(&part6(60, 4), 0, 1, 0), Some(Some('a')));
+        tracker.insert(&first, 0, 1, 'a', 0);
+        assert_eq!(tracker.lookup(&part6(60, 4), 0, 1, 0), Some(Some('a')));
     }
 
     #[test]
     fn contradicting_first_fragments_leave_no_decision() {
         let mut tracker = FragmentTracker::new(16);
-        tracker.remember(&part(1, 7, 0), 0, 1, 'a', 0);
-        tracker.remember(&part(1, 7, 0), 0, 1, 'a', 1);
+        tracker.insert(&part(1, 7, 0), 0, 1, 'a', 0);
+        tracker.insert(&part(1, 7, 0), 0, 1, 'a', 1);
         assert_eq!(
-            tracker.find(&part(1, 7, 2), 0, 1, 2),
+            tracker.lookup(&part(1, 7, 2), 0, 1, 2),
             Some(Some('a')),
             "a duplicate changes nothing"
         );
-        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 10);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 10), Some(None));
-        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 20);
+        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 10);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 10), Some(None));
+        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 20);
         assert_eq!(
-            tracker.find(&part(1, 7, 2), 0, 1, 49),
+            tracker.lookup(&part(1, 7, 2), 0, 1, 49),
             Some(None),
             "saying it again does not help"
         );
-        tracker.remember(&part(1, 7, 0), 0, 1, 'b', 50);
-        assert_eq!(tracker.find(&part(1, 7, 2), 0, 1, 50), Some(Some('b')));
+        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 50);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 50), Some(Some('b')));
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
         let mut tracker = FragmentTracker::new(64);
         let (attacker, neighbour) = (5, 6);
         for n in 0..2000u16 {
-            tracker.remember(&part(9, n, 0), attacker, 1, 'a', 0);
+            tracker.insert(&part(9, n, 0), attacker, 1, 'a', 0);
         }
         // Two of one bucket are half of it.
         let mut place = |n| {
@@ -232,13 +232,13 @@ mod tests {
             panic!("no two keys of one bucket")
         };
         for n in [0, second] {
-            tracker.remember(&part(1, n, 0), neighbour, 1, 'b', 1);
+            tracker.insert(&part(1, n, 0), neighbour, 1, 'b', 1);
         }
         for n in 2000..4000 {
-            tracker.remember(&part(9, n, 0), attacker, 1, 'a', 2);
+            tracker.insert(&part(9, n, 0), attacker, 1, 'a', 2);
         }
         for n in [0, second] {
-            assert_eq!(tracker.find(&part(1, n, 2), neighbour, 1, 2), Some(Some('b')), "{n}");
+            assert_eq!(tracker.lookup(&part(1, n, 2), neighbour, 1, 2), Some(Some('b')), "{n}");
         }
     }
 
@@ -251,9 +251,9 @@ mod tests {
             for (now, (source, id, first)) in steps.into_iter().enumerate() {
                 let now = now as u32 / 8;
                 if first {
-                    tracker.remember(&part(source, id, 0), 0, 1, (source, id), now);
-                    prop_assert_eq!(tracker.find(&part(source, id, 2), 0, 1, now), Some(Some((source, id))), "the newest is kept");
-                } else if let Some(Some(found)) = tracker.find(&part(source, id, 2), 0, 1, now) {
+                    tracker.insert(&part(source, id, 0), 0, 1, (source, id), now);
+                    prop_assert_eq!(tracker.lookup(&part(source, id, 2), 0, 1, now), Some(Some((source, id))), "the newest is kept");
+                } else if let Some(Some(found)) = tracker.lookup(&part(source, id, 2), 0, 1, now) {
                     prop_assert_eq!(found, (source, id));
                 }
             }

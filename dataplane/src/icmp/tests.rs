@@ -29,7 +29,7 @@ fn addressed(mut bytes: Vec<u8>, last: u8) -> Vec<u8> {
 
 fn ask(bytes: &[u8], error: ErrorKind) -> Option<Packet> {
     let parsed = parse(bytes).unwrap();
-    answer(bytes, &parsed, error, ours(parsed.is_v4()), &mut Pool::new(1))
+    build_error(bytes, &parsed, error, ours(parsed.is_v4()), &mut Pool::new(1))
 }
 
 proptest! {
@@ -80,7 +80,7 @@ proptest! {
         let full = if parsed.is_v4() { 576 } else { 1280 };
         prop_assert!(quote.len() == bytes.len() || answer.len() == full);
 
-        let inner = quoted(answer.bytes(), &parsed).unwrap();
+        let inner = parse_quoted(answer.bytes(), &parsed).unwrap();
         prop_assert_eq!((inner.source, inner.destination, inner.protocol), (about.source, about.destination, about.protocol));
         prop_assert_eq!((inner.source_port, inner.destination_port), (about.source_port, about.destination_port));
 
@@ -95,7 +95,7 @@ proptest! {
         for (byte, new) in answer.bytes_mut()[at..].iter_mut().zip(quote) {
             *byte = new;
         }
-        let _ = quoted(answer.bytes(), &parsed);
+        let _ = parse_quoted(answer.bytes(), &parsed);
     }
 }
 
@@ -150,7 +150,7 @@ fn the_quote_of_a_super_packet_can_be_read() {
     bytes[24..26].copy_from_slice(&59_980u16.to_be_bytes());
     ipv4::View::new_checked(&mut bytes[..]).unwrap().set_total_len(60_000);
     let answer = ask(&bytes, ErrorKind::TooBig { mtu: 1480 }).unwrap();
-    let inner = quoted(answer.bytes(), &parse(answer.bytes()).unwrap()).unwrap();
+    let inner = parse_quoted(answer.bytes(), &parse(answer.bytes()).unwrap()).unwrap();
     assert_eq!((inner.source_port, inner.destination_port), (53, 1024));
 }
 
@@ -161,7 +161,7 @@ fn a_quote_that_names_no_flow_of_the_receivers_is_nothing() {
         let mut bytes = answer.bytes().to_vec();
         change(&mut bytes);
         let parsed = parse(&bytes).map_err(|Malformed| "malformed").unwrap();
-        quoted(&bytes, &parsed)
+        parse_quoted(&bytes, &parsed)
     };
     assert!(tell(&|_| ()).is_some());
     assert!(tell(&|b| b[20] = 5).is_none(), "a redirect");
@@ -171,7 +171,7 @@ fn a_quote_that_names_no_flow_of_the_receivers_is_nothing() {
     assert!(tell(&|b| b[28] = 0x65).is_none(), "another family");
     let mut short = answer.bytes()[..51].to_vec();
     ipv4::View::new_quoted(&mut short[..]).unwrap().set_total_len(51);
-    assert!(quoted(&short, &parse(&short).unwrap()).is_none(), "ports cut off");
+    assert!(parse_quoted(&short, &parse(&short).unwrap()).is_none(), "ports cut off");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn over_ipv6_only_the_errors_that_are_defined_are_about_a_packet() {
         bytes[40] = kind;
         let parsed = parse(&bytes).unwrap();
         assert!(parsed.is_icmp_error());
-        assert_eq!(quoted(&bytes, &parsed).is_some(), (1..=4).contains(&kind), "type {kind}");
+        assert_eq!(parse_quoted(&bytes, &parsed).is_some(), (1..=4).contains(&kind), "type {kind}");
     }
 }
 
@@ -194,6 +194,7 @@ fn without_a_buffer_there_is_no_answer() {
     let bytes = v4([10, 0, 0, 7], [10, 0, 1, 9], 0);
     let parsed = parse(&bytes).unwrap();
     assert!(
-        answer(&bytes, &parsed, ErrorKind::TimeExceeded, ours(true), &mut Pool::new(0)).is_none()
+        build_error(&bytes, &parsed, ErrorKind::TimeExceeded, ours(true), &mut Pool::new(0))
+            .is_none()
     );
 }

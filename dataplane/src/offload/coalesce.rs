@@ -29,7 +29,7 @@ pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     let mut kept = 0;
     for index in 0..batch.len() {
         let (before, rest) = batch.split_at_mut(index);
-        if !rest.first_mut().is_some_and(|packet| runs.take(before, kept, packet)) {
+        if !rest.first_mut().is_some_and(|packet| runs.append_or_prepare(before, kept, packet)) {
             if kept != index {
                 batch.swap(kept, index);
             }
@@ -54,13 +54,13 @@ pub fn may_coalesce(batch: &[Packet]) -> bool {
 #[inline]
 fn may_merge(one: &Packet, other: &Packet) -> bool {
     /// The protocol, and addresses and ports, where no options are; where some are, it may be something else.
-    fn said(packet: &Packet) -> Option<(u8, &[u8])> {
+    fn flow_bytes(packet: &Packet) -> Option<(u8, &[u8])> {
         let bytes = packet.bytes();
         let (protocol, ends) = if bytes.first()? >> 4 == 4 { (9, 12..24) } else { (6, 8..44) };
         Some((*bytes.get(protocol)?, bytes.get(ends)?))
     }
     let is_one = |packet: &Packet| packet.offload.segmentation.is_none();
-    match (said(one), said(other)) {
+    match (flow_bytes(one), flow_bytes(other)) {
         (Some((TCP, _)), _) if is_one(one) => true,
         (_, Some((TCP, _))) if is_one(other) => true,
         (Some((UDP, ends)), Some((UDP, others))) => ends == others && is_one(one) && is_one(other),
@@ -77,8 +77,13 @@ struct Runs {
 
 impl Runs {
     /// Appends a packet to its run, true; or else makes the runs ready for its being kept at `place`, behind `before`.
-    fn take(&mut self, before: &mut [Packet], place: usize, packet: &mut Packet) -> bool {
-        let headers = match Shape::of(packet.bytes()) {
+    fn append_or_prepare(
+        &mut self,
+        before: &mut [Packet],
+        place: usize,
+        packet: &mut Packet,
+    ) -> bool {
+        let headers = match Shape::classify(packet.bytes()) {
             Shape::Whole(headers) if self.takes.segment(headers.kind()) => headers,
             Shape::Whole(_) | Shape::Other => return false,
             Shape::Unknown => {

@@ -30,7 +30,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(super) fn classify(bytes: &[u8]) -> Self {
         Self::parse(bytes).unwrap_or(Self::Unknown)
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Joined {
 
 /// Bytes of the headers of a TCP segment that others may follow; `None`: it is something else.
 pub(crate) fn header_len(segment: &[u8]) -> Option<usize> {
-    match Shape::of(segment) {
+    match Shape::classify(segment) {
         Shape::Whole(headers) if headers.protocol == TCP && opens(segment, &headers) => {
             Some(headers.payload)
         }
@@ -37,7 +37,7 @@ pub(crate) fn join<'h>(
     others: impl Iterator<Item = &'h [u8]>,
 ) -> Option<Joined> {
     let (head, mut rest) = bytes.split_at_checked(first)?;
-    let headers = match Shape::of(head) {
+    let headers = match Shape::classify(head) {
         Shape::Whole(headers) if headers.protocol == TCP => headers,
         _ => return None,
     };

@@ -39,7 +39,7 @@ pub(crate) fn most_segments(kind: SegmentKind, unit: u32) -> u32 {
 /// How many packets a wire would carry for a packet whose headers nobody has read.
 #[cold]
 pub(crate) fn segments(packet: &Packet) -> usize {
-    match headers::Shape::of(packet.bytes()) {
+    match headers::Shape::classify(packet.bytes()) {
         headers::Shape::Whole(headers) => packet.segments(headers.payload) as usize,
         headers::Shape::Other | headers::Shape::Unknown => 1,
     }

@@ -31,7 +31,7 @@ pub fn segment(
         out.push(packet);
         return Ok(());
     };
-    let cut = match Cut::of(packet.bytes(), segmentation, packet.offload.checksum, mtu) {
+    let cut = match Cut::plan(packet.bytes(), segmentation, packet.offload.checksum, mtu) {
         Ok(cut) => cut,
         Err(reason) => return Err((packet, reason)),
     };
@@ -77,14 +77,16 @@ pub(crate) struct Cut {
 
 impl Cut {
     /// Of a super-packet into segments of at most `mtu` bytes; errors as [`segment`]'s.
-    pub(crate) fn of(
+    pub(crate) fn plan(
         bytes: &[u8],
         Segmentation { kind, size, .. }: Segmentation,
         checksum: Checksum,
         mtu: usize,
     ) -> Result<Self, DropReason> {
         let size = usize::from(size);
-        let Shape::Whole(headers) = Shape::of(bytes) else { return Err(DropReason::Malformed) };
+        let Shape::Whole(headers) = Shape::classify(bytes) else {
+            return Err(DropReason::Malformed);
+        };
         if headers.kind() != kind || size == 0 {
             return Err(DropReason::Malformed);
         }

@@ -124,7 +124,7 @@ impl Template {
 }
 
 fn shape(bytes: &[u8]) -> Headers {
-    match Shape::of(bytes) {
+    match Shape::classify(bytes) {
         Shape::Whole(headers) => headers,
         other => panic!("{other:?}: {bytes:?}"),
     }

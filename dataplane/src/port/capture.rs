@@ -1,6 +1,6 @@
 //! A wrapper round a port that copies every packet, both ways, to somebody who writes them down.
 //!
-//! The worker never waits for the reader: copies wait in a channel that is bounded in packets and in bytes ([`Room`]), and
+//! The worker never waits for the reader: copies wait in a channel that is bounded in packets and in bytes ([`CopyBudget`]), and
 //! what does not fit is counted as lost. A copy shows the packet as a wire would carry it, as far as one packet can: a
 //! super-packet is one long packet, and a partial checksum is finished in the copy.
 
@@ -45,12 +45,12 @@ pub struct Captured {
 
 /// How many bytes of copies may wait for readers: one capture's, and those of all captures together.
 #[derive(Debug)]
-pub struct Room {
+pub struct CopyBudget {
     free: AtomicUsize,
     whole: Option<Arc<Self>>,
 }
 
-impl Room {
+impl CopyBudget {
     /// A room of so many bytes.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: None })
@@ -94,7 +94,7 @@ struct Waiting {
 /// Bytes of a room, which are given back when the copy waits no longer: it was read, or reader and copiers are gone.
 #[derive(Debug)]
 struct Taken {
-    room: Arc<Room>,
+    room: Arc<CopyBudget>,
     bytes: usize,
 }
 
@@ -141,7 +141,7 @@ pub struct Copier<C> {
     copies: Sender<Waiting>,
     /// The [`Tap`]'s: without it there is no reader.
     lost: Weak<AtomicU64>,
-    room: Arc<Room>,
+    room: Arc<CopyBudget>,
     snaplen: usize,
     clock: C,
 }
@@ -151,7 +151,7 @@ pub struct Copier<C> {
 pub fn capture<C: FnMut() -> Duration + Send>(
     snaplen: usize,
     capacity: usize,
-    room: Arc<Room>,
+    room: Arc<CopyBudget>,
     clock: C,
 ) -> (Copier<C>, Tap) {
     let (sender, copies) = bounded(capacity);
@@ -162,7 +162,7 @@ pub fn capture<C: FnMut() -> Duration + Send>(
 
 impl<C> Copier<C> {
     /// Wraps a port.
-    pub fn around(self, port: Box<dyn PacketIo>) -> Capture<C> {
+    pub fn wrap(self, port: Box<dyn PacketIo>) -> Capture<C> {
         Capture { port, copier: self }
     }
 
@@ -194,14 +194,14 @@ impl<C: FnMut() -> Duration> Copier<C> {
             return false;
         }
         let taken = Taken { room: Arc::clone(&self.room), bytes };
-        let bytes = finished(packet, self.snaplen);
+        let bytes = complete_copy(packet, self.snaplen);
         let copy = Captured { at, direction, original_len: packet.len() as u32, bytes, lost };
         self.copies.try_send(Waiting { copy, taken }).is_ok()
     }
 }
 
 /// The packet's first `snaplen` bytes with its checksum complete.
-fn finished(packet: &Packet, snaplen: usize) -> Vec<u8> {
+fn complete_copy(packet: &Packet, snaplen: usize) -> Vec<u8> {
     let bytes = packet.bytes();
     let mut copy = bytes[..bytes.len().min(snaplen)].to_vec();
     if let Checksum::Partial { start, offset } = packet.offload.checksum {
@@ -253,7 +253,7 @@ impl<C: FnMut() -> Duration + Send + 'static> PacketIo for Capture<C> {
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         let Self { port, copier } = *self;
         let port = port.unwrapped();
-        if copier.is_read() { Box::new(copier.around(port)) } else { port }
+        if copier.is_read() { Box::new(copier.wrap(port)) } else { port }
     }
 }
 
@@ -269,7 +269,7 @@ mod tests {
     fn captured_port(
         snaplen: usize,
         capacity: usize,
-        room: Arc<Room>,
+        room: Arc<CopyBudget>,
     ) -> (Capture<impl FnMut() -> Duration + Send + 'static>, Tap, FarSide) {
         let (port, far) = memory::pair(Capabilities::ALL, 64);
         let mut batches = 0;
@@ -278,7 +278,7 @@ mod tests {
             Duration::from_secs(batches)
         };
         let (copier, tap) = capture(snaplen, capacity, room, clock);
-        (copier.around(Box::new(port)), tap, far)
+        (copier.wrap(Box::new(port)), tap, far)
     }
 
     /// A packet whose checksum field holds the pseudo-header's sum, as a kernel hands it over, and the finished one.
@@ -317,7 +317,7 @@ mod tests {
             udp: bool, v6: bool, payload in proptest::collection::vec(any::<u8>(), 0..3000),
         ) {
             let (bytes, finished, offload) = unfinished(udp, v6, &payload);
-            let (mut port, tap, far) = captured_port(65_535, 8, Room::new(1 << 20));
+            let (mut port, tap, far) = captured_port(65_535, 8, CopyBudget::new(1 << 20));
             let mut pool = Pool::new(4);
             let mut packets = Vec::new();
             prop_assert!(far.inject(&bytes, offload));
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn both_ways_are_copied_with_the_batch_time_and_cut() {
-        let (mut port, tap, far) = captured_port(10, 8, Room::new(1 << 20));
+        let (mut port, tap, far) = captured_port(10, 8, CopyBudget::new(1 << 20));
         let mut pool = Pool::new(4);
         let mut packets = Vec::new();
         assert!(
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_slow_reader_loses_copies_and_no_packets_and_a_gone_one_ends_the_copying() {
-        let (mut port, tap, far) = captured_port(100, 3, Room::new(1 << 20));
+        let (mut port, tap, far) = captured_port(100, 3, CopyBudget::new(1 << 20));
         let mut pool = Pool::new(16);
         let mut packets = Vec::new();
         for n in 0..8 {
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_in_bytes_for_each_capture_and_for_all_together() {
-        let all = Room::new(100_000);
+        let all = CopyBudget::new(100_000);
         let (mut one, tap, far) = captured_port(65_535, 64, all.part(60_000));
         assert_eq!(flood(&mut one, &far, &tap, 20_000, 8), 3, "its own room is full");
         assert_eq!(tap.lost(), 5);
@@ -429,8 +429,8 @@ mod tests {
             for _ in 0..3 {
                 let token = Arc::new(Duration::ZERO);
                 let clock = Arc::clone(&token);
-                let (copier, tap) = capture(100, 8, Room::new(1 << 20), move || *clock);
-                port = Box::new(copier.around(port));
+                let (copier, tap) = capture(100, 8, CopyBudget::new(1 << 20), move || *clock);
+                port = Box::new(copier.wrap(port));
                 taps.push(Some(tap));
                 tokens.push(token);
             }

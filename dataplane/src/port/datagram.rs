@@ -18,7 +18,7 @@ const RETRIES: usize = 2;
 
 /// What a port makes of a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum Disposition {
     /// Handed up.
     Ours,
     /// See [`Received::malformed`].
@@ -29,7 +29,7 @@ pub(super) enum Judged {
     Answered,
 }
 
-impl Judged {
+impl Disposition {
     /// Hands the packet up, or counts it and gives its buffer back.
     #[inline]
     pub(super) fn settle(
@@ -110,7 +110,7 @@ impl Datagrams {
         pool: &mut Pool,
         into: &mut Vec<Packet>,
         limit: usize,
-        mut judge: impl FnMut(&Head, &mut Packet, BorrowedFd<'_>) -> Judged,
+        mut accept: impl FnMut(&Head, &mut Packet, BorrowedFd<'_>) -> Disposition,
     ) -> io::Result<Received> {
         let mut received = Received::default();
         let mut intake = Intake::default();
@@ -137,9 +137,9 @@ impl Datagrams {
                 // Whoever it is for: to receive it took its time.
                 intake.add(&packet);
                 let judged = if self.batch.is_whole(i, self.heads.receive) {
-                    judge(self.batch.head(i), &mut packet, self.fd.as_fd())
+                    accept(self.batch.head(i), &mut packet, self.fd.as_fd())
                 } else {
-                    Judged::Malformed
+                    Disposition::Malformed
                 };
                 judged.settle(packet, &mut received, pool, into);
             }
@@ -152,7 +152,10 @@ impl Datagrams {
                     continue;
                 }
                 // Reported once when the interface goes down; it may come up again.
-                Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) && !gone(self.fd.as_fd()) => {
+                Err(e)
+                    if e.raw_os_error() == Some(libc::ENETDOWN)
+                        && !is_interface_gone(self.fd.as_fd()) =>
+                {
                     continue;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -261,7 +264,7 @@ impl Datagrams {
 }
 
 /// Whether the interface that a packet socket was bound to has been deleted.
-pub(super) fn gone(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn is_interface_gone(fd: BorrowedFd<'_>) -> bool {
     !matches!(socket::bound_link(fd), Ok(Some(_)))
 }
 
@@ -281,7 +284,8 @@ mod tests {
         let mut port = Datagrams::new(near.into(), HeadLen { receive: 0, transmit: 0 });
         let (mut pool, mut packets) = (Pool::new(16), Vec::new());
         let mut receive = |packets: &mut Vec<Packet>| {
-            let received = port.receive(&mut pool, packets, 8, |_, _, _| Judged::Ours).unwrap();
+            let received =
+                port.receive(&mut pool, packets, 8, |_, _, _| Disposition::Ours).unwrap();
             (packets.len(), received.drained)
         };
         assert_eq!(receive(&mut packets), (0, true), "only the kernel's word is the end");
@@ -301,7 +305,8 @@ mod tests {
         let (mut pool, mut packets) = (Pool::new(64), Vec::new());
         for limit in [BATCH, 1, BATCH] {
             far.send(&[1]).unwrap();
-            let _ = port.receive(&mut pool, &mut packets, limit, |_, _, _| Judged::Ours).unwrap();
+            let _ =
+                port.receive(&mut pool, &mut packets, limit, |_, _, _| Disposition::Ours).unwrap();
             assert_eq!(port.expected, BATCH_MIN, "asked for {limit}");
         }
     }

@@ -12,7 +12,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-use super::datagram::{Datagrams, HeadLen, Judged, Route};
+use super::datagram::{Datagrams, Disposition, HeadLen, Route};
 use super::link::{ethertype, packet_len};
 use super::{Capabilities, PacketIo, Received, Reception, Transmitted, filter};
 use crate::packet::{Offload, Packet, Pool};
@@ -93,9 +93,9 @@ impl PacketIo for IpipRaw {
                 Some(len) => {
                     packet.set_len(len);
                     packet.offload = Offload::default();
-                    Judged::Ours
+                    Disposition::Ours
                 }
-                None => Judged::Malformed,
+                None => Disposition::Malformed,
             }
         })
     }

@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-use super::datagram::{Datagrams, HeadLen, Judged, Route};
+use super::datagram::{Datagrams, Disposition, HeadLen, Route};
 use super::link::{ETHERNET_LEN, Frame, Link, REPLY_MAX};
 use super::ring::Ring;
 use super::virtio::{self, HEADER_LEN};
@@ -101,12 +101,13 @@ impl PacketIo for PacketPort {
         limit: usize,
     ) -> io::Result<Received> {
         let link = &self.link;
-        let judge =
-            |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| judge(link, head, packet, fd);
-        let Some(ring) = &mut self.ring else {
-            return self.datagrams.receive(pool, into, limit, judge);
+        let accept = |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| {
+            sort_frame(link, head, packet, fd)
         };
-        let mut received = ring.receive(&mut self.datagrams, pool, into, limit, judge)?;
+        let Some(ring) = &mut self.ring else {
+            return self.datagrams.receive(pool, into, limit, accept);
+        };
+        let mut received = ring.receive(&mut self.datagrams, pool, into, limit, accept)?;
         if let Some(ring) = self.ring.take_if(|ring| ring.is_stuck()) {
             // For good: a pod that sends such frames sends more of them, and a new ring costs all the others' time too.
             ring.detach(self.datagrams.fd())?;
@@ -143,24 +144,25 @@ impl PacketIo for PacketPort {
     }
 }
 
-fn judge(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Judged {
+fn sort_frame(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Disposition {
     let (Some(header), Some(ethernet)) = (head.first_chunk(), head.last_chunk()) else {
-        return Judged::Malformed;
+        return Disposition::Malformed;
     };
     match link.sort(ethernet, packet.bytes()) {
         Frame::Packet(len) => {
             packet.set_len(len);
-            virtio::mark(packet, header, ETHERNET_LEN).map_or(Judged::Malformed, |()| Judged::Ours)
+            virtio::mark(packet, header, ETHERNET_LEN)
+                .map_or(Disposition::Malformed, |()| Disposition::Ours)
         }
         Frame::Question(reply) => {
             // A lost answer is asked for again.
             let mut frame = [0; HEADER_LEN + REPLY_MAX];
             frame[HEADER_LEN..HEADER_LEN + reply.bytes().len()].copy_from_slice(reply.bytes());
             drop(socket::send(fd, &frame[..HEADER_LEN + reply.bytes().len()]));
-            Judged::Answered
+            Disposition::Answered
         }
-        Frame::NotOurs => Judged::NotOurs,
-        Frame::Malformed => Judged::Malformed,
+        Frame::NotOurs => Disposition::NotOurs,
+        Frame::Malformed => Disposition::Malformed,
     }
 }
 

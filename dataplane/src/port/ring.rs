@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::Received;
-use super::datagram::{Datagrams, Judged, gone};
+use super::datagram::{Datagrams, Disposition, is_interface_gone};
 use crate::packet::{Packet, Pool};
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::clock::ticks;
@@ -57,12 +57,12 @@ impl Ring {
         pool: &mut Pool,
         into: &mut Vec<Packet>,
         limit: usize,
-        mut judge: impl FnMut(&Head, &mut Packet, BorrowedFd<'_>) -> Judged,
+        mut accept: impl FnMut(&Head, &mut Packet, BorrowedFd<'_>) -> Disposition,
     ) -> io::Result<Received> {
         let mut received = Received::default();
         let mut left = limit;
         while left > 0 {
-            let slot = self.slots.look(0);
+            let slot = self.slots.peek(0);
             self.silent &= slot.is_none();
             match slot {
                 None => {
@@ -72,10 +72,10 @@ impl Ring {
                 // As a frame for which a queue has no room: lost before it came here.
                 Some(Slot::Cut) => self.slots.release(1),
                 Some(Slot::Queued) => {
-                    let follows = |ahead: &usize| self.slots.look(*ahead) == Some(Slot::Queued);
+                    let follows = |ahead: &usize| self.slots.peek(*ahead) == Some(Slot::Queued);
                     let wanted = 1 + (1..left).take_while(follows).count();
                     let before = into.len();
-                    let queued = datagrams.receive(pool, into, wanted, &mut judge)?;
+                    let queued = datagrams.receive(pool, into, wanted, &mut accept)?;
                     let judged = queued.malformed + queued.not_ours + queued.answered;
                     let came = into.len() - before + judged;
                     received.malformed += queued.malformed;
@@ -94,9 +94,9 @@ impl Ring {
                         Some((head, bytes)) => {
                             packet.room_mut()[..bytes.len()].copy_from_slice(bytes);
                             packet.set_len(bytes.len());
-                            judge(head, &mut packet, datagrams.fd())
+                            accept(head, &mut packet, datagrams.fd())
                         }
-                        None => Judged::Malformed,
+                        None => Disposition::Malformed,
                     };
                     self.slots.release(1);
                     left -= 1;
@@ -105,17 +105,17 @@ impl Ring {
             }
         }
         if received.drained && left == limit && ticks().wrapping_sub(self.asked) > PATIENCE {
-            self.ask(datagrams.fd())?;
+            self.check_socket(datagrams.fd())?;
         }
         Ok(received)
     }
 
     /// Asks the socket of an empty ring how it is. Errors: its interface has been deleted.
-    fn ask(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn check_socket(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         is_there(fd)?;
         // A ring that has been empty ever since the last question and still is has never been full.
         let loses = lost(fd)? > 0;
-        self.stuck = self.silent && loses && self.slots.look(0).is_none();
+        self.stuck = self.silent && loses && self.slots.peek(0).is_none();
         self.silent = true;
         self.asked = ticks();
         Ok(())
@@ -125,7 +125,7 @@ impl Ring {
 /// An error if the socket's interface has been deleted; that it is down is none, and the socket may have told that already.
 fn is_there(fd: BorrowedFd<'_>) -> io::Result<()> {
     match socket::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
-        0 | libc::ENETDOWN if !gone(fd) => Ok(()),
+        0 | libc::ENETDOWN if !is_interface_gone(fd) => Ok(()),
         0 => Err(io::Error::from_raw_os_error(libc::ENODEV)),
         error => Err(io::Error::from_raw_os_error(error)),
     }

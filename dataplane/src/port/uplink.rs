@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-use super::datagram::{Datagrams, HeadLen, Judged, Route};
+use super::datagram::{Datagrams, Disposition, HeadLen, Route};
 use super::link::{ETHERNET_LEN, ethertype, packet_len};
 use super::packet::{check_socket, is_gone, open_sockets};
 use super::virtio::{self, HEADER_LEN};
@@ -89,7 +89,7 @@ impl PacketIo for PacketUplink {
         into: &mut Vec<Packet>,
         limit: usize,
     ) -> io::Result<Received> {
-        self.datagrams.receive(pool, into, limit, |head, packet, _| judge(head, packet))
+        self.datagrams.receive(pool, into, limit, |head, packet, _| accept(head, packet))
     }
 
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
@@ -123,9 +123,12 @@ impl PacketIo for PacketUplink {
     }
 }
 
-fn judge(head: &Head, packet: &mut Packet) -> Judged {
-    let Some(header) = head.first_chunk() else { return Judged::Malformed };
-    let Some(len) = packet_len(ethertype::IPV4, packet.bytes()) else { return Judged::Malformed };
+fn accept(head: &Head, packet: &mut Packet) -> Disposition {
+    let Some(header) = head.first_chunk() else { return Disposition::Malformed };
+    let Some(len) = packet_len(ethertype::IPV4, packet.bytes()) else {
+        return Disposition::Malformed;
+    };
     packet.set_len(len);
-    virtio::mark(packet, header, ETHERNET_LEN).map_or(Judged::Malformed, |()| Judged::Ours)
+    virtio::mark(packet, header, ETHERNET_LEN)
+        .map_or(Disposition::Malformed, |()| Disposition::Ours)
 }

@@ -7,7 +7,7 @@ use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_
 
 /// Gives up all of the calling thread's capabilities but those of `kept`, for good: no program that it executes brings them back
 /// (`PR_SET_NO_NEW_PRIVS`). Returns those of `kept` that it had.
-pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
+pub fn keep_only(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     set_no_new_privs(true)?;
     let left = capabilities(None)?.permitted & kept;
     let sets =

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
-use crate::flow::{Bucket, FirstLine, Link, SecondLine};
+use crate::flow::{Bucket, FirstLine, SecondLine, SlotLink};
 
 /// A value that all-zero bytes make, and that needs no drop.
 ///
@@ -17,10 +17,10 @@ pub unsafe trait Zeroed: Send + 'static {}
 // SAFETY: integers only.
 unsafe impl Zeroed for Bucket {}
 // SAFETY: integers only.
-unsafe impl Zeroed for Link {}
+unsafe impl Zeroed for SlotLink {}
 // SAFETY: an integer.
 unsafe impl Zeroed for AtomicU64 {}
-// SAFETY: integers, and the enums `FlowState`, `Verdict`, `Standing` and `Orientation`, each with a discriminant 0.
+// SAFETY: integers, and the enums `FlowState`, `Verdict`, `EvictionClass` and `Orientation`, each with a discriminant 0.
 unsafe impl Zeroed for FirstLine {}
 // SAFETY: integers only.
 unsafe impl Zeroed for SecondLine {}
@@ -135,14 +135,17 @@ mod tests {
 
     #[test]
     fn pages_start_as_zero_and_keep_what_is_written() {
-        let mut pages = ZeroedPages::<Link>::new(100_000, Pages::Huge).unwrap();
+        let mut pages = ZeroedPages::<SlotLink>::new(100_000, Pages::Huge).unwrap();
         assert_eq!(pages.len(), 100_000);
-        assert!(pages.iter().all(|link| *link == Link::default()));
-        pages[99_999] = Link { previous: 1, next: 2, note: 3, ..Link::default() };
+        assert!(pages.iter().all(|link| *link == SlotLink::default()));
+        pages[99_999] = SlotLink { previous: 1, next: 2, note: 3, ..SlotLink::default() };
         pages.prefetch(99_999);
         pages.prefetch(usize::MAX);
-        assert_eq!(pages[99_999], Link { previous: 1, next: 2, note: 3, ..Link::default() });
-        assert!(ZeroedPages::<Link>::new(0, Pages::Small).unwrap().is_empty());
-        assert!(ZeroedPages::<Link>::new(usize::MAX / 2, Pages::Small).is_err());
+        assert_eq!(
+            pages[99_999],
+            SlotLink { previous: 1, next: 2, note: 3, ..SlotLink::default() }
+        );
+        assert!(ZeroedPages::<SlotLink>::new(0, Pages::Small).unwrap().is_empty());
+        assert!(ZeroedPages::<SlotLink>::new(usize::MAX / 2, Pages::Small).is_err());
     }
 }

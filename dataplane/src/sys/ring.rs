@@ -78,7 +78,7 @@ impl ReceiveRing {
 
     /// The slot that many behind the next one (less than [`SLOTS`]), if the kernel has filled it.
     #[inline]
-    pub fn look(&self, ahead: usize) -> Option<Slot<'_>> {
+    pub fn peek(&self, ahead: usize) -> Option<Slot<'_>> {
         let status = self.status(ahead).load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;

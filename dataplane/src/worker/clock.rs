@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::ASK_EVERY;
+use super::POLL_EVERY;
 use crate::sys;
 
 /// Ticks after which the system's clock is read again in any turn: some ten microseconds.
@@ -28,11 +28,11 @@ impl Clock {
     /// When a turn begins, counted from the start. As long as turns find packets, as the one before it did or not (`found`), it is
     /// the time at which one of the last few began, if these were short.
     #[inline]
-    pub fn turn(&mut self, found: bool) -> Duration {
+    pub fn begin_turn(&mut self, found: bool) -> Duration {
         self.turns = self.turns.wrapping_add(1);
         let ticks = sys::clock::ticks();
         let is_old = ticks.wrapping_sub(self.read) >= LONG;
-        if !found || is_old || self.turns.is_multiple_of(ASK_EVERY) {
+        if !found || is_old || self.turns.is_multiple_of(POLL_EVERY) {
             self.read = ticks;
             self.now = self.start.elapsed();
         }
@@ -47,10 +47,10 @@ mod tests {
     #[test]
     fn it_does_not_stand_still_for_long_turns() {
         let mut clock = Clock::start();
-        let mut last = clock.turn(true);
+        let mut last = clock.begin_turn(true);
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(1));
-            let now = clock.turn(true);
+            let now = clock.begin_turn(true);
             assert!(now >= last + Duration::from_millis(1));
             last = now;
         }
@@ -62,14 +62,14 @@ mod tests {
         let (mut last, mut stood) = (Duration::ZERO, 0);
         for turn in 0..1000 {
             std::thread::sleep(Duration::from_micros(1));
-            let now = clock.turn(turn % 100 != 0);
+            let now = clock.begin_turn(turn % 100 != 0);
             assert!(now >= last);
             assert!(
                 now > last || turn % 100 != 0,
                 "the clock is read after a turn that found nothing"
             );
             stood = if now > last { 0 } else { stood + 1 };
-            assert!(stood < ASK_EVERY);
+            assert!(stood < POLL_EVERY);
             last = now;
         }
     }

@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use crossbeam::channel::Sender;
 use mio::Waker;
 
-use super::{Settings, Share, Worker};
+use super::{Settings, SharedState, Worker};
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::flow::FlowEntry;
 use crate::port::PacketIo;
 use crate::report::Report;
-use crate::sys::capabilities::{CapabilitySet, keep};
+use crate::sys::capabilities::{CapabilitySet, keep_only};
 use crate::tables::{PortId, Tables};
 
 /// Puts something round a port, or takes it off again.
@@ -43,7 +43,7 @@ pub struct Commands {
 
 impl Commands {
     /// Tells it. False when the worker is gone.
-    pub fn tell(&self, command: Command) -> bool {
+    pub fn send(&self, command: Command) -> bool {
         self.queue.send(command).is_ok() && self.waker.wake().is_ok()
     }
 }
@@ -80,7 +80,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.commands.tell(Command::Stop);
+        self.commands.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             // It can only have ended by panic, and then the process is on its way down.
             let _ = thread.join();
@@ -103,8 +103,8 @@ impl Drop for AbortOnPanic {
 }
 
 /// Gives up all capabilities: a worker works by descriptors that are open. Then pins it.
-fn settle(core: Option<usize>) -> io::Result<()> {
-    keep(CapabilitySet::empty())?;
+fn drop_privileges_and_pin(core: Option<usize>) -> io::Result<()> {
+    keep_only(CapabilitySet::empty())?;
     match core {
         Some(id) if !core_affinity::set_for_current(core_affinity::CoreId { id }) => {
             Err(io::Error::other(format!("a worker cannot be pinned to core {id}")))
@@ -118,7 +118,7 @@ fn settle(core: Option<usize>) -> io::Result<()> {
 pub fn spawn(
     name: &str,
     settings: Settings,
-    share: Share,
+    share: SharedState,
     reports: Sender<Report>,
 ) -> io::Result<Handle> {
     let (queue, receiver) = crossbeam::channel::unbounded();
@@ -128,7 +128,7 @@ pub fn spawn(
     let (settled, outcome) = crossbeam::channel::bounded(1);
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _guard = AbortOnPanic;
-        let outcome = settle(settings.core);
+        let outcome = drop_privileges_and_pin(settings.core);
         let is_settled = outcome.is_ok();
         if settled.send(outcome).is_ok() && is_settled {
             worker.run();

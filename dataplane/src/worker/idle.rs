@@ -30,12 +30,12 @@ impl Idle {
     }
 
     /// A turn found packets.
-    pub fn found(&mut self) {
+    pub fn found_packets(&mut self) {
         (self.silent_since, self.turns) = (None, 0);
     }
 
     /// After an idle turn: offers the core to others now and then, for whoever is to send the next packet may be waiting for it.
-    pub fn give_way(&mut self) {
+    pub fn yield_core(&mut self) {
         self.turns = self.turns.wrapping_add(1);
         if self.turns % OFFER_EVERY != 1 {
             return;
@@ -53,7 +53,7 @@ impl Idle {
     }
 
     /// Whether a turn that found nothing, and ends now, is to be followed by sleep.
-    pub fn sleeps(&mut self, now: Instant) -> bool {
+    pub fn should_sleep(&mut self, now: Instant) -> bool {
         let since = *self.silent_since.get_or_insert(now);
         now - since >= PATIENCE || now < self.crowded_until
     }
@@ -70,10 +70,10 @@ mod tests {
         let start = Instant::now();
         let mut idle = Idle::new(start);
         let found = start + Duration::from_secs(1);
-        assert!(idle.sleeps(found), "nothing came for long");
-        idle.found();
-        assert!(!idle.sleeps(found) && !idle.sleeps(found + SHORT));
-        assert!(idle.sleeps(found + PATIENCE));
+        assert!(idle.should_sleep(found), "nothing came for long");
+        idle.found_packets();
+        assert!(!idle.should_sleep(found) && !idle.should_sleep(found + SHORT));
+        assert!(idle.should_sleep(found + PATIENCE));
     }
 
     #[test]
@@ -81,13 +81,13 @@ mod tests {
         let start = Instant::now();
         let mut idle = Idle::new(start);
         idle.yielded(start, start + SHORT);
-        assert!(!idle.sleeps(start + SHORT), "a short yield is what it is for");
+        assert!(!idle.should_sleep(start + SHORT), "a short yield is what it is for");
         let back = start + SLICE;
         idle.yielded(start, back);
-        idle.found();
-        assert!(idle.sleeps(back) && idle.sleeps(back + SHORT));
+        idle.found_packets();
+        assert!(idle.should_sleep(back) && idle.should_sleep(back + SHORT));
         let later = back + CROWDED;
-        idle.found();
-        assert!(!idle.sleeps(later));
+        idle.found_packets();
+        assert!(!idle.should_sleep(later));
     }
 }

@@ -20,7 +20,7 @@ use crate::counters::{PortCounters, WorkerCounters};
 use crate::fairness::{Account, VirtualTime};
 use crate::fate::DropReason;
 use crate::flow::{MAX_WORKERS, Shards};
-use crate::handover::Colleagues;
+use crate::handoff::WorkerMesh;
 use crate::outbox::Outbox;
 use crate::packet::{Packet, Pool};
 use crate::pipeline::{Context, Pipeline, Sizes};
@@ -39,19 +39,19 @@ pub use idle::Idle;
 pub use workers::Workers;
 
 /// Packets taken from a port that was silent: the first one is not to wait until the second has been asked for.
-const FIRST: usize = 1;
-/// Ports that are asked for packets while they are silent and nobody else has any: more cost more than to ask epoll of all.
-const AWAITED: usize = 4;
+const FIRST_BATCH: usize = 1;
+/// Ports that are polled for packets while they are silent and nobody else has any: more cost more than to ask epoll of all.
+const MAX_AWAITED: usize = 4;
 /// Packets of other workers in a turn beyond those that go along with its own batches: its own ports are not to wait longer.
-const TAKEN_OVER: usize = 4 * BATCH;
+const HANDOFFS_A_TURN: usize = 4 * BATCH;
 /// Longest sleep: flows age meanwhile.
-const SLEEP: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Turns between two questions to epoll while packets flow, and to the clock.
-const ASK_EVERY: u32 = 8;
+const POLL_EVERY: u32 = 8;
 /// The least time between two questions to epoll while packets flow: each costs as much as several packets.
-const ASK_AFTER: Duration = Duration::from_micros(5);
-/// After so long it is asked in any turn: a port that has become ready is not to wait for [`ASK_EVERY`] long turns.
-const ASK_BEFORE: Duration = Duration::from_micros(40);
+const POLL_AFTER: Duration = Duration::from_micros(5);
+/// After so long it is polled in any turn: a port that has become ready is not to wait for [`POLL_EVERY`] long turns.
+const POLL_BEFORE: Duration = Duration::from_micros(40);
 /// A turn that has taken so many ticks serves no further port: whoever has become ready meanwhile is looked for first.
 const LONG_TURN: u64 = 250_000;
 
@@ -66,7 +66,7 @@ pub enum Polling {
 }
 
 /// Between two looks at the mapped ports that are quiet: of what goes wrong with their memory, or of their device's end, epoll may not tell.
-const ROUND: Duration = Duration::from_millis(100);
+const MAPPED_CHECK: Duration = Duration::from_millis(100);
 
 /// What came of serving a port.
 struct Served {
@@ -99,27 +99,27 @@ pub struct Settings {
 }
 
 /// What a worker shares with the others of its node.
-pub struct Share {
-    colleagues: Colleagues,
+pub struct SharedState {
+    mesh: WorkerMesh,
     shards: Option<Arc<Shards>>,
 }
 
-impl Share {
+impl SharedState {
     /// Of each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in their order. `sizes` are what each may remember.
     /// Errors: no address space.
-    pub fn among(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
+    pub fn for_workers(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
         let workers = workers.clamp(1, MAX_WORKERS);
         if workers == 1 {
-            return Ok(vec![Self::nothing()]);
+            return Ok(vec![Self::alone()]);
         }
         let shards = Arc::new(Shards::new(sizes.flows * workers)?);
-        let share = |colleagues| Self { colleagues, shards: Some(Arc::clone(&shards)) };
-        Ok(Colleagues::of(workers, sizes.buffers).into_iter().map(share).collect())
+        let share = |mesh| Self { mesh, shards: Some(Arc::clone(&shards)) };
+        Ok(WorkerMesh::new(workers, sizes.buffers).into_iter().map(share).collect())
     }
 
     /// Of a worker that is alone: nothing.
-    pub fn nothing() -> Self {
-        Self { colleagues: Colleagues::nobody(), shards: None }
+    pub fn alone() -> Self {
+        Self { mesh: WorkerMesh::alone(), shards: None }
     }
 }
 
@@ -127,14 +127,14 @@ impl Share {
 pub struct Worker {
     ports: Ports,
     hot: Vec<PortId>,
-    /// Those that have brought something not long ago, and nothing when they were last asked.
+    /// Those that have brought something not long ago, and nothing when they were last polled.
     awaited: Vec<PortId>,
     tables: Arc<Tables>,
     pipeline: Pipeline,
     outbox: Outbox,
     pool: Pool,
     poller: Poller,
-    colleagues: Colleagues,
+    mesh: WorkerMesh,
     batch: Vec<Packet>,
     lost: Vec<(PortId, io::Error)>,
     polling: Polling,
@@ -148,27 +148,27 @@ pub struct Worker {
     charged: u64,
     /// The port that was served last, while it has not been charged for it, and how many packets took that time.
     uncharged: Option<(PortId, usize)>,
-    /// When it last asked epoll while packets flowed.
-    asked: Duration,
+    /// When it last polled epoll while packets flowed.
+    polled: Duration,
     /// When it last looked at the mapped ports.
-    round: Duration,
+    mapped_checked: Duration,
     /// When the last turn began.
     now: Duration,
-    complaints: RateLimit,
+    poll_errors: RateLimit,
 }
 
 impl Worker {
     /// A worker without ports that passes nothing.
     pub fn new(
         settings: Settings,
-        share: Share,
+        share: SharedState,
         commands: Receiver<Command>,
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
-        let Share { colleagues, shards } = share;
+        let SharedState { mesh, shards } = share;
         let poller = Poller::new()?;
-        colleagues.introduce(poller.waker());
+        mesh.set_waker(poller.waker());
         Ok(Self {
             ports: Ports::default(),
             hot: Vec::new(),
@@ -177,14 +177,14 @@ impl Worker {
             pipeline: Pipeline::new(
                 settings.sizes,
                 shards,
-                &colleagues,
+                &mesh,
                 reports.clone(),
                 Arc::clone(&counters),
             )?,
             outbox: Outbox::default(),
             pool: Pool::new(settings.sizes.buffers),
             poller,
-            colleagues,
+            mesh,
             batch: Vec::with_capacity(BATCH),
             lost: Vec::new(),
             polling: settings.polling,
@@ -196,10 +196,10 @@ impl Worker {
             time: VirtualTime::default(),
             charged: sys::clock::ticks(),
             uncharged: None,
-            asked: Duration::ZERO,
-            round: Duration::ZERO,
+            polled: Duration::ZERO,
+            mapped_checked: Duration::ZERO,
             now: Duration::ZERO,
-            complaints: RateLimit::new(1, 1),
+            poll_errors: RateLimit::new(1, 1),
         })
     }
 
@@ -209,32 +209,32 @@ impl Worker {
         let mut idle = Idle::new(Instant::now());
         let mut found = 0;
         loop {
-            match self.step(clock.turn(found > 0)) {
+            match self.step(clock.begin_turn(found > 0)) {
                 Some(packets) => found = packets,
                 None => return,
             }
             if found > 0 {
-                idle.found();
+                idle.found_packets();
                 continue;
             }
             // A port that brought only what it dropped is charged now: the silence that follows is nobody's time.
             if self.uncharged.is_some() {
                 self.charge();
             }
-            let is_silent = self.polling == Polling::Adaptive && idle.sleeps(Instant::now());
+            let is_silent = self.polling == Polling::Adaptive && idle.should_sleep(Instant::now());
             // A port may have brought only what was dropped, and still have packets.
             let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
-            if rests && is_silent && self.colleagues.may_sleep() {
+            if rests && is_silent && self.mesh.prepare_sleep() {
                 self.counters.parks.add(1);
-                self.ask(SLEEP);
-                self.colleagues.awake();
+                self.poll(LONGEST_SLEEP);
+                self.mesh.end_sleep();
                 continue;
             }
             if rests {
-                idle.give_way();
+                idle.yield_core();
             }
             if self.hot.is_empty() {
-                self.await_ports();
+                self.poll_quiet_ports();
             }
         }
     }
@@ -243,7 +243,7 @@ impl Worker {
     /// control has ended the worker. `now` counts from the worker's start.
     #[inline]
     pub fn step(&mut self, now: Duration) -> Option<usize> {
-        if !self.obey(now) {
+        if !self.run_commands(now) {
             return None;
         }
         self.pipeline.age(now);
@@ -257,14 +257,14 @@ impl Worker {
     /// Does what control has asked for. False: end. `now` is as for [`Worker::turn`]: a port that comes has packets judged that
     /// others have handed over before.
     #[inline]
-    pub fn obey(&mut self, now: Duration) -> bool {
+    pub fn run_commands(&mut self, now: Duration) -> bool {
         // A look costs less than a question; only the question tells that control has gone.
-        let is_asked = !self.commands.is_empty() || self.turns.is_multiple_of(ASK_EVERY);
-        !is_asked || self.ask_control(now)
+        let is_asked = !self.commands.is_empty() || self.turns.is_multiple_of(POLL_EVERY);
+        !is_asked || self.run_queued_commands(now)
     }
 
     #[inline(never)]
-    fn ask_control(&mut self, now: Duration) -> bool {
+    fn run_queued_commands(&mut self, now: Duration) -> bool {
         self.now = now;
         loop {
             match self.commands.try_recv() {
@@ -292,14 +292,14 @@ impl Worker {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);
         let began = self.charge();
-        let is_round = self.turns.is_multiple_of(ASK_EVERY);
-        let unasked = now.saturating_sub(self.asked);
-        if unasked >= ASK_BEFORE || is_round && unasked >= ASK_AFTER {
-            self.asked = now;
-            self.ask(Duration::ZERO);
+        let is_round = self.turns.is_multiple_of(POLL_EVERY);
+        let unasked = now.saturating_sub(self.polled);
+        if unasked >= POLL_BEFORE || is_round && unasked >= POLL_AFTER {
+            self.polled = now;
+            self.poll(Duration::ZERO);
         }
-        if is_round && now.saturating_sub(self.round) >= ROUND {
-            self.round = now;
+        if is_round && now.saturating_sub(self.mapped_checked) >= MAPPED_CHECK {
+            self.mapped_checked = now;
             let (hot, time) = (&mut self.hot, &self.time);
             self.ports.wake_mapped(|id, account| {
                 time.join(account);
@@ -307,10 +307,10 @@ impl Worker {
             });
         }
         let ports = &mut self.ports;
-        self.colleagues.reclaim(&mut self.pool, |port| {
+        self.mesh.reclaim_buffers(&mut self.pool, |port| {
             if let Some(slot) = ports.slot(port) {
                 // The number may have been another port's.
-                slot.away = slot.away.saturating_sub(1);
+                slot.handed_off = slot.handed_off.saturating_sub(1);
             }
         });
         let mut found = match self.hot[..] {
@@ -318,7 +318,7 @@ impl Worker {
             _ => self.serve_fairly(began),
         };
         // Where ports have brought less, or nothing.
-        found += self.take_over(TAKEN_OVER, LONG_TURN);
+        found += self.process_handoffs(HANDOFFS_A_TURN, LONG_TURN);
         while let Some((id, error)) = self.lost.pop() {
             // A port may have failed more than once in the turn.
             if self.detach(id) {
@@ -341,7 +341,7 @@ impl Worker {
         self.uncharged = brought.then_some((id, timed));
         if !stays_hot {
             self.hot.clear();
-            self.cool(id);
+            self.await_more(id);
         }
         found
     }
@@ -385,7 +385,7 @@ impl Worker {
                 at += 1;
             } else {
                 self.hot.swap_remove(at);
-                self.cool(id);
+                self.await_more(id);
             }
         }
         // Time does not pass by those that a long turn has not reached: the next one begins with the first again.
@@ -396,35 +396,35 @@ impl Worker {
 
     /// A port is hot no longer. What it brought last may be answered soon.
     #[inline]
-    fn cool(&mut self, id: PortId) {
-        if self.awaited.len() < AWAITED
+    fn await_more(&mut self, id: PortId) {
+        if self.awaited.len() < MAX_AWAITED
             && !self.awaited.contains(&id)
-            && self.ports.slot(id).is_some_and(|slot| slot.talks(self.now))
+            && self.ports.slot(id).is_some_and(|slot| slot.is_active(self.now))
         {
             self.awaited.push(id);
         }
     }
 
     /// Looks for packets while no port is known to have any: in the next turn at the ports that talk, or else by epoll at all.
-    /// While some are looked at, the others are asked for by turns.
-    fn await_ports(&mut self) {
+    /// While some are looked at, the others are polled for by turns.
+    fn poll_quiet_ports(&mut self) {
         for id in self.awaited.drain(..) {
-            heat(&mut self.ports, &mut self.hot, &self.time, id);
+            make_hot(&mut self.ports, &mut self.hot, &self.time, id);
         }
         if self.hot.is_empty() {
-            self.ask(Duration::ZERO);
+            self.poll(Duration::ZERO);
         }
     }
 
     /// Charges the port that was served last for the time since the last charge. Returns the tick until when it was charged.
     #[inline]
     fn charge(&mut self) -> u64 {
-        let spent = self.spent();
+        let spent = self.take_ticks();
         if let Some((id, packets)) = self.uncharged.take() {
             self.counters.busy_cycles.add(spent);
             if let Some(slot) = self.ports.slot(id) {
                 slot.account.charge(spent);
-                slot.fit_batch(packets, spent);
+                slot.adapt_batch(packets, spent);
             }
         }
         self.charged
@@ -432,7 +432,7 @@ impl Worker {
 
     /// The ticks since this was last asked.
     #[inline]
-    fn spent(&mut self) -> u64 {
+    fn take_ticks(&mut self) -> u64 {
         let now = sys::clock::ticks();
         now.wrapping_sub(std::mem::replace(&mut self.charged, now))
     }
@@ -445,7 +445,7 @@ impl Worker {
     )]
     fn serve(&mut self, id: PortId) -> Served {
         let Some(slot) = self.ports.slot(id) else { return Served::GONE };
-        let most = if std::mem::take(&mut slot.awoken) { FIRST } else { slot.batch };
+        let most = if std::mem::take(&mut slot.awoken) { FIRST_BATCH } else { slot.batch };
         let received = match slot.io.receive(&mut self.pool, &mut self.batch, most) {
             Ok(received) => received,
             Err(error) => {
@@ -476,21 +476,21 @@ impl Worker {
             return Served { found: 0, timed: 0, brought, stays_hot };
         }
         let own = self.batch.len();
-        let found = self.pass(Some(id), BATCH);
+        let found = self.process_batch(Some(id), BATCH);
         // Beside others' packets it has been charged already.
         Served { found, timed: if found == own { own } else { 0 }, brought: true, stays_hot }
     }
 
     /// Decides up to `limit` packets that other workers have handed over, until it has taken so many ticks. Returns how many they
     /// were.
-    fn take_over(&mut self, limit: usize, ticks: u64) -> usize {
-        if self.colleagues.waiting() == 0 {
+    fn process_handoffs(&mut self, limit: usize, ticks: u64) -> usize {
+        if self.mesh.pending() == 0 {
             return 0;
         }
         let began = self.charge();
         let mut found = 0;
         while found < limit && self.charged.wrapping_sub(began) < ticks {
-            match self.pass(None, (limit - found).min(BATCH)) {
+            match self.process_batch(None, (limit - found).min(BATCH)) {
                 0 => break,
                 taken => found += taken,
             }
@@ -500,28 +500,28 @@ impl Worker {
 
     /// Takes the batch through the pipeline, all of it from one port, and behind it up to `limit` packets that other workers
     /// have handed over: a batch costs little more for a few more. Returns how many packets they were.
-    fn pass(&mut self, from: Option<PortId>, limit: usize) -> usize {
+    fn process_batch(&mut self, from: Option<PortId>, limit: usize) -> usize {
         self.watch.start();
         let mut context = Context {
             tables: &self.tables,
             ports: &mut self.ports,
             outbox: &mut self.outbox,
             pool: &mut self.pool,
-            colleagues: &self.colleagues,
+            mesh: &self.mesh,
             lost: &mut self.lost,
             watch: &mut self.watch,
             now: self.now,
         };
         let own = self.batch.len();
-        self.pipeline.fetch(&mut context, limit);
+        self.pipeline.fetch_handoffs(&mut context, limit);
         if let Some(port) = from {
             let role = context.tables.role(port);
-            self.pipeline.enter(&mut context, &mut self.batch, port, role);
+            self.pipeline.input(&mut context, &mut self.batch, port, role);
         }
-        let handed_over = self.pipeline.take_over(&mut context, &mut self.batch);
+        let handed_over = self.pipeline.accept_handoffs(&mut context, &mut self.batch);
         let found = own + handed_over;
         if found > 0 {
-            self.pipeline.judge(&mut context, &mut self.batch);
+            self.pipeline.process(&mut context, &mut self.batch);
             self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
             self.watch.lap(Stage::Send);
         }
@@ -534,15 +534,15 @@ impl Worker {
     /// Charges the ports of a batch, part of which other workers have handed over, by what of it came by each: packets on a wire.
     #[inline(never)]
     fn charge_each(&mut self, from: Option<PortId>, found: usize) {
-        let spent = self.spent();
+        let spent = self.take_ticks();
         self.counters.busy_cycles.add(spent);
         if let Some(slot) = from.and_then(|port| self.ports.slot(port)) {
-            slot.fit_batch(found, spent);
+            slot.adapt_batch(found, spent);
         }
         // What was refused before it was read is most likely its own.
-        let refused = found.saturating_sub(self.pipeline.brought().count()) as u64;
+        let refused = found.saturating_sub(self.pipeline.packets_by_port().count()) as u64;
         let refused = from.map(|port| (port, refused));
-        let brought = self.pipeline.brought().chain(refused);
+        let brought = self.pipeline.packets_by_port().chain(refused);
         let all = brought.clone().map(|(_, packets)| packets).sum::<u64>().max(1);
         for (port, packets) in brought {
             if let Some(slot) = self.ports.slot(port) {
@@ -553,28 +553,28 @@ impl Worker {
     }
 
     /// Asks epoll, or waits for it as long as `timeout`, which ports have become readable: they are served in the next turns.
-    pub fn ask(&mut self, timeout: Duration) {
+    pub fn poll(&mut self, timeout: Duration) {
         let (ports, hot, time) = (&mut self.ports, &mut self.hot, &self.time);
         let before = hot.len();
-        let mut asked = self.poller.wait(timeout, |id| heat(ports, hot, time, id));
+        let mut polled = self.poller.wait(timeout, |id| make_hot(ports, hot, time, id));
         for id in &self.hot[before..] {
             if let Some(slot) = self.ports.slot(*id).filter(|slot| slot.io.is_mapped()) {
-                asked = asked.and(slot.forget(&self.poller));
+                polled = polled.and(slot.unwatch(&self.poller));
             }
         }
-        if let Err(error) = asked {
-            self.complain(error);
+        if let Err(error) = polled {
+            self.report_poll_error(error);
         }
     }
 
     fn attach(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
         // The number may have been another port's, and packets of that one may have been handed over.
-        self.take_over(self.colleagues.waiting(), u64::MAX);
-        self.enter(id, io, counters);
+        self.process_handoffs(self.mesh.pending(), u64::MAX);
+        self.start_serving(id, io, counters);
     }
 
     /// Serves a port from now on.
-    fn enter(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
+    fn start_serving(&mut self, id: PortId, io: Box<dyn PacketIo>, counters: Arc<PortCounters>) {
         let slot = self.ports.attach(id, io, counters);
         if !slot.io.is_mapped()
             && let Err(error) = slot.watch(&self.poller)
@@ -588,12 +588,12 @@ impl Worker {
     }
 
     /// Serves a port no longer.
-    fn leave(&mut self, id: PortId) -> Option<Slot> {
+    fn stop_serving(&mut self, id: PortId) -> Option<Slot> {
         self.hot.retain(|hot| *hot != id);
         self.awaited.retain(|awaited| *awaited != id);
         let mut slot = self.ports.detach(id, &mut self.pool)?;
-        if let Err(error) = slot.forget(&self.poller) {
-            self.complain(error);
+        if let Err(error) = slot.unwatch(&self.poller) {
+            self.report_poll_error(error);
         }
         Some(slot)
     }
@@ -601,18 +601,18 @@ impl Worker {
     /// Lets go of a port. False: there is none.
     fn detach(&mut self, id: PortId) -> bool {
         self.lost.retain(|(lost, _)| *lost != id);
-        self.leave(id).is_some()
+        self.stop_serving(id).is_some()
     }
 
     fn wrap(&mut self, id: PortId, wrap: Wrap) {
-        if let Some(slot) = self.leave(id) {
-            self.enter(id, wrap(slot.io), slot.counters);
+        if let Some(slot) = self.stop_serving(id) {
+            self.start_serving(id, wrap(slot.io), slot.counters);
         }
     }
 
     /// Reports trouble with epoll, which may come back every turn.
-    fn complain(&mut self, error: io::Error) {
-        if self.complaints.allow(self.now) {
+    fn report_poll_error(&mut self, error: io::Error) {
+        if self.poll_errors.allow(self.now) {
             self.report(Report::PollFailed(error));
         }
     }
@@ -623,7 +623,7 @@ impl Worker {
 }
 
 /// A port may hold packets: it is hot from now on, if it was not, and starts at virtual time.
-fn heat(ports: &mut Ports, hot: &mut Vec<PortId>, time: &VirtualTime, id: PortId) {
+fn make_hot(ports: &mut Ports, hot: &mut Vec<PortId>, time: &VirtualTime, id: PortId) {
     if let Some(slot) = ports.slot(id)
         && slot.wake()
     {

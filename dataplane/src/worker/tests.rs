@@ -10,7 +10,7 @@ use crossbeam::channel::unbounded;
 
 use super::*;
 use crate::flow::WorkerId;
-use crate::handover::HandedOver;
+use crate::handoff::Handoff;
 use crate::port::{Capabilities, Received, Transmitted};
 
 /// A port of a device that brings only what is dropped, and whose descriptor epoll does not know when it is let go of.
@@ -52,10 +52,10 @@ fn noise() -> Box<dyn PacketIo> {
 }
 
 fn worker() -> (Worker, Sender<Command>, Receiver<Report>) {
-    worker_with(Share::nothing())
+    worker_with(SharedState::alone())
 }
 
-fn worker_with(share: Share) -> (Worker, Sender<Command>, Receiver<Report>) {
+fn worker_with(share: SharedState) -> (Worker, Sender<Command>, Receiver<Report>) {
     let (commands, receiver) = unbounded();
     let (sender, reports) = unbounded();
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
@@ -69,7 +69,7 @@ fn what_a_port_drops_itself_is_counted_by_reason() {
     let (mut worker, commands, _reports) = worker();
     let counters = Arc::new(PortCounters::default());
     commands.send(Command::Attach(PortId(0), noise(), Arc::clone(&counters))).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     assert_eq!(worker.turn(Duration::from_secs(1)), 0);
     assert_eq!(counters.dropped(DropReason::Malformed).read(), 2);
     assert_eq!(counters.dropped(DropReason::NotOurs).read(), 3);
@@ -86,7 +86,7 @@ fn trouble_with_epoll_is_reported_once_a_second() {
             commands.send(Command::Attach(PortId(0), noise(), counters)).unwrap();
             commands.send(Command::Detach(PortId(0))).unwrap();
         }
-        assert!(worker.obey(Duration::from_secs(second)));
+        assert!(worker.run_commands(Duration::from_secs(second)));
         reports.try_iter().filter(|report| matches!(report, Report::PollFailed(_))).count()
     };
     assert_eq!([troubled(1), troubled(1), troubled(2)], [1, 0, 1]);
@@ -133,7 +133,7 @@ where
     }
 }
 
-/// A port that brings nothing, and how often it has been asked.
+/// A port that brings nothing, and how often it has been polled.
 fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
@@ -147,35 +147,35 @@ fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Ar
 #[test]
 fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
-    let mut shares = Share::among(2, sizes).unwrap();
-    let colleague = shares.pop().unwrap().colleagues;
+    let mut shares = SharedState::for_workers(2, sizes).unwrap();
+    let colleague = shares.pop().unwrap().mesh;
     let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
     let (reader, mut writer) = io::pipe().unwrap();
     let (port, asked) = quiet(reader, false);
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let mut pool = Pool::new(4);
     let mut now = Duration::from_secs(1);
     let mut turn = |worker: &mut Worker| {
         now += Duration::from_micros(1);
-        let packet = HandedOver {
+        let packet = Handoff {
             packet: pool.take().unwrap(),
             segments: 1,
             port: PortId(9),
             peer: None,
-            times: 1,
+            handoffs: 1,
         };
-        assert!(colleague.hand_over(WorkerId(0), packet).is_none());
+        assert!(colleague.send(WorkerId(0), packet).is_none());
         assert_eq!(worker.turn(now), 1);
-        colleague.reclaim(&mut pool, |_| ());
+        colleague.reclaim_buffers(&mut pool, |_| ());
     };
     (0..100).for_each(|_| turn(&mut worker));
     let before = asked.load(Relaxed);
     writer.write_all(b"!").unwrap();
-    (0..=ASK_EVERY).for_each(|_| turn(&mut worker));
+    (0..=POLL_EVERY).for_each(|_| turn(&mut worker));
     assert!(asked.load(Relaxed) > before, "nobody asked");
     let portless = worker.counters.portless.read();
-    assert_eq!(portless, u64::from(100 + ASK_EVERY + 1), "of a port that is not there");
+    assert_eq!(portless, u64::from(100 + POLL_EVERY + 1), "of a port that is not there");
 }
 
 fn spin(ticks: u64) {
@@ -208,7 +208,7 @@ fn ports_get_a_workers_time_alike_and_not_as_many_packets() {
     for (id, port) in [(0, dear), (1, cheap)] {
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let mut now = Duration::from_secs(1);
     while dear_brought.load(Relaxed) < 50 {
         now += Duration::from_micros(1);
@@ -226,7 +226,7 @@ fn a_turn_ends_when_it_has_taken_long() {
     for (id, (port, _)) in (0..).zip(ports) {
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     for turn in 1..=20 {
         assert_eq!(worker.turn(Duration::from_secs(turn)), 1);
     }
@@ -234,7 +234,7 @@ fn a_turn_ends_when_it_has_taken_long() {
     assert!(brought.iter().all(|it| (1..=3).contains(it)), "each has had its turns: {brought:?}");
 }
 
-/// A port that always has rubbish, which takes so many ticks; and how often it was asked.
+/// A port that always has rubbish, which takes so many ticks; and how often it was polled.
 fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
@@ -256,7 +256,7 @@ fn what_a_port_drops_takes_its_own_time() {
     for (id, port) in [(0, dear), (1, cheap)] {
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let mut now = Duration::from_secs(1);
     while asked.load(Relaxed) < 50 {
         now += Duration::from_micros(1);
@@ -275,7 +275,7 @@ fn time_does_not_pass_by_ports_that_a_long_turn_does_not_reach() {
         all.push(brought);
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     // The first one is ahead, and still due.
     worker.ports.slot(PortId(0)).unwrap().account.charge(40_000);
     assert_eq!(worker.turn(Duration::from_secs(1)), 1);
@@ -291,7 +291,7 @@ fn nobody_sleeps_while_a_port_has_more() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (sender, _reports) = unbounded();
-    let worker = spawn("rubbish", settings, Share::nothing(), sender).unwrap();
+    let worker = spawn("rubbish", settings, SharedState::alone(), sender).unwrap();
     let (reader, _writer) = io::pipe().unwrap();
     let (done, is_done) = unbounded();
     let mut left = 100_000;
@@ -304,7 +304,7 @@ fn nobody_sleeps_while_a_port_has_more() {
         Ok(Received { malformed: 1, ..Received::default() })
     };
     let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
-    assert!(worker.commands().tell(Command::Attach(PortId(0), port, Arc::default())));
+    assert!(worker.commands().send(Command::Attach(PortId(0), port, Arc::default())));
     is_done.recv_timeout(Duration::from_secs(60)).unwrap();
 }
 
@@ -327,7 +327,7 @@ fn what_a_failing_port_had_brought_is_not_the_next_ones() {
     let next = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
     commands.send(Command::Attach(PortId(1), next, Arc::clone(&counters))).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     assert_eq!(worker.turn(Duration::from_secs(1)), 0);
     assert!(matches!(reports.try_recv(), Ok(Report::PortLost(PortId(0), _))));
     assert_eq!((brought.load(Relaxed), counters.received_packets.read()), (0, 0));
@@ -347,7 +347,7 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     };
     let port = Box::new(Watched { descriptor: reader.into(), mapped: true, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let mut hundred_turns = |milliseconds| {
         let before = asked.load(Relaxed);
         for at in 0..100 {
@@ -364,7 +364,7 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     talks.store(true, Relaxed);
     assert!(hundred_turns(1003) > 90, "it talks again");
     commands.send(Command::Detach(PortId(0))).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
 }
 
@@ -374,12 +374,12 @@ fn while_packets_flow_epoll_is_asked_by_turns_but_not_all_the_time() {
     let (reader, mut writer) = io::pipe().unwrap();
     let (port, asked) = quiet(reader, false);
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let mut now = Duration::from_secs(1);
     worker.turn(now);
     let mut told = |step: Duration| {
         let before = asked.load(Relaxed);
-        for _ in 0..10 * ASK_EVERY {
+        for _ in 0..10 * POLL_EVERY {
             writer.write_all(b"!").unwrap();
             now += step;
             worker.turn(now);
@@ -387,13 +387,13 @@ fn while_packets_flow_epoll_is_asked_by_turns_but_not_all_the_time() {
         asked.load(Relaxed) - before
     };
     assert_eq!(
-        told(ASK_BEFORE),
-        10 * ASK_EVERY,
+        told(POLL_BEFORE),
+        10 * POLL_EVERY,
         "turns so long that nobody is to wait for several"
     );
-    assert_eq!(told(ASK_AFTER), 10, "large turns");
-    assert_eq!(told(ASK_AFTER / ASK_EVERY), 10, "turns as small as it is worth");
-    assert_eq!(told(ASK_AFTER * 2 / 3 / ASK_EVERY), 5, "smaller ones");
+    assert_eq!(told(POLL_AFTER), 10, "large turns");
+    assert_eq!(told(POLL_AFTER / POLL_EVERY), 10, "turns as small as it is worth");
+    assert_eq!(told(POLL_AFTER * 2 / 3 / POLL_EVERY), 5, "smaller ones");
     assert_eq!(told(Duration::ZERO), 0, "no time has passed");
 }
 
@@ -403,11 +403,11 @@ fn a_quiet_mapped_port_is_looked_at_now_and_then() {
     let (reader, _writer) = io::pipe().unwrap();
     let (port, asked) = quiet(reader, true);
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     worker.turn(Duration::from_secs(1));
     let before = asked.load(Relaxed);
     for millisecond in 0..1000 {
-        (0..ASK_EVERY).for_each(|_| {
+        (0..POLL_EVERY).for_each(|_| {
             worker.turn(Duration::from_millis(2000 + millisecond));
         });
     }
@@ -462,10 +462,10 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         let port = Box::new(Watched { descriptor: reader.into(), mapped, received });
         commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
         commands.send(Command::Wrap(PortId(0), Box::new(|io| Box::new(Opaque(io))))).unwrap();
-        assert!(worker.obey(Duration::ZERO));
+        assert!(worker.run_commands(Duration::ZERO));
         let mut now = Duration::from_secs(1);
         let mut turns = || {
-            for _ in 0..=ASK_EVERY {
+            for _ in 0..=POLL_EVERY {
                 now += Duration::from_micros(1);
                 worker.turn(now);
             }
@@ -478,7 +478,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         turns();
         assert!(asked.load(Relaxed) > before, "nobody told, mapped: {mapped}");
         commands.send(Command::Detach(PortId(0))).unwrap();
-        assert!(worker.obey(Duration::ZERO));
+        assert!(worker.run_commands(Duration::ZERO));
         assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
     }
 }
@@ -486,8 +486,8 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
 #[test]
 fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
-    let mut shares = Share::among(2, sizes).unwrap();
-    let colleague = shares.pop().unwrap().colleagues;
+    let mut shares = SharedState::for_workers(2, sizes).unwrap();
+    let colleague = shares.pop().unwrap().mesh;
     let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
     let counters: [Arc<PortCounters>; 2] = Default::default();
     let pipes = [(); 2].map(|()| io::pipe().unwrap());
@@ -506,11 +506,11 @@ fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
         });
         commands.send(Command::Attach(PortId(port), io, Arc::clone(counters))).unwrap();
     }
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let mut pool = Pool::new(1);
     let packet = pool.take_filled(&[0x45; 40]).unwrap();
-    let handed_over = HandedOver { packet, segments: 3, port: PortId(1), peer: None, times: 1 };
-    assert!(colleague.hand_over(WorkerId(0), handed_over).is_none());
+    let handed_over = Handoff { packet, segments: 3, port: PortId(1), peer: None, handoffs: 1 };
+    assert!(colleague.send(WorkerId(0), handed_over).is_none());
     assert_eq!(worker.turn(Duration::from_secs(1)), 2);
     let dropped = counters.each_ref().map(|port| port.dropped(DropReason::NoTables).read());
     assert_eq!(dropped, [1, 3]);
@@ -528,9 +528,9 @@ fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
     let (reader, _writer) = io::pipe().unwrap();
     let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let mut after = |is_asked| {
-        worker.counters.stages.ask(is_asked);
+        worker.counters.stages.enable(is_asked);
         assert_eq!(worker.turn(Duration::from_secs(1)), 1);
         Stage::ALL.map(|stage| worker.counters.stages.read(stage))
     };
@@ -586,29 +586,29 @@ fn a_port_that_talks_is_asked_without_epoll_and_its_first_packet_does_not_wait()
     let (mut worker, commands, _reports) = worker();
     let (packets, asked) = (Arc::new(AtomicU32::new(1)), Arc::new(Mutex::new(Vec::new())));
     let mut writers = Vec::new();
-    for id in 0..2 * AWAITED as u16 {
+    for id in 0..2 * MAX_AWAITED as u16 {
         let (port, writer) = untold(Arc::clone(&packets), Arc::clone(&asked));
         writers.push(writer);
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
     let was_asked = || std::mem::take(&mut *asked.lock().unwrap());
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let start = Duration::from_secs(1);
-    assert_eq!((0..2 * AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 1);
-    assert_eq!(was_asked(), [BATCH; 2 * AWAITED]);
+    assert_eq!((0..2 * MAX_AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 1);
+    assert_eq!(was_asked(), [BATCH; 2 * MAX_AWAITED]);
     // Who brought something not long ago is asked again as long as nobody has anything.
-    worker.await_ports();
+    worker.poll_quiet_ports();
     assert_eq!(worker.turn(start), 0);
-    assert_eq!(was_asked(), [FIRST]);
+    assert_eq!(was_asked(), [FIRST_BATCH]);
     packets.store(3, Relaxed);
-    worker.await_ports();
+    worker.poll_quiet_ports();
     assert_eq!((worker.turn(start), worker.turn(start)), (1, 2));
-    assert_eq!(was_asked(), [FIRST, BATCH]);
-    worker.await_ports();
+    assert_eq!(was_asked(), [FIRST_BATCH, BATCH]);
+    worker.poll_quiet_ports();
     assert_eq!(worker.turn(start + Duration::from_millis(2)), 0, "it talks no more");
-    worker.await_ports();
+    worker.poll_quiet_ports();
     assert_eq!(worker.turn(start + Duration::from_millis(2)), 0);
-    assert_eq!(was_asked(), [FIRST]);
+    assert_eq!(was_asked(), [FIRST_BATCH]);
 }
 
 #[test]
@@ -616,17 +616,17 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
     let (mut worker, commands, _reports) = worker();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let mut writers = Vec::new();
-    for id in 0..2 * AWAITED as u16 {
+    for id in 0..2 * MAX_AWAITED as u16 {
         let (port, writer) = untold(Arc::new(AtomicU32::new(1)), Arc::clone(&asked));
         writers.push(writer);
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
-    assert!(worker.obey(Duration::ZERO));
+    assert!(worker.run_commands(Duration::ZERO));
     let start = Duration::from_secs(1);
     // A turn that lasts long serves only some of them.
-    assert_eq!((0..2 * AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 2 * AWAITED);
+    assert_eq!((0..2 * MAX_AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 2 * MAX_AWAITED);
     asked.lock().unwrap().clear();
-    worker.await_ports();
+    worker.poll_quiet_ports();
     assert_eq!(worker.turn(Duration::from_secs(1)), 0);
-    assert_eq!(*asked.lock().unwrap(), [FIRST; AWAITED]);
+    assert_eq!(*asked.lock().unwrap(), [FIRST_BATCH; MAX_AWAITED]);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam::channel::Sender;
 
-use super::{Command, Handle, Settings, Share, spawn};
+use super::{Command, Handle, Settings, SharedState, spawn};
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::flow::FlowEntry;
 use crate::port::PacketIo;
@@ -22,7 +22,7 @@ impl Workers {
         cores: &[Option<usize>],
         reports: &Sender<Report>,
     ) -> io::Result<Self> {
-        let shares = Share::among(cores.len(), settings.sizes)?;
+        let shares = SharedState::for_workers(cores.len(), settings.sizes)?;
         let workers = shares.into_iter().zip(cores).enumerate().map(|(number, (share, core))| {
             let settings = Settings { core: *core, ..settings };
             spawn(&format!("worker-{number}"), settings, share, reports.clone())
@@ -47,13 +47,13 @@ impl Workers {
     }
 
     /// Tells all of them. False when one of them is gone.
-    pub fn tell(&self, mut command: impl FnMut() -> Command) -> bool {
-        self.iter().all(|worker| worker.commands().tell(command()))
+    pub fn send_all(&self, mut command: impl FnMut() -> Command) -> bool {
+        self.iter().all(|worker| worker.commands().send(command()))
     }
 
     /// All judge by these tables, each from its next batch on. False when one of them is gone.
     pub fn publish(&self, tables: &Arc<Tables>) -> bool {
-        self.tell(|| Command::Publish(Arc::clone(tables)))
+        self.send_all(|| Command::Publish(Arc::clone(tables)))
     }
 
     /// Gives each its queue of a port, of which there are as many as workers, and returns what each counts of it. `None`: a worker
@@ -67,7 +67,7 @@ impl Workers {
         let attach = |(worker, queue): (&Handle, _)| {
             let counters = Arc::new(PortCounters::default());
             let command = Command::Attach(id, queue, Arc::clone(&counters));
-            worker.commands().tell(command).then_some(counters)
+            worker.commands().send(command).then_some(counters)
         };
         self.iter().zip(queues).map(attach).collect()
     }
@@ -78,12 +78,12 @@ impl Workers {
     }
 
     /// What a rule's slot has counted.
-    pub fn rule(&self, slot: u32) -> u64 {
+    pub fn rule_count(&self, slot: u32) -> u64 {
         self.sum(|counters| counters.rules.read(slot))
     }
 
     /// Has each send copies of up to `limit` flows.
     pub fn flows(&self, limit: usize, reply: &Sender<Vec<FlowEntry>>) {
-        self.tell(|| Command::Flows(limit, reply.clone()));
+        self.send_all(|| Command::Flows(limit, reply.clone()));
     }
 }

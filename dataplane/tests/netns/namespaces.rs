@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use manx_dataplane::packet::{Packet, Pool, SegmentKind};
 use manx_dataplane::port::PacketIo;
-use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
@@ -224,7 +224,7 @@ impl Pump {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             // As a worker's thread.
-            keep(CapabilitySet::empty()).unwrap();
+            keep_only(CapabilitySet::empty()).unwrap();
             let mut pool = Pool::new(256);
             let mut packets = Vec::new();
             let mut crossed = [Crossed::default(); 2];

@@ -11,7 +11,7 @@ use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::tun::{Tun, owner};
 use manx_dataplane::sys;
-use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 
 use crate::namespaces::{Need, Netns, eventually, inside, inside_with_users, ip, lacking};
 use crate::pods::{A4, B4, B6};
@@ -30,7 +30,7 @@ fn take(flags: i32) -> io::Result<File> {
 /// The error numbers of both attempts, without capabilities.
 fn attempts(pod: &Netns) -> [Option<i32>; 2] {
     pod.run(|| {
-        keep(CapabilitySet::empty()).unwrap();
+        keep_only(CapabilitySet::empty()).unwrap();
         [ONE, SEVERAL].map(|flags| take(flags).err().and_then(|error| error.raw_os_error()))
     })
 }

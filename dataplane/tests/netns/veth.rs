@@ -12,7 +12,7 @@ use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::{PacketPort, Receipt};
 use manx_dataplane::port::tun::Tun;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
-use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use nix::sys::socket::{MsgFlags, send};
 
 use crate::namespaces::{Need, Netns, Pump, eventually, inside, ip, lacking, output, receive};
@@ -230,7 +230,7 @@ fn a_ring_that_a_frame_has_stopped_is_taken_away() {
         let mut ports = PacketPort::open(index, &link, 1, Receipt::Ring).unwrap();
         assert!(ports[0].is_mapped());
         // A worker has none when it takes the ring away.
-        keep(CapabilitySet::empty()).unwrap();
+        keep_only(CapabilitySet::empty()).unwrap();
         let mut queue = std::fs::File::from(queue);
         let mut send = |header: [u8; 10], len: usize| {
             let mut bytes = [&header[..], &OWN, &A_MAC, &[8, 0]].concat();

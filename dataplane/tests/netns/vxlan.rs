@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use manx_dataplane::checksum::{finish, sum};
 use manx_dataplane::encapsulation::{
-    Encapsulation, LinkAddresses, Outer, decapsulate, encapsulate, tunnelled,
+    Encapsulation, LinkAddresses, Outer, decapsulate, encapsulate, parse_outer,
 };
 use manx_dataplane::offload::segment::segment;
 use manx_dataplane::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
@@ -130,7 +130,7 @@ fn datagrams(port: &mut VxlanSocket, pool: &mut Pool, count: usize) -> (usize, V
 
 /// The inner packet; panics unless it came from `source` in our network.
 fn inner(packet: &mut Packet, source: Ipv4Addr) -> Vec<u8> {
-    let arrived = tunnelled(packet.bytes()).unwrap();
+    let arrived = parse_outer(packet.bytes()).unwrap();
     assert_eq!(arrived.encapsulation, Encapsulation::Vxlan { vni: VNI });
     assert_eq!(arrived.source, source);
     decapsulate(packet, &arrived).unwrap();
@@ -307,7 +307,7 @@ fn marks_cross_and_what_is_no_tunnel_packet_is_refused() {
         let received = receive(&mut port, &mut pool, 3);
         let marks: Vec<_> = received
             .iter()
-            .map(|packet| (tunnelled(packet.bytes()).unwrap().ecn as u8, packet.bytes()[1]))
+            .map(|packet| (parse_outer(packet.bytes()).unwrap().ecn as u8, packet.bytes()[1]))
             .collect();
         assert_eq!(marks, [(0, 0), (3, 3), (0, 0)]);
         let taken =

@@ -22,7 +22,7 @@ pub struct Counts {
     pub sent: u64,
     pub drops: [u64; DropReason::ALL.len()],
     pub portless: u64,
-    pub handed_over: u64,
+    pub handoffs: u64,
     pub evictions: u64,
 }
 
@@ -41,7 +41,7 @@ impl Counts {
         }
         for counters in &node.counters {
             counts.portless += counters.portless.read();
-            counts.handed_over += counters.handed_over.read();
+            counts.handoffs += counters.handoffs.read();
             counts.evictions += counters.evictions.read();
         }
         counts
@@ -53,7 +53,7 @@ impl Counts {
             sent: self.sent - before.sent,
             drops: std::array::from_fn(|at| self.drops[at] - before.drops[at]),
             portless: self.portless - before.portless,
-            handed_over: self.handed_over - before.handed_over,
+            handoffs: self.handoffs - before.handoffs,
             evictions: self.evictions - before.evictions,
         }
     }
@@ -64,7 +64,7 @@ impl Counts {
 
     /// Whether something died because there was no room.
     pub fn is_crowded(&self) -> bool {
-        [DropReason::NoBuffer, DropReason::TransmitRefused, DropReason::HandOverFull]
+        [DropReason::NoBuffer, DropReason::TransmitRefused, DropReason::HandoffFull]
             .into_iter()
             .any(|reason| self.dropped(reason) > 0)
     }

@@ -37,7 +37,7 @@ fn packets_are_handed_over_where_there_are_several_workers_and_only_there() {
         assert_eq!(fabric.send("shop/b", &tuple.reversed().data(b"answer")).len(), 1);
     }
     let handed_over =
-        |it: &std::sync::Arc<manx_dataplane::counters::WorkerCounters>| it.handed_over.read();
+        |it: &std::sync::Arc<manx_dataplane::counters::WorkerCounters>| it.handoffs.read();
     let handed_over: u64 = fabric.nodes[0].counters.iter().map(handed_over).sum();
     assert_eq!(handed_over > 32, workers() > 1, "{handed_over} of 128");
     assert_eq!(fabric.nodes[0].flows().len(), 64, "each flow is one worker's");
@@ -95,7 +95,7 @@ fn endpoints_leave_one_another_buffers_to_hand_over() {
             node.wires[port].inject_at(1, packet, Offload::default());
             assert_eq!(node.turn_one(1), 1);
         }
-        60 - node.dropped(*port, DropReason::HandOverFull)
+        60 - node.dropped(*port, DropReason::HandoffFull)
     });
     let handed_over: Vec<u64> = handed_over.collect();
     assert!(handed_over.windows(2).all(|it| it[1] >= it[0] / 3), "{handed_over:?}");

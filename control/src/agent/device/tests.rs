@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 use manx_dataplane::packet::Pool;
 use manx_dataplane::sys;
-use manx_dataplane::sys::capabilities::{CapabilitySet, keep};
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 
 use super::*;
 use crate::agent::host_device::{self, HostDevice};
@@ -291,7 +291,7 @@ fn whoever_tries_all_the_time_gets_no_queue_before_the_device_has_its_owner() {
     let got = thread::scope(|scope| {
         let thief = scope.spawn(|| {
             pod.run(|| {
-                keep(CapabilitySet::empty()).unwrap();
+                keep_only(CapabilitySet::empty()).unwrap();
                 while !ends.load(Ordering::Relaxed) {
                     let queue = fs::File::options().read(true).write(true).open("/dev/net/tun");
                     let queue = queue.unwrap();

@@ -100,7 +100,7 @@ impl Agent {
 
     /// Takes a port that the last tables do not name from the workers.
     fn unplug(&mut self, port: PortId) {
-        self.workers.tell(|| Command::Detach(port));
+        self.workers.send_all(|| Command::Detach(port));
         self.ports.remove(&port);
         self.port_ids.rest(port, self.tables.version);
     }

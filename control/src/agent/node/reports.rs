@@ -29,7 +29,7 @@ impl Agent {
         }
         self.retirements.remove(&version);
         self.port_ids.retired(version);
-        self.calculation.fold(version, |slot| self.workers.rule(slot));
+        self.calculation.fold(version, |slot| self.workers.rule_count(slot));
     }
 
     fn note(&mut self, denied: &Denied) {

@@ -16,27 +16,27 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::decide::{Arrival, Decision, Subject, decide};
+use crate::decide::{Arrival, Decision, PacketRef, decide};
 use crate::encapsulation::Outer;
 use crate::fate::Fate;
 use crate::flow::{FlowTable, HashSeed, WorkerId};
 use crate::fragment::FragmentTracker;
-use crate::judge::Ends;
 use crate::packet::Pool;
 use crate::parse::parse;
+use crate::policy::FlowEnds;
 use crate::tables::{
-    Endpoint, HostPolicy, InterfaceChains, Link, OwnedChains, PortId, Role, Tunnel, Via,
+    Endpoint, HostPolicy, InterfaceChains, Link, NextHop, OwnedChains, PortId, Role, Tunnel,
 };
 use crate::wire::{ipv4, ipv6, put, vxlan};
 
 /// A pod, one of whom nobody speaks, the world, the node, one to whom nothing is forwarded, and another node's pod.
-const WHO: [(Ipv4Addr, u16, Via); 6] = [
-    (Ipv4Addr::new(10, 0, 0, 1), 1, Via::Endpoint(0)),
-    (Ipv4Addr::new(10, 0, 0, 2), 2, Via::Endpoint(1)),
-    (Ipv4Addr::new(192, 0, 2, 9), 9, Via::Host),
-    (Ipv4Addr::new(198, 51, 100, 1), 3, Via::Node),
-    (Ipv4Addr::LOCALHOST, 4, Via::Host),
-    (Ipv4Addr::new(10, 0, 1, 1), 5, Via::Tunnel(0)),
+const WHO: [(Ipv4Addr, u16, NextHop); 6] = [
+    (Ipv4Addr::new(10, 0, 0, 1), 1, NextHop::Endpoint(0)),
+    (Ipv4Addr::new(10, 0, 0, 2), 2, NextHop::Endpoint(1)),
+    (Ipv4Addr::new(192, 0, 2, 9), 9, NextHop::Host),
+    (Ipv4Addr::new(198, 51, 100, 1), 3, NextHop::Node),
+    (Ipv4Addr::LOCALHOST, 4, NextHop::Host),
+    (Ipv4Addr::new(10, 0, 1, 1), 5, NextHop::Tunnel(0)),
 ];
 const NOW: u32 = 100;
 
@@ -121,9 +121,9 @@ fn tables() -> Tables {
         let [ingress, egress] = chains(&pods[pod], Stage::Pod);
         Some(Endpoint { attachment: 1, link, ingress, egress, revision: 1 })
     };
-    let routes = WHO.iter().flat_map(|(v4, low, via)| {
+    let routes = WHO.iter().flat_map(|(v4, low, next_hop)| {
         let nets = [IpAddr::from(*v4), v6(*low).into()].map(ipnet::IpNet::from);
-        nets.map(|net| (net, via.encode().0))
+        nets.map(|net| (net, next_hop.encode().0))
     });
     let everything = chains(&pods[1], Stage::Pod);
     let untracked = chains(&node, Stage::Untracked).map(Some);
@@ -266,22 +266,22 @@ fn packet(case: &Case) -> Vec<u8> {
     bytes
 }
 
-fn memory() -> Memory {
-    Memory {
+fn state() -> DecisionState {
+    DecisionState {
         flows: FlowTable::new(16, HashSeed::fixed(1)).unwrap(),
-        last_source: LastSource::default(),
-        last_course: LastCourse::default(),
+        source_cache: SourceCache::default(),
+        untracked_hooks: UntrackedHookCache::default(),
         fragments: FragmentTracker::new(1),
         evictions: 0,
-        next: (WorkerId(0), 0),
+        next_worker: (WorkerId(0), 0),
     }
 }
 
 fn entrance(who: usize) -> Entrance {
     match WHO[who].2 {
-        Via::Endpoint(index) => Entrance::endpoint(index),
-        Via::Node => Entrance::NODE,
-        Via::Tunnel(index) => Entrance::tunnel(index),
+        NextHop::Endpoint(index) => Entrance::endpoint(index),
+        NextHop::Node => Entrance::NODE,
+        NextHop::Tunnel(index) => Entrance::tunnel(index),
         _ => Entrance::UPLINK,
     }
 }
@@ -299,27 +299,35 @@ struct Met {
 }
 
 impl Met {
-    fn note(&self, tables: &Tables, glance: &Glance, said: &BeforeTracking<Passage<'_>>) {
+    fn note(
+        &self,
+        tables: &Tables,
+        metadata: &PacketMetadata,
+        said: &UntrackedVerdict<Forwarding<'_>>,
+    ) {
         let once = |counter: &Cell<u32>| counter.update(|count| count + 1);
         once(match said {
-            BeforeTracking::Goes(_) => &self.goes,
-            BeforeTracking::Tracked => &self.tracked,
-            BeforeTracking::Other => &self.other,
+            UntrackedVerdict::Allow(_) => &self.goes,
+            UntrackedVerdict::Tracked => &self.tracked,
+            UntrackedVerdict::SlowPath => &self.other,
         });
-        let [source, destination] = glance.name.addresses();
-        let (way, ends) = LastSource::default().ends(tables, source, destination);
-        if !(glance.is_plain && glance.entrance.admits(way.from)) {
+        let [source, destination] = metadata.flow.addresses();
+        let (pair, ends) = SourceCache::default().lookup_ends(tables, source, destination);
+        if !(metadata.is_plain && metadata.entrance.admits(pair.from)) {
             return;
         }
-        let asked = |via, direction| tables.host_policy.untracked(via, direction).is_some();
+        let asked =
+            |next_hop, direction| tables.host_policy.untracked(next_hop, direction).is_some();
         let direction =
             match (asked(ends.from, Direction::Ingress), asked(ends.to, Direction::Egress)) {
                 (true, false) => Direction::Ingress,
                 (false, true) => Direction::Egress,
                 _ => return,
             };
-        let transport = transport(&glance.name.key, glance.name.orientation);
-        let answer = |identities| judge::untracked(tables, &Ends { identities, ..ends }, transport);
+        let transport = transport(&metadata.flow.key, metadata.flow.orientation);
+        let answer = |identities| {
+            policy::evaluate_untracked(tables, &FlowEnds { identities, ..ends }, transport)
+        };
         let [from, to] = ends.identities;
         if !connects(tables, ends.from, ends.to) {
             if answer([from, to]).is_ok_and(|it| it.allows()) {
@@ -348,32 +356,34 @@ fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_as
         let asking = part_of(&whole, &part);
         let silent = silent(&asking);
         // What the one before has left behind must not matter.
-        let (mut short, mut long) = (memory(), memory());
+        let (mut short, mut long) = (state(), state());
         for case in cases {
             let bytes = packet(&case);
             let Ok(parsed) = parse(&bytes) else { continue };
-            let arrival = Arrival { entrance: entrance(case.entrance), port: PortId(1), times: 0 };
-            let glance = Glance::at(&parsed, (1, bytes.len() as u32), true, &arrival, &short.flows);
+            let arrival =
+                Arrival { entrance: entrance(case.entrance), port: PortId(1), handoffs: 0 };
+            let metadata =
+                PacketMetadata::new(&parsed, (1, bytes.len() as u32), true, &arrival, &short.flows);
             let packet = Pool::new(1).take_filled(&bytes).unwrap();
-            let subject = Subject { packet: &packet, glance: &glance };
-            let said = untracked(&asking, &mut short, &glance);
+            let packet = PacketRef { packet: &packet, metadata: &metadata };
+            let said = untracked_fast_path(&asking, &mut short, &metadata);
             prop_assert!(short.flows.is_empty());
-            let mut fresh = memory();
-            let decision = decide(&asking, &mut fresh, &subject, NOW);
-            prop_assert_eq!(decision, decide(&asking, &mut long, &subject, NOW));
-            met.note(&asking, &glance, &said);
+            let mut fresh = state();
+            let decision = decide(&asking, &mut fresh, &packet, NOW);
+            prop_assert_eq!(decision, decide(&asking, &mut long, &packet, NOW));
+            met.note(&asking, &metadata, &said);
             match said {
-                BeforeTracking::Goes(Passage { link, hop, rules }) => {
-                    prop_assert!(glance.unit <= link.mtu && fresh.flows.is_empty());
-                    let going = Decision { fate: Fate::Forward { link, hop }, rules };
+                UntrackedVerdict::Allow(Forwarding { link, decrements_ttl, rules }) => {
+                    prop_assert!(metadata.unit <= link.mtu && fresh.flows.is_empty());
+                    let going = Decision { fate: Fate::Forward { link, decrements_ttl }, rules };
                     prop_assert_eq!(decision, going);
                 }
-                BeforeTracking::Tracked => {
-                    let mut unasked = memory();
-                    prop_assert_eq!(decision, decide(&silent, &mut unasked, &subject, NOW));
+                UntrackedVerdict::Tracked => {
+                    let mut unasked = state();
+                    prop_assert_eq!(decision, decide(&silent, &mut unasked, &packet, NOW));
                     prop_assert_eq!(fresh.flows.is_empty(), unasked.flows.is_empty());
                 }
-                BeforeTracking::Other => {}
+                UntrackedVerdict::SlowPath => {}
             }
         }
         Ok(())
@@ -387,14 +397,14 @@ fn the_last_course_is_that_of_these_tables_and_this_way() {
     let asking = tables();
     let silent = Tables { version: 8, ..silent(&asking) };
     let again = Tables { version: 9, ..asking.clone() };
-    let others = [Via::NoRoute, Via::Unreachable];
-    let hops: Vec<_> = WHO.iter().map(|who| who.2).chain(others).map(Via::encode).collect();
-    let mut last = LastCourse::default();
+    let others = [NextHop::NoRoute, NextHop::Unreachable];
+    let hops: Vec<_> = WHO.iter().map(|who| who.2).chain(others).map(NextHop::encode).collect();
+    let mut last = UntrackedHookCache::default();
     for (from, to) in hops.iter().flat_map(|from| hops.iter().map(move |to| (*from, *to))) {
-        let way = Way { from, to };
+        let pair = NextHopPair { from, to };
         for tables in [&asking, &asking, &silent, &again] {
-            assert_eq!(*last.of(tables, way), Course::of(tables, way), "{way:?}");
+            assert_eq!(*last.lookup(tables, pair), UntrackedHook::lookup(tables, pair), "{pair:?}");
         }
-        assert_eq!(Course::of(&silent, way), BeforeTracking::Tracked);
+        assert_eq!(UntrackedHook::lookup(&silent, pair), UntrackedVerdict::Tracked);
     }
 }

@@ -99,7 +99,7 @@ impl Inbox {
             }
             let first = &self.room[..super_datagram.segment.min(super_datagram.len)];
             if first.len() < super_datagram.len {
-                self.expected = Layout::of(first);
+                self.expected = Layout::from_first(first);
                 self.alone = 0;
             }
             self.left = Some((super_datagram, 0));
@@ -175,7 +175,7 @@ impl Inbox {
 
 impl Layout {
     /// Of a super-datagram, from its first datagram; `None`: no TCP segments, or longer headers than are laid out apart.
-    fn of(first: &[u8]) -> Option<Self> {
+    fn from_first(first: &[u8]) -> Option<Self> {
         let repeated = TUNNEL + join::header_len(first.get(TUNNEL..)?)?;
         let size = first.len().checked_sub(repeated).filter(|&size| size > 0)?;
         (repeated <= REPEATED_MAX).then_some(Self { repeated, size })
@@ -259,7 +259,7 @@ mod tests {
     fn a_last_datagram_of_any_length_is_handed_up_as_it_is_or_joined() {
         const SIZE: usize = 5;
         let first = datagram(0, &[1; SIZE]);
-        let layout = Layout::of(&first).unwrap();
+        let layout = Layout::from_first(&first).unwrap();
         assert_eq!((layout.repeated, layout.size), (TUNNEL + 40, SIZE));
         let last = datagram(SIZE as u32, &[2; SIZE]);
         for cut in 1..=last.len() {

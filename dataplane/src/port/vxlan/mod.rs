@@ -111,7 +111,7 @@ impl VxlanSocket {
             }
             checksum => checksum,
         };
-        let Ok(cut) = Cut::of(inner, segmentation, checksum, inner.len()) else { return nothing };
+        let Ok(cut) = Cut::plan(inner, segmentation, checksum, inner.len()) else { return nothing };
         let repeated = OUTER - HEADERS + cut.header_len();
         let segment = repeated + cut.payload(inner, 0).len();
         let template = &bytes[HEADERS..HEADERS + repeated];

@@ -18,7 +18,7 @@ use crate::tables::PortId;
 
 /// A packet on the way to the worker that has its flow, and what is known of it. Nothing of that is an index into tables: the two
 /// workers may judge by different ones.
-pub(crate) struct HandedOver {
+pub(crate) struct Handoff {
     pub(crate) packet: Packet,
     /// How many packets a wire would carry for it.
     pub(crate) segments: u32,
@@ -27,11 +27,11 @@ pub(crate) struct HandedOver {
     /// The other end of the tunnel that it came out of.
     pub(crate) peer: Option<(Ipv4Addr, Encapsulation)>,
     /// How many workers have had it.
-    pub(crate) times: u8,
+    pub(crate) handoffs: u8,
 }
 
 struct Mailbox {
-    packets: ArrayQueue<(WorkerId, HandedOver)>,
+    packets: ArrayQueue<(WorkerId, Handoff)>,
     /// Empty buffers, for those that went along with packets, and the ports that had brought these.
     returned: ArrayQueue<(PortId, Packet)>,
     /// Its worker sleeps, or is about to.
@@ -40,15 +40,15 @@ struct Mailbox {
 }
 
 /// The workers of a node, as one of them sees them.
-pub(crate) struct Colleagues {
+pub(crate) struct WorkerMesh {
     own: WorkerId,
     /// By number; none if there is no other worker.
     mailboxes: Arc<[Mailbox]>,
 }
 
-impl Colleagues {
+impl WorkerMesh {
     /// Of each of `workers` workers, in the order of their numbers, each of which has `buffers` (at least one).
-    pub(crate) fn of(workers: usize, buffers: usize) -> Vec<Self> {
+    pub(crate) fn new(workers: usize, buffers: usize) -> Vec<Self> {
         let mailbox = |_| Mailbox {
             // All that eight others can have given away.
             packets: ArrayQueue::new((buffers * (workers - 1).min(8)).max(1)),
@@ -63,7 +63,7 @@ impl Colleagues {
     }
 
     /// Of a worker that is alone.
-    pub(crate) fn nobody() -> Self {
+    pub(crate) fn alone() -> Self {
         Self { own: WorkerId(0), mailboxes: Arc::new([]) }
     }
 
@@ -73,23 +73,23 @@ impl Colleagues {
     }
 
     /// Who comes after this worker, and how many others there are.
-    pub(crate) fn next(&self) -> (WorkerId, u8) {
+    pub(crate) fn next_worker(&self) -> (WorkerId, u8) {
         let others = self.mailboxes.len().saturating_sub(1) as u8;
         let last = self.own.0 == others;
         (WorkerId(if last { 0 } else { self.own.0 + 1 }), others)
     }
 
     /// By this the others end this worker's sleep.
-    pub(crate) fn introduce(&self, waker: Arc<Waker>) {
+    pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         if let Some(own) = self.mailbox(self.own) {
             // It is introduced once.
             let _ = own.waker.set(waker);
         }
     }
 
-    /// Puts a packet into a mailbox; [`Colleagues::wake`] is to follow. Returns the packet if that is full.
+    /// Puts a packet into a mailbox; [`WorkerMesh::wake`] is to follow. Returns the packet if that is full.
     #[must_use]
-    pub(crate) fn hand_over(&self, to: WorkerId, packet: HandedOver) -> Option<Packet> {
+    pub(crate) fn send(&self, to: WorkerId, packet: Handoff) -> Option<Packet> {
         let refused = match self.mailbox(to) {
             Some(mailbox) => mailbox.packets.push((self.own, packet)).err()?.1,
             None => packet,
@@ -115,16 +115,16 @@ impl Colleagues {
 
     /// The next packet of this worker's mailbox, and an empty buffer to its sender. `None`: there is no packet, or no buffer.
     #[inline]
-    pub(crate) fn take(&self, pool: &mut Pool) -> Option<HandedOver> {
+    pub(crate) fn receive(&self, pool: &mut Pool) -> Option<Handoff> {
         let own = self.mailbox(self.own)?;
         if own.packets.is_empty() {
             return None;
         }
-        self.take_from(own, pool)
+        self.receive_from(own, pool)
     }
 
     #[inline(never)]
-    fn take_from(&self, own: &Mailbox, pool: &mut Pool) -> Option<HandedOver> {
+    fn receive_from(&self, own: &Mailbox, pool: &mut Pool) -> Option<Handoff> {
         let empty = pool.take()?;
         let Some((from, packet)) = own.packets.pop() else {
             pool.put(empty);
@@ -139,13 +139,13 @@ impl Colleagues {
 
     /// How many packets wait for this worker.
     #[inline]
-    pub(crate) fn waiting(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.mailbox(self.own).map_or(0, |own| own.packets.len())
     }
 
     /// Takes back buffers for those that went away; `back` is told by which port each had come.
     #[inline]
-    pub(crate) fn reclaim(&self, pool: &mut Pool, mut back: impl FnMut(PortId)) {
+    pub(crate) fn reclaim_buffers(&self, pool: &mut Pool, mut back: impl FnMut(PortId)) {
         let Some(own) = self.mailbox(self.own) else { return };
         // To look costs less than to find nothing.
         while !own.returned.is_empty()
@@ -157,7 +157,7 @@ impl Colleagues {
     }
 
     /// Says that this worker is about to sleep. False: there is a packet for it, and it must not.
-    pub(crate) fn may_sleep(&self) -> bool {
+    pub(crate) fn prepare_sleep(&self) -> bool {
         let Some(own) = self.mailbox(self.own) else { return true };
         own.sleeps.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -169,7 +169,7 @@ impl Colleagues {
     }
 
     /// Says that it does not sleep any more.
-    pub(crate) fn awake(&self) {
+    pub(crate) fn end_sleep(&self) {
         if let Some(own) = self.mailbox(self.own) {
             own.sleeps.store(false, Ordering::Relaxed);
         }
@@ -187,35 +187,35 @@ mod tests {
 
     const BUFFERS: usize = 8;
 
-    fn handed_over(pool: &mut Pool, mark: u8) -> HandedOver {
-        HandedOver {
+    fn handoff(pool: &mut Pool, mark: u8) -> Handoff {
+        Handoff {
             packet: pool.take_filled(&[mark]).unwrap(),
             segments: 1,
             port: PortId(u16::from(mark)),
             peer: None,
-            times: 1,
+            handoffs: 1,
         }
     }
 
     #[test]
     fn packets_come_in_order_and_nobody_runs_dry() {
-        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2, BUFFERS)).ok().unwrap();
-        assert_eq!((one.next(), other.next()), ((WorkerId(1), 1), (WorkerId(0), 1)));
+        let [one, other] = <[WorkerMesh; 2]>::try_from(WorkerMesh::new(2, BUFFERS)).ok().unwrap();
+        assert_eq!((one.next_worker(), other.next_worker()), ((WorkerId(1), 1), (WorkerId(0), 1)));
         let (mut ours, mut theirs) = (Pool::new(4), Pool::new(4));
         for round in 0..100 {
             for mark in 0..4 {
-                let packet = handed_over(&mut ours, mark);
-                assert!(one.hand_over(WorkerId(1), packet).is_none());
+                let packet = handoff(&mut ours, mark);
+                assert!(one.send(WorkerId(1), packet).is_none());
             }
             assert_eq!((ours.available(), theirs.available()), (0, 4), "round {round}");
             for mark in 0..4 {
-                let taken = other.take(&mut theirs).unwrap();
+                let taken = other.receive(&mut theirs).unwrap();
                 assert_eq!((taken.packet.bytes(), taken.port), (&[mark][..], PortId(mark.into())));
                 theirs.put(taken.packet);
             }
-            assert!(other.take(&mut theirs).is_none());
+            assert!(other.receive(&mut theirs).is_none());
             let mut back = Vec::new();
-            one.reclaim(&mut ours, |port| back.push(port.0));
+            one.reclaim_buffers(&mut ours, |port| back.push(port.0));
             assert_eq!(back, [0, 1, 2, 3]);
             assert_eq!((ours.available(), theirs.available()), (4, 4), "round {round}");
         }
@@ -223,35 +223,35 @@ mod tests {
 
     #[test]
     fn without_a_buffer_to_give_nothing_is_taken_and_a_full_mailbox_refuses() {
-        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2, BUFFERS)).ok().unwrap();
+        let [one, other] = <[WorkerMesh; 2]>::try_from(WorkerMesh::new(2, BUFFERS)).ok().unwrap();
         let mut ours = Pool::new(BUFFERS + 1);
         for _ in 0..BUFFERS {
-            assert!(one.hand_over(WorkerId(1), handed_over(&mut ours, 7)).is_none());
+            assert!(one.send(WorkerId(1), handoff(&mut ours, 7)).is_none());
         }
-        let back = one.hand_over(WorkerId(1), handed_over(&mut ours, 8)).unwrap();
+        let back = one.send(WorkerId(1), handoff(&mut ours, 8)).unwrap();
         assert_eq!(back.bytes(), [8]);
-        assert!(other.take(&mut Pool::new(0)).is_none());
-        assert!(other.take(&mut Pool::new(1)).is_some(), "it waited");
+        assert!(other.receive(&mut Pool::new(0)).is_none());
+        assert!(other.receive(&mut Pool::new(1)).is_some(), "it waited");
     }
 
     #[test]
     fn who_has_something_to_do_does_not_sleep_and_who_sleeps_is_woken() {
-        let [one, other] = <[Colleagues; 2]>::try_from(Colleagues::of(2, BUFFERS)).ok().unwrap();
+        let [one, other] = <[WorkerMesh; 2]>::try_from(WorkerMesh::new(2, BUFFERS)).ok().unwrap();
         let mut pool = Pool::new(4);
         let mut poll = mio::Poll::new().unwrap();
         let mut events = mio::Events::with_capacity(4);
-        other.introduce(Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap()));
-        assert!(other.may_sleep());
+        other.set_waker(Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap()));
+        assert!(other.prepare_sleep());
         one.wake();
         let nothing = Some(std::time::Duration::ZERO);
         poll.poll(&mut events, nothing).unwrap();
         assert!(events.is_empty(), "nothing for him");
-        assert!(one.hand_over(WorkerId(1), handed_over(&mut pool, 1)).is_none());
+        assert!(one.send(WorkerId(1), handoff(&mut pool, 1)).is_none());
         one.wake();
         poll.poll(&mut events, nothing).unwrap();
         assert_eq!(events.iter().count(), 1);
-        other.awake();
-        assert!(!other.may_sleep());
+        other.end_sleep();
+        assert!(!other.prepare_sleep());
         one.wake();
         poll.poll(&mut events, nothing).unwrap();
         assert!(events.is_empty(), "he is awake");
@@ -259,10 +259,10 @@ mod tests {
 
     #[test]
     fn one_worker_alone_has_nobody() {
-        let alone = Colleagues::nobody();
+        let alone = WorkerMesh::alone();
         let mut pool = Pool::new(1);
-        assert_eq!(alone.next(), (WorkerId(0), 0));
-        assert!(alone.hand_over(WorkerId(0), handed_over(&mut pool, 1)).is_some());
-        assert!(alone.take(&mut pool).is_none() && alone.may_sleep());
+        assert_eq!(alone.next_worker(), (WorkerId(0), 0));
+        assert!(alone.send(WorkerId(0), handoff(&mut pool, 1)).is_some());
+        assert!(alone.receive(&mut pool).is_none() && alone.prepare_sleep());
     }
 }

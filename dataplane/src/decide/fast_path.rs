@@ -3,19 +3,19 @@
 //! It is no other decision than [`decide`](super::decide())'s, and leaves the same behind; it says nothing where anything is out of the
 //! ordinary.
 
-use super::ends::as_of;
-use super::{Glance, Memory, Way, depart};
+use super::address_lookup::current_epoch;
+use super::{DecisionState, NextHopPair, PacketMetadata, route};
 use crate::fate::Fate;
 use crate::flow::{RuleCounters, Verdict};
 use crate::tables::{Link, Tables};
 
 /// How a packet goes on; it fits where it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passage<'a> {
+pub struct Forwarding<'a> {
     /// Where to.
     pub link: &'a Link,
     /// This is a hop: the hop limit goes down by one.
-    pub hop: bool,
+    pub decrements_ttl: bool,
     /// What had decided.
     pub rules: RuleCounters,
 }
@@ -24,45 +24,45 @@ pub struct Passage<'a> {
 /// [`decide`](super::decide()). `now` is in seconds.
 ///
 /// Where policy is asked before connection tracking ([`HostPolicy::has_untracked`]), which is looked at once a batch, it is to be
-/// asked of what is [`Tracked`](super::BeforeTracking::Tracked).
+/// asked of what is [`Tracked`](super::UntrackedVerdict::Tracked).
 ///
 /// [`HostPolicy::has_untracked`]: crate::tables::HostPolicy::has_untracked
 #[inline]
-pub fn known<'a>(
+pub fn fast_path<'a>(
     tables: &'a Tables,
-    memory: &mut Memory,
-    glance: &Glance,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
     now: u32,
-) -> Option<Passage<'a>> {
-    if !glance.is_plain {
+) -> Option<Forwarding<'a>> {
+    if !metadata.is_plain {
         return None;
     }
-    let (name, flags) = (&glance.name, glance.tcp_flags);
-    let mut entry = memory.flows.at(&name.key, name.guess, now)?;
+    let (name, flags) = (&metadata.flow, metadata.tcp_flags);
+    let mut entry = state.flows.lookup_guessed(&name.key, name.guess, now)?;
     let direction = entry.direction(name.orientation);
     let stands = entry.verdict == Verdict::Allow
         && entry.stays(flags, direction)
-        && entry.as_of == as_of(tables, name.key.v4_addresses());
-    let [from, to] = entry.hops(direction);
-    if !stands || !glance.entrance.admits(from) {
+        && entry.epoch == current_epoch(tables, name.key.v4_addresses());
+    let [from, to] = entry.next_hop_pair(direction);
+    if !stands || !metadata.entrance.admits(from) {
         return None;
     }
-    let passage = passage(tables, glance, Way { from, to }, entry.counters)?;
-    entry.count(direction, glance.segments, glance.total_len.into(), now);
-    Some(passage)
+    let forwarding = forward_if_fits(tables, metadata, NextHopPair { from, to }, entry.counters)?;
+    entry.count_packet(direction, metadata.segments, metadata.total_len.into(), now);
+    Some(forwarding)
 }
 
 /// How a packet goes a way that rules allow it; `None`: it is to be answered, or does not fit.
 #[inline]
-pub(super) fn passage<'a>(
+pub(super) fn forward_if_fits<'a>(
     tables: &'a Tables,
-    glance: &Glance,
-    way: Way,
+    metadata: &PacketMetadata,
+    pair: NextHopPair,
     rules: RuleCounters,
-) -> Option<Passage<'a>> {
-    match depart(tables, glance, way) {
-        Fate::Forward { link, hop } if glance.unit <= link.mtu => {
-            Some(Passage { link, hop, rules })
+) -> Option<Forwarding<'a>> {
+    match route(tables, metadata, pair) {
+        Fate::Forward { link, decrements_ttl } if metadata.unit <= link.mtu => {
+            Some(Forwarding { link, decrements_ttl, rules })
         }
         _ => None,
     }

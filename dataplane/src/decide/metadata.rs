@@ -1,4 +1,4 @@
-//! What is seen of a packet at first: enough for [`known`](super::known()), little enough for a batch of them to stay at hand.
+//! What is seen of a packet at first: enough for [`fast_path`](super::fast_path()), little enough for a batch of them to stay at hand.
 
 use super::{Entrance, flow_key};
 use crate::flow::{FlowKey, FlowTable, Guess, Orientation, TcpFlags};
@@ -15,12 +15,12 @@ pub struct Arrival {
     /// The port that brought it, to this worker or another one.
     pub port: PortId,
     /// How many workers have had it before.
-    pub times: u8,
+    pub handoffs: u8,
 }
 
 /// The name of a packet's flow, found once for all who ask.
 #[derive(Debug, Clone, Copy)]
-pub struct Name {
+pub struct FlowLookup {
     /// The [`flow_key`].
     pub key: FlowKey,
     /// The key's hash in the worker's flow table.
@@ -31,7 +31,7 @@ pub struct Name {
     pub orientation: Orientation,
 }
 
-impl Name {
+impl FlowLookup {
     /// The packet's source and destination.
     #[inline]
     pub fn addresses(&self) -> [Address; 2] {
@@ -41,15 +41,15 @@ impl Name {
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
-pub struct Glance {
+pub struct PacketMetadata {
     /// Of its flow.
-    pub name: Name,
+    pub flow: FlowLookup,
     /// Where it entered.
     pub entrance: Entrance,
     /// The port that brought it, to this worker or another one.
     pub port: PortId,
     /// How many workers have had it before.
-    pub times: u8,
+    pub handoffs: u8,
     /// How many packets a wire would carry for it; 0: nobody can read it.
     pub segments: u32,
     /// The length on a wire: of the packet, or of a super-packet's largest segment.
@@ -68,18 +68,18 @@ pub struct Glance {
     pub is_finished: bool,
 }
 
-impl Glance {
+impl PacketMetadata {
     /// At nothing: what stands where one is to be.
-    pub const NOTHING: Self = Self {
-        name: Name {
-            key: FlowKey::NOTHING,
+    pub const EMPTY: Self = Self {
+        flow: FlowLookup {
+            key: FlowKey::EMPTY,
             hash: 0,
             guess: Guess::NONE,
             orientation: Orientation::LowToHigh,
         },
         entrance: Entrance::NOWHERE,
         port: PortId(u16::MAX),
-        times: 0,
+        handoffs: 0,
         segments: 0,
         unit: 0,
         total_len: 0,
@@ -94,7 +94,7 @@ impl Glance {
     /// is the table that its flow will be looked up in.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
-    pub fn at(
+    pub fn new(
         parsed: &Parsed,
         (segments, unit): (u32, u32),
         is_finished: bool,
@@ -103,10 +103,10 @@ impl Glance {
     ) -> Self {
         let (key, orientation) = flow_key(parsed);
         Self {
-            name: Name { key, hash: flows.hash(&key), guess: Guess::NONE, orientation },
+            flow: FlowLookup { key, hash: flows.hash(&key), guess: Guess::NONE, orientation },
             entrance: arrival.entrance,
             port: arrival.port,
-            times: arrival.times,
+            handoffs: arrival.handoffs,
             segments,
             unit,
             total_len: parsed.total_len,

@@ -4,12 +4,14 @@ use manx_policy_compiler::image::ChainId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::decide::{Arrival, Decision, Entrance, LastCourse, LastSource, Subject, decide};
+use crate::decide::{
+    Arrival, Decision, Entrance, PacketRef, SourceCache, UntrackedHookCache, decide,
+};
 use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, Owner, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
-use crate::tables::{Endpoint, Hop, PortId, Via};
+use crate::tables::{EncodedNextHop, Endpoint, NextHop, PortId};
 use crate::wire::address::Address;
 use crate::wire::{ipv4, ipv6, protocol, put, vxlan};
 
@@ -86,8 +88,10 @@ fn tables() -> Tables {
     Tables { version: 7, endpoints: vec![endpoint(1), endpoint(2)], host, ..Tables::closed() }
 }
 
-fn hop(number: u32) -> Hop {
-    [Via::Endpoint(0), Via::Endpoint(1), Via::Node, Via::Unreachable][number as usize].encode()
+fn hop(number: u32) -> EncodedNextHop {
+    [NextHop::Endpoint(0), NextHop::Endpoint(1), NextHop::Node, NextHop::Unreachable]
+        [number as usize]
+        .encode()
 }
 
 fn upper(case: &Case) -> u8 {
@@ -127,7 +131,7 @@ fn packet(case: &Case) -> Vec<u8> {
     bytes
 }
 
-fn memory(case: &Case, tables: &Tables) -> Memory {
+fn state(case: &Case, tables: &Tables) -> DecisionState {
     let seed = HashSeed::fixed(1);
     let mut flows = FlowTable::new(16, seed).unwrap();
     let [from, to] = if case.is_v6 {
@@ -141,42 +145,42 @@ fn memory(case: &Case, tables: &Tables) -> Memory {
     let mut entry = FlowEntry::open(key, original, flags(case.before[0].1), then);
     for &(is_reply, sent) in &case.before {
         let direction = if is_reply { FlowDirection::Reply } else { FlowDirection::Original };
-        entry.as_mut().pass(direction, flags(sent), 1, 100, then);
+        entry.as_mut().record_packet(direction, flags(sent), 1, 100, then);
     }
     entry.verdict = case.verdict;
     entry.next_hops = [hop(case.hops[1]), hop(case.hops[0])];
     entry.counters = RuleCounters { egress: 3, ingress: 4 };
-    entry.as_of = as_of(tables, key.v4_addresses());
-    entry.as_of.version ^= u32::from(!case.is_current);
+    entry.epoch = current_epoch(tables, key.v4_addresses());
+    entry.epoch.version ^= u32::from(!case.is_current);
     let hash = flows.hash(&key);
-    flows.insert(hash, flows.find(hash, &key), Owner::NODE, then, |place| place.set(entry));
+    flows.insert(hash, flows.find(hash, &key), Owner::NODE, then, |place| place.replace(entry));
     let next = (crate::flow::WorkerId(0), 0);
     let fragments = FragmentTracker::new(1);
-    Memory {
+    DecisionState {
         flows,
-        last_source: LastSource::default(),
-        last_course: LastCourse::default(),
+        source_cache: SourceCache::default(),
+        untracked_hooks: UntrackedHookCache::default(),
         fragments,
         evictions: 0,
-        next,
+        next_worker: next,
     }
 }
 
-fn flow_of(memory: &Memory) -> String {
-    format!("{:?}", memory.flows.iter().collect::<Vec<_>>())
+fn flow_of(state: &DecisionState) -> String {
+    format!("{:?}", state.flows.iter().collect::<Vec<_>>())
 }
 
-fn glance(bytes: &[u8], case: &Case, flows: &FlowTable) -> Glance {
+fn metadata(bytes: &[u8], case: &Case, flows: &FlowTable) -> PacketMetadata {
     let parsed = parse(bytes).unwrap();
-    let back = Via::decode(hop(case.entrance));
+    let back = NextHop::decode(hop(case.entrance));
     let entrance = match back {
-        Via::Endpoint(index) => Entrance::endpoint(index),
+        NextHop::Endpoint(index) => Entrance::endpoint(index),
         _ => Entrance::NODE,
     };
-    let arrival = Arrival { entrance, port: PortId(1), times: 0 };
-    let mut glance = Glance::at(&parsed, (1, bytes.len() as u32), true, &arrival, flows);
-    glance.name.guess = flows.guess(glance.name.hash);
-    glance
+    let arrival = Arrival { entrance, port: PortId(1), handoffs: 0 };
+    let mut metadata = PacketMetadata::new(&parsed, (1, bytes.len() as u32), true, &arrival, flows);
+    metadata.flow.guess = flows.guess(metadata.flow.hash);
+    metadata
 }
 
 #[test]
@@ -201,11 +205,14 @@ fn a_packet_of_a_living_connection_goes_the_short_way_in_both_directions() {
             dont_fragment: true,
             entrance: u32::from(is_reply),
         };
-        let mut memory = memory(&case, &tables);
-        let glance = glance(&packet(&case), &case, &memory.flows);
-        assert_eq!(glance.name.orientation == Orientation::LowToHigh, !is_reply);
-        let passage = known(&tables, &mut memory, &glance, NOW).unwrap();
-        assert_eq!((passage.link.port, passage.hop), (PortId(2 - u16::from(is_reply)), true));
+        let mut state = state(&case, &tables);
+        let metadata = metadata(&packet(&case), &case, &state.flows);
+        assert_eq!(metadata.flow.orientation == Orientation::LowToHigh, !is_reply);
+        let forwarding = fast_path(&tables, &mut state, &metadata, NOW).unwrap();
+        assert_eq!(
+            (forwarding.link.port, forwarding.decrements_ttl),
+            (PortId(2 - u16::from(is_reply)), true)
+        );
     }
 }
 
@@ -214,20 +221,20 @@ proptest! {
     fn the_short_way_is_the_long_one_and_leaves_the_same_behind(case in case()) {
         let tables = tables();
         let bytes = packet(&case);
-        let (mut short, mut long) = (memory(&case, &tables), memory(&case, &tables));
+        let (mut short, mut long) = (state(&case, &tables), state(&case, &tables));
         let before = flow_of(&short);
-        let glance = glance(&bytes, &case, &short.flows);
-        let passage = known(&tables, &mut short, &glance, NOW);
-        let Some(passage) = passage else {
+        let metadata = metadata(&bytes, &case, &short.flows);
+        let forwarding = fast_path(&tables, &mut short, &metadata, NOW);
+        let Some(forwarding) = forwarding else {
             prop_assert_eq!(flow_of(&short), before, "nothing is done");
             return Ok(());
         };
         let packet = Pool::new(1).take_filled(&bytes).unwrap();
-        let subject = Subject { packet: &packet, glance: &glance };
-        let Decision { fate, rules } = decide(&tables, &mut long, &subject, NOW);
-        let Passage { link, hop, .. } = passage;
-        prop_assert!(glance.unit <= link.mtu);
-        prop_assert_eq!((fate, rules), (Fate::Forward { link, hop }, passage.rules));
+        let packet = PacketRef { packet: &packet, metadata: &metadata };
+        let Decision { fate, rules } = decide(&tables, &mut long, &packet, NOW);
+        let Forwarding { link, decrements_ttl, .. } = forwarding;
+        prop_assert!(metadata.unit <= link.mtu);
+        prop_assert_eq!((fate, rules), (Fate::Forward { link, decrements_ttl }, forwarding.rules));
         prop_assert_eq!(flow_of(&short), flow_of(&long));
     }
 }

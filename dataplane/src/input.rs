@@ -13,7 +13,7 @@ use crate::tables::{Role, Tables};
 use crate::wire::address::Address;
 use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 
-/// Where the packets of a role enter; `None`: each of them tells, see [`unwrap`].
+/// Where the packets of a role enter; `None`: each of them tells, see [`decapsulate`].
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
     match role {
         Role::Closed => Err(DropReason::NoTables),
@@ -28,30 +28,30 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
 
 /// Where a packet from the underlay or the uplink enters. Of a tunnel that leads here the outer header is taken off.
 #[inline]
-pub(crate) fn unwrap(
+pub(crate) fn decapsulate(
     tables: &Tables,
     packet: &mut Packet,
     role: Role,
 ) -> Result<Entrance, DropReason> {
-    match unwrap_plain(tables, packet) {
+    match decapsulate_plain(tables, packet) {
         Some(entrance) => Ok(entrance),
-        None => unwrap_any(tables, packet, role),
+        None => decapsulate_any(tables, packet, role),
     }
 }
 
 /// The short way: of a tunnel that leads here, nothing on the way marked it, and nobody has to say anything about its checksum,
-/// which nearly every packet is. It is no other answer than [`unwrap_any`]'s; `None`, and nothing done: ask that.
+/// which nearly every packet is. It is no other answer than [`decapsulate_any`]'s; `None`, and nothing done: ask that.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the loop over a batch is to have it in its registers")]
-fn unwrap_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
+fn decapsulate_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
     // VXLAN, which goes the long way, is told at once.
     let is_ipip = packet.bytes().get(ipv4::field::PROTOCOL) == Some(&protocol::IPIP);
     if !is_ipip || packet.offload != Offload::default() {
         return None;
     }
-    let (outer, inner) = encapsulation::plain(packet.bytes())?;
+    let (outer, inner) = encapsulation::parse_plain_ipip(packet.bytes())?;
     let is_here = tables.underlay_address == Some(outer.destination.into());
-    if !is_here || may_be_unfinished(inner) {
+    if !is_here || may_be_partial(inner) {
         return None;
     }
     let peer = tables.peers.tunnel(outer.source.into(), Encapsulation::Ipip)?;
@@ -60,13 +60,17 @@ fn unwrap_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
     Some(Entrance::tunnel(peer))
 }
 
-/// As [`unwrap`], of any packet.
+/// As [`decapsulate`], of any packet.
 #[inline(never)]
-fn unwrap_any(tables: &Tables, packet: &mut Packet, role: Role) -> Result<Entrance, DropReason> {
+fn decapsulate_any(
+    tables: &Tables,
+    packet: &mut Packet,
+    role: Role,
+) -> Result<Entrance, DropReason> {
     if role == Role::Uplink && !is_tunnelled_here(tables, packet) {
         return Ok(Entrance::UPLINK);
     }
-    let arrived = encapsulation::tunnelled(packet.bytes())?;
+    let arrived = encapsulation::parse_outer(packet.bytes())?;
     let peer = tables
         .peers
         .tunnel(arrived.source, arrived.encapsulation)
@@ -74,7 +78,7 @@ fn unwrap_any(tables: &Tables, packet: &mut Packet, role: Role) -> Result<Entran
         .ok_or(DropReason::UnknownTunnelPeer)?;
     encapsulation::decapsulate(packet, &arrived)?;
     if packet.offload == Offload::default()
-        && may_be_unfinished(packet.bytes())
+        && may_be_partial(packet.bytes())
         && let Some(tunnel) = tables.tunnel(peer)
     {
         restore_offload(packet, tunnel.link.mtu as usize);
@@ -83,7 +87,7 @@ fn unwrap_any(tables: &Tables, packet: &mut Packet, role: Role) -> Result<Entran
 }
 
 /// Where a packet entered that another worker has read and, if it came by a tunnel from `peer`, unwrapped.
-pub(crate) fn handed_over(
+pub(crate) fn handoff_entrance(
     tables: &Tables,
     role: Role,
     peer: Option<(Ipv4Addr, Encapsulation)>,
@@ -109,7 +113,7 @@ fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
 /// Whether the checksum of what begins as an IPv4 packet does may be the pseudo-header's sum alone: those of which it is not are
 /// nothing for [`restore_offload`].
 #[inline]
-fn may_be_unfinished(bytes: &[u8]) -> bool {
+fn may_be_partial(bytes: &[u8]) -> bool {
     let Some(header) = bytes.first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
     let upper = header[ipv4::field::PROTOCOL];
     let offset = match upper {
@@ -168,9 +172,12 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
 /// Takes a packet in that has been parsed: what is to become of its checksum is looked at, the link's padding taken off, its
 /// segments counted. Returns how many packets it is [on a wire](crate::packet::Body::on_a_wire).
 #[inline]
-pub(crate) fn take_in(packet: &mut Packet, parsed: &Parsed) -> Result<(u32, u32), DropReason> {
-    let is_true = packet.offload.segmentation.is_none_or(|it| may_be_cut(it.kind, parsed));
-    if !is_true || !may_be_finished(packet.offload.checksum, parsed) {
+pub(crate) fn check_offload(
+    packet: &mut Packet,
+    parsed: &Parsed,
+) -> Result<(u32, u32), DropReason> {
+    let is_true = packet.offload.segmentation.is_none_or(|it| is_segmentable(it.kind, parsed));
+    if !is_true || !is_completable(packet.offload.checksum, parsed) {
         return Err(DropReason::Malformed);
     }
     packet.truncate(parsed.total_len.into());
@@ -184,7 +191,7 @@ pub(crate) fn take_in(packet: &mut Packet, parsed: &Parsed) -> Result<(u32, u32)
 /// Whether there are super-packets of this kind in the packet's protocol. Senders choose the kind; what is no such packet is never cut,
 /// counted as many all the same, and handed to a device that does not take it. (Of a tunnel in the packet the kernel says what is in
 /// the tunnel.)
-fn may_be_cut(kind: SegmentKind, parsed: &Parsed) -> bool {
+fn is_segmentable(kind: SegmentKind, parsed: &Parsed) -> bool {
     let is_kind = match kind {
         SegmentKind::Tcp4 => parsed.is_v4() && parsed.protocol == protocol::TCP,
         SegmentKind::Tcp6 => !parsed.is_v4() && parsed.protocol == protocol::TCP,
@@ -197,7 +204,7 @@ fn may_be_cut(kind: SegmentKind, parsed: &Parsed) -> bool {
 /// lies behind that layer's header (of a tunnel within). Senders choose its place, and would choose a port's. Behind the packet's
 /// end, in the link's padding, it is none of the packet's.
 #[inline]
-fn may_be_finished(checksum: Checksum, parsed: &Parsed) -> bool {
+fn is_completable(checksum: Checksum, parsed: &Parsed) -> bool {
     let Checksum::Partial { start, offset } = checksum else { return true };
     let own = match parsed.protocol {
         protocol::TCP => Some(tcp::CHECKSUM_OFFSET),
@@ -401,10 +408,10 @@ mod tests {
                     packet
                 });
                 let role = arrival.role;
-                let entered = unwrap(&tables, &mut short, role);
-                prop_assert_eq!(entered, unwrap_any(&tables, &mut long, role));
+                let entered = decapsulate(&tables, &mut short, role);
+                prop_assert_eq!(entered, decapsulate_any(&tables, &mut long, role));
                 prop_assert_eq!((short.bytes(), short.offload), (long.bytes(), long.offload));
-                let by_short = unwrap_plain(&tables, &mut plain);
+                let by_short = decapsulate_plain(&tables, &mut plain);
                 let is_short = by_short.is_some();
                 if let Some(entrance) = by_short {
                     prop_assert_eq!((Ok(entrance), plain.bytes()), (entered, short.bytes()));
@@ -420,7 +427,7 @@ mod tests {
                     };
                     prop_assert_eq!((entered, short.bytes()), (Ok(entrance), &behind[..]));
                     let has_options = arrival.inner_options + arrival.outer_options > 0;
-                    let goes_long = arrival.is_vxlan || has_options || may_be_unfinished(&inner);
+                    let goes_long = arrival.is_vxlan || has_options || may_be_partial(&inner);
                     prop_assert_eq!(is_short, !goes_long);
                 }
                 let seen = if arrival.is_vxlan { &vxlan } else { &ipip };
@@ -440,7 +447,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_restored_may_be_unfinished_and_hardly_anything_else(
+        fn what_is_restored_may_be_partial_and_hardly_anything_else(
             (_, _, mut bytes) in arbitrary::described(),
             is_unfinished: bool,
             changes in vec((0usize..40, any::<u8>()), 0..3),
@@ -467,9 +474,9 @@ mod tests {
             restore_offload(&mut packet, 1480);
             let is_restored = packet.offload != Offload::default();
             prop_assert!(is_restored || !is_known);
-            prop_assert!(may_be_unfinished(&bytes) || !is_restored);
+            prop_assert!(may_be_partial(&bytes) || !is_restored);
             if let Ok(parsed) = parse(&bytes) && parsed.is_v4() {
-                prop_assert_eq!(may_be_unfinished(&bytes), is_restored);
+                prop_assert_eq!(may_be_partial(&bytes), is_restored);
             }
         }
     }

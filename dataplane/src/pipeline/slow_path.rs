@@ -4,15 +4,15 @@
 use std::net::IpAddr;
 
 use super::{Context, Pipeline};
-use crate::decide::{Decision, Glance, Subject, decide};
+use crate::decide::{Decision, PacketMetadata, PacketRef, decide};
 use crate::fate::{DropReason, Fate};
 use crate::flow::{RuleCounters, WorkerId};
-use crate::handover::HandedOver;
+use crate::handoff::Handoff;
 use crate::icmp::{self, ErrorKind};
 use crate::packet::Packet;
 use crate::parse::{self, parse};
 use crate::report::{Denied, Report};
-use crate::tables::{Link, Role, Via};
+use crate::tables::{Link, NextHop, Role};
 
 /// Denials that may wait for control; more are lost and counted.
 const REPORTS_WAITING: usize = 8192;
@@ -20,44 +20,44 @@ const REPORTS_WAITING: usize = 8192;
 impl Pipeline {
     /// Decides a packet that is out of the ordinary, and does what was decided. Whether it was handed over.
     #[inline(never)]
-    pub(super) fn consider(
+    pub(super) fn slow_path(
         &mut self,
         context: &mut Context<'_>,
         mut packet: Packet,
-        glance: &Glance,
+        metadata: &PacketMetadata,
     ) -> bool {
-        let (port, segments) = (glance.port, u64::from(glance.segments));
-        let subject = Subject { packet: &packet, glance };
+        let (port, segments) = (metadata.port, u64::from(metadata.segments));
+        let packet_ref = PacketRef { packet: &packet, metadata };
         let now = context.seconds();
-        let Decision { fate, rules } = decide(context.tables, &mut self.memory, &subject, now);
+        let Decision { fate, rules } = decide(context.tables, &mut self.state, &packet_ref, now);
         self.counters.rules.decided(rules, segments);
         let (packet, header_len, link) = match fate {
-            Fate::Forward { link, hop } => {
-                if hop {
+            Fate::Forward { link, decrements_ttl } => {
+                if decrements_ttl {
                     parse::decrement_ttl(packet.room_mut());
                 }
-                (packet, glance.header_len.into(), link)
+                (packet, metadata.header_len.into(), link)
             }
             Fate::Drop(reason) => {
-                context.dropped(port, reason, segments);
-                self.report(context, &subject, reason, rules);
+                context.count_drops(port, reason, segments);
+                self.report_denied(context, &packet_ref, reason, rules);
                 context.pool.put(packet);
                 return false;
             }
             Fate::Answer { reason, error } => {
-                context.dropped(port, reason, segments);
-                let answer = self.answer(context, &subject, error);
+                context.count_drops(port, reason, segments);
+                let answer = self.icmp_error(context, &packet_ref, error);
                 context.pool.put(packet);
                 let Some((answer, back)) = answer else { return false };
                 (answer, 0, back)
             }
-            Fate::HandOver(to) => return hand_over(context, packet, glance, to),
+            Fate::Handoff(to) => return hand_off(context, packet, metadata, to),
         };
         let is_ready = packet.is_finished() && packet.len() <= link.mtu as usize;
-        if let Err(reason) = context.post(packet, header_len, link, is_ready) {
+        if let Err(reason) = context.output(packet, header_len, link, is_ready) {
             // An answer that cannot be given is nobody's loss.
             if matches!(fate, Fate::Forward { .. }) {
-                context.dropped(port, reason, segments);
+                context.count_drops(port, reason, segments);
             }
         }
         false
@@ -65,10 +65,10 @@ impl Pipeline {
 
     /// Tells control of a denied flow, once in a while for the same one, as far as its sender's budget goes.
     #[inline(never)]
-    fn report(
+    fn report_denied(
         &mut self,
         context: &mut Context<'_>,
-        Subject { packet, glance }: &Subject<'_>,
+        PacketRef { packet, metadata }: &PacketRef<'_>,
         reason: DropReason,
         rules: RuleCounters,
     ) {
@@ -77,11 +77,11 @@ impl Pipeline {
             DropReason::PolicyIngress => rules.ingress,
             _ => return,
         };
-        if !self.recent.is_new(glance.name.hash, context.now) {
+        if !self.recent_denials.is_new(metadata.flow.hash, context.now) {
             return;
         }
-        let sender = self.senders.hash_one(glance.name.addresses()[0]);
-        let budgets = context.ports.slot(glance.port).map(|slot| &mut slot.budgets);
+        let sender = self.senders.hash_one(metadata.flow.addresses()[0]);
+        let budgets = context.ports.slot(metadata.port).map(|slot| &mut slot.budgets);
         let is_allowed = budgets.is_none_or(|it| it.denials.allow(sender, context.now));
         if !is_allowed || self.reports.len() >= REPORTS_WAITING {
             self.counters.reports_lost.add(1);
@@ -103,10 +103,10 @@ impl Pipeline {
 
     /// What tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the sender's budget leaves.
     #[inline(never)]
-    fn answer<'a>(
+    fn icmp_error<'a>(
         &mut self,
         context: &mut Context<'a>,
-        Subject { packet, glance }: &Subject<'_>,
+        PacketRef { packet, metadata }: &PacketRef<'_>,
         error: ErrorKind,
     ) -> Option<(Packet, &'a Link)> {
         let parsed = parse(packet.bytes()).ok()?;
@@ -115,9 +115,9 @@ impl Pipeline {
         } else {
             context.tables.router_v6.map(IpAddr::V6)
         };
-        let (router, back) = (router?, context.tables.link(glance.entrance.back())?);
+        let (router, back) = (router?, context.tables.link(metadata.entrance.back())?);
         let sender = self.senders.hash_one(parsed.source);
-        let budgets = &mut context.ports.slot(glance.port)?.budgets;
+        let budgets = &mut context.ports.slot(metadata.port)?.budgets;
         let budget = match error {
             ErrorKind::TooBig { .. } => &mut budgets.too_big,
             ErrorKind::TimeExceeded | ErrorKind::HostUnreachable => &mut budgets.errors,
@@ -125,44 +125,47 @@ impl Pipeline {
         if !budget.allow(sender, context.now) {
             return None;
         }
-        let answer = icmp::answer(packet.bytes(), &parsed, error, router.into(), context.pool)?;
+        let answer =
+            icmp::build_error(packet.bytes(), &parsed, error, router.into(), context.pool)?;
         Some((answer, back))
     }
 }
 
 /// Puts a packet into the mailbox of the worker whose it is, or drops it. Whether it went.
 #[inline(never)]
-fn hand_over(context: &mut Context<'_>, packet: Packet, glance: &Glance, to: WorkerId) -> bool {
-    let Glance { entrance, port, times, .. } = *glance;
+fn hand_off(
+    context: &mut Context<'_>,
+    packet: Packet,
+    metadata: &PacketMetadata,
+    to: WorkerId,
+) -> bool {
+    let PacketMetadata { entrance, port, handoffs, .. } = *metadata;
     let peer = match entrance.back() {
-        Via::Tunnel(index) => context.tables.tunnel(index),
+        NextHop::Tunnel(index) => context.tables.tunnel(index),
         _ => None,
     };
-    let handed_over = HandedOver {
+    let handoffs = Handoff {
         packet,
-        segments: glance.segments,
+        segments: metadata.segments,
         port,
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
-        times: times.saturating_add(1),
+        handoffs: handoffs.saturating_add(1),
     };
     // A worker that had handed over all its buffers could neither read nor take anything. An endpoint may have as many away as
     // could still go, so that there are some for the next one; the uplink's sockets bring everybody's packets.
     let spare = context.pool.spare();
     let is_endpoint = matches!(context.tables.role(port), Role::Endpoint(_));
     let slot = context.ports.slot(port);
-    let may_go = slot.as_ref().is_some_and(|slot| spare > if is_endpoint { slot.away } else { 0 });
-    let refused = if may_go {
-        context.colleagues.hand_over(to, handed_over)
-    } else {
-        Some(handed_over.packet)
-    };
+    let may_go =
+        slot.as_ref().is_some_and(|slot| spare > if is_endpoint { slot.handed_off } else { 0 });
+    let refused = if may_go { context.mesh.send(to, handoffs) } else { Some(handoffs.packet) };
     let Some(refused) = refused else {
         if let Some(slot) = slot {
-            slot.away += 1;
+            slot.handed_off += 1;
         }
         return true;
     };
-    context.dropped(port, DropReason::HandOverFull, glance.segments.into());
+    context.count_drops(port, DropReason::HandoffFull, metadata.segments.into());
     context.pool.put(refused);
     false
 }

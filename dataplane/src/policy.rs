@@ -1,60 +1,57 @@
-//! Policy's part of a decision: a pure function of the tables, the two ends and what is asked for.
+//! Policy's part of a decision: a pure function of the tables, the two ends and what is evaluation for.
 
 use manx_policy_compiler::image::{self, ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Transport, Verdict};
 
 use crate::fate::DropReason;
-use crate::flow::RuleCounters;
-use crate::tables::{Tables, Via};
+use crate::flow::{PolicyStamp, RuleCounters};
+use crate::tables::{NextHop, Tables};
 
-/// No rule was asked.
+/// No rule was evaluation.
 pub const NO_SLOT: u32 = u32::MAX;
 
 /// The two ends of a flow in its original direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub struct FlowEnds {
     /// Where the source is.
-    pub from: Via,
+    pub from: NextHop,
     /// Where the destination is.
-    pub to: Via,
+    pub to: NextHop,
     /// What policy can ask of the source and of the destination.
     pub identities: [Identity; 2],
 }
 
-/// What a verdict rests on; a flow keeps it, and while all of it is as it was, so is the verdict.
-pub use crate::flow::RestsOn as Grounds;
-
 /// A verdict and the counter slots of what gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub struct Judgement {
+pub struct PolicyVerdict {
     /// `None`: allowed.
     pub denied: Option<DropReason>,
-    /// Slots of what decided at the source's egress and the destination's ingress ([`NO_SLOT`]: nothing was asked).
+    /// Slots of what decided at the source's egress and the destination's ingress ([`NO_SLOT`]: nothing was evaluation).
     pub rules: RuleCounters,
 }
 
-impl Judgement {
-    /// No rule was asked.
+impl PolicyVerdict {
+    /// No rule was evaluation.
     pub const fn without_rules(denied: Option<DropReason>) -> Self {
         Self { denied, rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
     }
 
-    const fn refused(self, reason: DropReason) -> Self {
+    const fn deny(self, reason: DropReason) -> Self {
         Self { denied: Some(reason), ..self }
     }
 }
 
 /// What a verdict on `ends` would rest on now.
 #[inline]
-pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
-    let revision = |via| match via {
-        Via::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
-        Via::Node | Via::Host | Via::Tunnel(_) => tables.host_policy.revision,
-        Via::NoRoute | Via::Unreachable => 0,
+pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
+    let revision = |next_hop| match next_hop {
+        NextHop::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
+        NextHop::Node | NextHop::Host | NextHop::Tunnel(_) => tables.host_policy.revision,
+        NextHop::NoRoute | NextHop::Unreachable => 0,
     };
     let [source, destination] = ends.identities;
-    Grounds {
+    PolicyStamp {
         source_identity: source.0,
         destination_identity: destination.0,
         source_revision: revision(ends.from),
@@ -64,39 +61,39 @@ pub fn grounds(tables: &Tables, ends: &Ends) -> Grounds {
 
 /// What the node's interfaces have said of a packet before connection tracking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Untracked {
-    /// It is allowed where it arrives: no other policy of that interface is asked.
-    pub arrives: bool,
+pub struct UntrackedAllows {
+    /// It is allowed where it arrives: no other policy of that interface is evaluation.
+    pub ingress: bool,
     /// Likewise where it leaves.
-    pub leaves: bool,
+    pub egress: bool,
     /// The slots of what allowed it.
     pub rules: RuleCounters,
 }
 
-impl Untracked {
+impl UntrackedAllows {
     /// Nothing was said.
     pub const NONE: Self =
-        Self { arrives: false, leaves: false, rules: Judgement::without_rules(None).rules };
+        Self { ingress: false, egress: false, rules: PolicyVerdict::without_rules(None).rules };
 
     /// Whether the packet goes without connection tracking.
     pub const fn allows(&self) -> bool {
-        self.arrives || self.leaves
+        self.ingress || self.egress
     }
 }
 
 /// Asks the interfaces that a packet, of whichever direction of its flow, passes before connection tracking (`doNotTrack`).
 #[inline]
-pub fn untracked(
+pub fn evaluate_untracked(
     tables: &Tables,
-    ends: &Ends,
+    ends: &FlowEnds,
     transport: Transport,
-) -> Result<Untracked, Judgement> {
-    let judgement = Judgement::without_rules(None);
-    let mut asked = Asked { tables, identities: ends.identities, transport, judgement };
-    let chain = |via, direction| tables.host_policy.untracked(via, direction);
+) -> Result<UntrackedAllows, PolicyVerdict> {
+    let verdict = PolicyVerdict::without_rules(None);
+    let mut evaluation = Evaluation { tables, identities: ends.identities, transport, verdict };
+    let chain = |next_hop, direction| tables.host_policy.untracked(next_hop, direction);
     let mut at = |chain: Option<ChainId>, direction, reason| match chain {
-        Some(chain) => match asked.decides(chain, direction) {
-            Some(Verdict::Deny) => Err(asked.judgement.refused(reason)),
+        Some(chain) => match evaluation.decides(chain, direction) {
+            Some(Verdict::Deny) => Err(evaluation.verdict.deny(reason)),
             decided => Ok(decided.is_some()),
         },
         None => Ok(false),
@@ -105,7 +102,7 @@ pub fn untracked(
         at(chain(ends.from, Direction::Ingress), Direction::Ingress, DropReason::PolicyIngress)?;
     let leaves =
         at(chain(ends.to, Direction::Egress), Direction::Egress, DropReason::PolicyEgress)?;
-    Ok(Untracked { arrives, leaves, rules: asked.judgement.rules })
+    Ok(UntrackedAllows { ingress: arrives, egress: leaves, rules: evaluation.verdict.rules })
 }
 
 /// Judges a flow in its original direction, asking everybody on its way: egress of a local source, the node's interface where
@@ -114,65 +111,67 @@ pub fn untracked(
 /// Two exceptions, both Kubernetes': a pod can always reach itself, and a node can always reach its own pods.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "who asks holds all of it in registers")]
-pub fn judge(
+pub fn evaluate_policy(
     tables: &Tables,
-    ends: &Ends,
+    ends: &FlowEnds,
     transport: Transport,
-    untracked: Untracked,
-) -> Judgement {
-    if matches!(ends.from, Via::Endpoint(_)) && ends.from == ends.to {
-        return Judgement::without_rules(None);
+    untracked: UntrackedAllows,
+) -> PolicyVerdict {
+    if matches!(ends.from, NextHop::Endpoint(_)) && ends.from == ends.to {
+        return PolicyVerdict::without_rules(None);
     }
-    let judgement = Judgement { denied: None, rules: untracked.rules };
-    let mut asked = Asked { tables, identities: ends.identities, transport, judgement };
-    if let Via::Endpoint(source) = ends.from {
+    let verdict = PolicyVerdict { denied: None, rules: untracked.rules };
+    let mut evaluation = Evaluation { tables, identities: ends.identities, transport, verdict };
+    if let NextHop::Endpoint(source) = ends.from {
         let Some(source) = tables.endpoint(source) else {
-            return asked.judgement.refused(DropReason::NoTables);
+            return evaluation.verdict.deny(DropReason::NoTables);
         };
-        if asked.denies(source.egress, Direction::Egress) {
-            return asked.judgement.refused(DropReason::PolicyEgress);
+        if evaluation.denies(source.egress, Direction::Egress) {
+            return evaluation.verdict.deny(DropReason::PolicyEgress);
         }
-        if ends.to == Via::Node && tables.host_policy.drops_to_node {
-            return asked.judgement.refused(DropReason::EndpointToHost);
+        if ends.to == NextHop::Node && tables.host_policy.drops_to_node {
+            return evaluation.verdict.deny(DropReason::EndpointToHost);
         }
     }
-    if !untracked.leaves
-        && asked.interface_denies(ends.to, Direction::Egress, ends.from == Via::Node)
+    if !untracked.egress
+        && evaluation.interface_denies(ends.to, Direction::Egress, ends.from == NextHop::Node)
     {
-        return asked.judgement.refused(DropReason::PolicyEgress);
+        return evaluation.verdict.deny(DropReason::PolicyEgress);
     }
     let ingress = match ends.to {
         // A node can always reach its own pods.
-        Via::Endpoint(_) if ends.from == Via::Node => return asked.judgement,
-        Via::Endpoint(destination) => match tables.endpoint(destination) {
+        NextHop::Endpoint(_) if ends.from == NextHop::Node => return evaluation.verdict,
+        NextHop::Endpoint(destination) => match tables.endpoint(destination) {
             Some(destination) => Some(destination.ingress),
-            None => return asked.judgement.refused(DropReason::NoTables),
+            None => return evaluation.verdict.deny(DropReason::NoTables),
         },
-        Via::Node => None,
+        NextHop::Node => None,
         // It has left, or is nowhere.
-        Via::Host | Via::Tunnel(_) | Via::NoRoute | Via::Unreachable => return asked.judgement,
+        NextHop::Host | NextHop::Tunnel(_) | NextHop::NoRoute | NextHop::Unreachable => {
+            return evaluation.verdict;
+        }
     };
-    let arrives = !untracked.arrives
-        && asked.interface_denies(ends.from, Direction::Ingress, ends.to == Via::Node);
-    if arrives || ingress.is_some_and(|chain| asked.denies(chain, Direction::Ingress)) {
-        return asked.judgement.refused(DropReason::PolicyIngress);
+    let arrives = !untracked.ingress
+        && evaluation.interface_denies(ends.from, Direction::Ingress, ends.to == NextHop::Node);
+    if arrives || ingress.is_some_and(|chain| evaluation.denies(chain, Direction::Ingress)) {
+        return evaluation.verdict.deny(DropReason::PolicyIngress);
     }
-    asked.judgement
+    evaluation.verdict
 }
 
-/// A flow on its way past everybody who is asked about it.
-struct Asked<'a> {
+/// A flow on its way past everybody who is evaluation about it.
+struct Evaluation<'a> {
     tables: &'a Tables,
     identities: [Identity; 2],
     transport: Transport,
-    judgement: Judgement,
+    verdict: PolicyVerdict,
 }
 
-impl<'a> Asked<'a> {
-    /// Whether the interface behind which `via` is denies the flow in that direction. `local`: it is of the node's own
-    /// processes, which is asked about only where the node's own packets come by.
-    fn interface_denies(&mut self, via: Via, direction: Direction, local: bool) -> bool {
-        let Some(chains) = self.tables.host_policy.interface(via) else { return false };
+impl<'a> Evaluation<'a> {
+    /// Whether the interface behind which `next_hop` is denies the flow in that direction. `local`: it is of the node's own
+    /// processes, which is evaluation about only where the node's own packets come by.
+    fn interface_denies(&mut self, next_hop: NextHop, direction: Direction, local: bool) -> bool {
+        let Some(chains) = self.tables.host_policy.interface(next_hop) else { return false };
         let at = direction as usize;
         let Some(owned) = &chains.owned else {
             return !local && self.denies(chains.forward[at], direction);
@@ -188,10 +187,10 @@ impl<'a> Asked<'a> {
     }
 
     /// Whether a chain denies the flow. What it decided by is kept; of an interface and a pod in one direction the one that
-    /// was asked last.
+    /// was evaluation last.
     fn denies(&mut self, chain: ChainId, direction: Direction) -> bool {
         let path = self.path(chain, direction);
-        self.keep(path.slot, direction);
+        self.record_slot(path.slot, direction);
         path.verdict == Verdict::Deny
     }
 
@@ -202,7 +201,7 @@ impl<'a> Asked<'a> {
         if path.passes_on {
             return None;
         }
-        self.keep(path.slot, direction);
+        self.record_slot(path.slot, direction);
         Some(path.verdict)
     }
 
@@ -215,10 +214,10 @@ impl<'a> Asked<'a> {
         path(&self.tables.image, chain, own, peer, self.transport)
     }
 
-    fn keep(&mut self, slot: u32, direction: Direction) {
+    fn record_slot(&mut self, slot: u32, direction: Direction) {
         match direction {
-            Direction::Egress => self.judgement.rules.egress = slot,
-            Direction::Ingress => self.judgement.rules.ingress = slot,
+            Direction::Egress => self.verdict.rules.egress = slot,
+            Direction::Ingress => self.verdict.rules.ingress = slot,
         }
     }
 }

@@ -1,0 +1,111 @@
+//! Where the ends of a packet are, and what policy can ask of them.
+
+use manx_policy_compiler::image::Identity;
+
+use super::NextHopPair;
+use crate::flow::Epoch;
+use crate::policy::FlowEnds;
+use crate::tables::{EncodedNextHop, NextHop, Tables};
+use crate::wire::address::Address;
+
+/// One end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ResolvedAddress {
+    next_hop: EncodedNextHop,
+    identity: Identity,
+}
+
+impl ResolvedAddress {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as SourceCache::lookup_ends")]
+    fn lookup(tables: &Tables, address: Address) -> Self {
+        Self { next_hop: tables.encoded_next_hop(address), identity: tables.identity(address) }
+    }
+}
+
+/// The two ends of a packet from `source`, looked up, and the way between them.
+pub(super) fn lookup_ends(
+    tables: &Tables,
+    source: Address,
+    destination: Address,
+) -> (NextHopPair, FlowEnds) {
+    pair(ResolvedAddress::lookup(tables, source), ResolvedAddress::lookup(tables, destination))
+}
+
+#[inline]
+fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, FlowEnds) {
+    let pair = NextHopPair { from: source.next_hop, to: destination.next_hop };
+    let (from, to) = (NextHop::decode(pair.from), NextHop::decode(pair.to));
+    (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
+}
+
+/// The state of the world for what rests on these two addresses. It is to be taken before anything is looked up, so that what
+/// changes meanwhile is looked at again.
+#[inline]
+pub(super) fn current_epoch(tables: &Tables, addresses: [u32; 2]) -> Epoch {
+    Epoch { version: tables.version as u32, changes: tables.changes(addresses) }
+}
+
+/// The source that was looked up last: packets that come together often have one. It is good while nothing has changed that
+/// stands at its address.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceCache {
+    address: Address,
+    epoch: Epoch,
+    end: ResolvedAddress,
+}
+
+impl Default for SourceCache {
+    /// Nobody's.
+    fn default() -> Self {
+        let end =
+            ResolvedAddress { next_hop: NextHop::NoRoute.encode(), identity: Identity::UNKNOWN };
+        Self { address: Address::UNSPECIFIED, epoch: Epoch::default(), end }
+    }
+}
+
+impl SourceCache {
+    /// As [`lookup_ends`].
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "who asks may know the addresses' family")]
+    pub(super) fn lookup_ends(
+        &mut self,
+        tables: &Tables,
+        source: Address,
+        destination: Address,
+    ) -> (NextHopPair, FlowEnds) {
+        let epoch = current_epoch(tables, [source.to_bits() as u32; 2]);
+        if self.address != source || self.epoch != epoch {
+            *self = Self { address: source, epoch, end: ResolvedAddress::lookup(tables, source) };
+        }
+        pair(self.end, ResolvedAddress::lookup(tables, destination))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    use manx_policy_compiler::prefix_map::PrefixMap;
+
+    use super::*;
+
+    #[test]
+    fn the_last_source_is_where_these_tables_have_it() {
+        let [one, other, to] = [1, 2, 3].map(|n| Address::from(Ipv4Addr::new(10, 0, 0, n)));
+        let mut last = SourceCache::default();
+        for (version, next_hop) in
+            [(0, NextHop::NoRoute), (1, NextHop::Endpoint(7)), (2, NextHop::Node)]
+        {
+            let routes =
+                PrefixMap::build(0, [("10.0.0.1/32".parse().unwrap(), next_hop.encode().0)]);
+            let tables = Tables { version, routes: Arc::new(routes), ..Tables::closed() };
+            for source in [one, one, other, one, Address::UNSPECIFIED] {
+                let (pair, found) = last.lookup_ends(&tables, source, to);
+                assert_eq!((pair, found), lookup_ends(&tables, source, to));
+                assert_eq!([pair.from, pair.to].map(NextHop::decode), [found.from, found.to]);
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Known flows and new ones: what is remembered, what is judged again, and the ICMP errors that belong to them.
+
+use super::address_lookup::{current_epoch, lookup_ends};
+use super::key::{icmp_query, key_from_parts, transport};
+use super::{
+    DecisionState, FlowDecision, NextHopPair, PacketMetadata, PacketRef, connects, from_verdict,
+};
+use crate::fate::DropReason;
+use crate::flow::{
+    Admission, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Owner, Verdict,
+};
+use crate::icmp;
+use crate::parse::Parsed;
+use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, UntrackedAllows};
+use crate::tables::{Established, NextHop, Tables};
+use crate::wire::protocol;
+
+#[inline]
+pub(super) fn decide_tracked(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    now: u32,
+) -> FlowDecision {
+    let name = &metadata.flow;
+    let found = state.flows.find(name.hash, &name.key);
+    let Some(mut entry) = state.flows.live_entry(found, now) else {
+        return match state.flows.other_worker(name.hash) {
+            None => open_flow(tables, state, metadata, Some(found), now),
+            Some(owner) => FlowDecision::hand_off(owner),
+        };
+    };
+    let direction = entry.direction(name.orientation);
+    let place = match entry.admission(metadata.tcp_flags, direction) {
+        Admission::Cached => return apply_cached(tables, &mut entry, metadata, direction, now),
+        // Were it denied, it would end what is to be kept.
+        Admission::Judge if keeps_established(tables, &entry) => None,
+        Admission::Judge => return recheck(tables, &mut entry, metadata, direction, true, now),
+        Admission::JudgeAlone => None,
+        Admission::Recycle => Some(found),
+    };
+    open_flow(tables, state, metadata, place, now)
+}
+
+/// A packet of a flow that is not known: judged; if it is allowed, the flow is known from now on, where there is a `place` for it.
+/// What an endpoint sends to itself makes no flow: it is always allowed, in either direction, and would cost the table two.
+#[inline(never)]
+fn open_flow(
+    tables: &Tables,
+    state: &mut DecisionState,
+    metadata: &PacketMetadata,
+    place: Option<Found>,
+    now: u32,
+) -> FlowDecision {
+    let name = &metadata.flow;
+    let [source, destination] = name.addresses();
+    if !(source.is_forwardable() && destination.is_forwardable()) {
+        return FlowDecision::drop(DropReason::NotForwardable);
+    }
+    let epoch = current_epoch(tables, name.key.v4_addresses());
+    let (pair, ends) = state.source_cache.lookup_ends(tables, source, destination);
+    if !metadata.entrance.admits(pair.from) {
+        return FlowDecision::drop(metadata.entrance.refusal());
+    }
+    let opens = name.key.protocol() != protocol::TCP || metadata.tcp_flags.opens();
+    if !opens && tables.connections.tcp_strict && pair.from != pair.to {
+        return FlowDecision::drop(DropReason::TcpWithoutFlow);
+    }
+    if !connects(tables, ends.from, ends.to) {
+        return FlowDecision::drop(DropReason::NoRoute);
+    }
+    let transport = transport(&name.key, name.orientation);
+    let verdict = policy::evaluate_policy(tables, &ends, transport, UntrackedAllows::NONE);
+    let decision = from_verdict(pair, &verdict);
+    if let Some(found) = place
+        && decision.verdict.is_ok()
+        && pair.from != pair.to
+        && tables.link(ends.to).is_some()
+    {
+        if let Some(owner) = state.flows.claim(name.hash, found) {
+            return FlowDecision::hand_off(owner);
+        }
+        let evicted = state.flows.insert(name.hash, found, flow_owner(pair), now, |entry| {
+            entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
+            write_decision(entry, tables, (pair, &ends), &verdict);
+            entry.epoch = epoch;
+            count_packet(entry, metadata, FlowDirection::Original, now);
+        });
+        match evicted {
+            Some(Evicted::Unestablished | Evicted::Established) => state.evictions += 1,
+            Some(Evicted::Expired) | None => {}
+        }
+    }
+    decision
+}
+
+/// Who a flow counts for: the endpoint that opens it, so that nobody fills another's share, or else the one that it is opened to.
+#[inline]
+fn flow_owner(pair: NextHopPair) -> Owner {
+    pair.from.endpoint().or(pair.to.endpoint()).map_or(Owner::NODE, Owner::endpoint)
+}
+
+/// A packet of a known flow: what was decided stands while all that it rests on does.
+#[inline]
+fn apply_cached(
+    tables: &Tables,
+    entry: &mut FlowMut<'_>,
+    metadata: &PacketMetadata,
+    direction: FlowDirection,
+    now: u32,
+) -> FlowDecision {
+    let stands = entry.epoch == current_epoch(tables, entry.v4_addresses());
+    if !stands || entry.verdict != Verdict::Allow {
+        return recheck(tables, entry, metadata, direction, false, now);
+    }
+    let [from, to] = entry.next_hop_pair(direction);
+    if !metadata.entrance.admits(from) {
+        return FlowDecision::drop(metadata.entrance.refusal());
+    }
+    count_packet(entry, metadata, direction, now);
+    FlowDecision { verdict: Ok(NextHopPair { from, to }), rules: entry.counters }
+}
+
+/// As [`apply_cached`], where something may have changed, or the packet is to be judged (`judge`): the flow is judged in its original
+/// direction, whichever way this packet goes.
+#[inline(never)]
+fn recheck(
+    tables: &Tables,
+    entry: &mut FlowMut<'_>,
+    metadata: &PacketMetadata,
+    direction: FlowDirection,
+    judge: bool,
+    now: u32,
+) -> FlowDecision {
+    let verdict = refresh(tables, entry, judge);
+    let [from, to] = entry.next_hop_pair(direction);
+    if !metadata.entrance.admits(from) {
+        return FlowDecision::drop(metadata.entrance.refusal());
+    }
+    let decision = from_verdict(NextHopPair { from, to }, &verdict);
+    if decision.verdict.is_ok() {
+        count_packet(entry, metadata, direction, now);
+    } else {
+        entry.record_denied(now);
+    }
+    decision
+}
+
+/// Counts a packet that its flow admits.
+#[inline]
+pub(super) fn count_packet(
+    entry: &mut FlowMut<'_>,
+    metadata: &PacketMetadata,
+    direction: FlowDirection,
+    now: u32,
+) {
+    let PacketMetadata { tcp_flags, segments, total_len, .. } = *metadata;
+    entry.record_packet(direction, tcp_flags, segments, total_len.into(), now);
+}
+
+/// Brings a flow up to date with the tables and tells what is thought of it.
+#[inline]
+fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdict {
+    let epoch = current_epoch(tables, entry.v4_addresses());
+    if epoch == entry.epoch
+        && !judge
+        && let Some(verdict) = cached_verdict(entry)
+    {
+        return verdict;
+    }
+    refresh_stale(tables, entry, epoch, judge)
+}
+
+/// What an entry remembers of its verdict. `None`: it was denied and by no rule, which is not remembered.
+#[inline]
+fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
+    let rules = entry.counters;
+    let (denied, slot) = match entry.verdict {
+        Verdict::Allow => return Some(PolicyVerdict { denied: None, rules }),
+        Verdict::DenyEgress => (DropReason::PolicyEgress, rules.egress),
+        Verdict::DenyIngress => (DropReason::PolicyIngress, rules.ingress),
+    };
+    (slot != NO_SLOT).then_some(PolicyVerdict { denied: Some(denied), rules })
+}
+
+/// The same, where something may have changed.
+#[inline(never)]
+fn refresh_stale(
+    tables: &Tables,
+    entry: &mut FlowMut<'_>,
+    epoch: Epoch,
+    judge: bool,
+) -> PolicyVerdict {
+    let (source, _) = entry.key().source(entry.original());
+    let (destination, _) = entry.key().destination(entry.original());
+    let (pair, ends) = lookup_ends(tables, source, destination);
+    let leads_as_before = has_same_next_hops(tables, entry, pair, &ends);
+    if !judge
+        && leads_as_before
+        && connects(tables, ends.from, ends.to)
+        && policy::policy_stamp(tables, &ends) == entry.second.policy_stamp
+        && let Some(verdict) = cached_verdict(entry)
+    {
+        entry.epoch = epoch;
+        return verdict;
+    }
+    let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
+    let verdict = if connects(tables, ends.from, ends.to) {
+        let transport = transport(&entry.key(), entry.original());
+        policy::evaluate_policy(tables, &ends, transport, UntrackedAllows::NONE)
+    } else {
+        PolicyVerdict::without_rules(Some(DropReason::NoRoute))
+    };
+    // Kept against the rules, it is counted by none of them.
+    let verdict = if is_kept && verdict.denied.is_some() {
+        PolicyVerdict::without_rules(None)
+    } else {
+        verdict
+    };
+    write_decision(entry, tables, (pair, &ends), &verdict);
+    entry.epoch = epoch;
+    verdict
+}
+
+/// Whether a flow is to survive what policy says now.
+fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
+    tables.connections.established == Established::Keep
+        && entry.verdict == Verdict::Allow
+        && entry.state().is_answered()
+}
+
+/// Whether a flow's ends are where they were: not, when another pod has an end's address.
+fn has_same_next_hops(
+    tables: &Tables,
+    entry: &FlowMut<'_>,
+    pair: NextHopPair,
+    ends: &FlowEnds,
+) -> bool {
+    entry.next_hop_pair(FlowDirection::Original) == [pair.from, pair.to]
+        && entry.second.attachments == attachment_ids(tables, ends)
+}
+
+fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
+    [ends.from, ends.to].map(|next_hop| match next_hop {
+        NextHop::Endpoint(index) => {
+            tables.endpoint(index).map_or(0, |endpoint| endpoint.attachment)
+        }
+        NextHop::NoRoute
+        | NextHop::Unreachable
+        | NextHop::Node
+        | NextHop::Host
+        | NextHop::Tunnel(_) => 0,
+    })
+}
+
+/// Writes into a flow what was decided and what it rests on.
+#[inline]
+fn write_decision(
+    entry: &mut FlowMut<'_>,
+    tables: &Tables,
+    (pair, ends): (NextHopPair, &FlowEnds),
+    verdict: &PolicyVerdict,
+) {
+    (entry.verdict, entry.counters) = match verdict.denied {
+        None => (Verdict::Allow, verdict.rules),
+        Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, verdict.rules),
+        Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, verdict.rules),
+        // Not a rule's doing: the entry cannot hold the reason, so without slots the next packet asks again.
+        Some(_) => (Verdict::DenyEgress, PolicyVerdict::without_rules(None).rules),
+    };
+    entry.second.policy_stamp = policy::policy_stamp(tables, ends);
+    entry.next_hops = [pair.to, pair.from];
+    entry.second.attachments = attachment_ids(tables, ends);
+}
+
+/// An ICMP error: it passes with the flow that its quoted header names, towards the sender of what it quotes and from the
+/// side to which that was going. One of an endpoint to itself passes.
+pub(super) fn decide_icmp_error(
+    tables: &Tables,
+    flows: &mut FlowTable,
+    packet: &PacketRef<'_>,
+    parsed: &Parsed,
+    now: u32,
+) -> FlowDecision {
+    let unmatched = FlowDecision::drop(DropReason::IcmpErrorUnmatched);
+    if !packet.metadata.entrance.admits(tables.next_hop(parsed.source).encode()) {
+        return FlowDecision::drop(packet.metadata.entrance.refusal());
+    }
+    let pair = NextHopPair {
+        from: tables.encoded_next_hop(parsed.source),
+        to: tables.encoded_next_hop(parsed.destination),
+    };
+    if pair.from == pair.to && pair.from.endpoint().is_some() {
+        // About traffic of an endpoint with itself, of which there are no flows.
+        return FlowDecision { verdict: Ok(pair), rules: PolicyVerdict::without_rules(None).rules };
+    }
+    let Some(quoted) = icmp::parse_quoted(packet.packet.bytes(), parsed) else {
+        return unmatched;
+    };
+    if quoted.source != parsed.destination {
+        return unmatched;
+    }
+    // Hosts complain of what they were asked; nobody needs to know that an answer did not arrive.
+    let asked = quoted.icmp.and_then(|(kind, _)| icmp_query(quoted.source, quoted.protocol, kind));
+    if asked.is_some_and(|(_, asks)| !asks) {
+        return unmatched;
+    }
+    let ports = [quoted.source_port, quoted.destination_port];
+    let (key, orientation) =
+        key_from_parts(quoted.source, quoted.destination, ports, quoted.protocol, quoted.icmp);
+    let hash = flows.hash(&key);
+    let Some(mut entry) = flows.lookup(hash, &key, now) else {
+        return flows.other_worker(hash).map_or(unmatched, FlowDecision::hand_off);
+    };
+    let direction = entry.direction(orientation);
+    let verdict = refresh(tables, &mut entry, false);
+    let [back, forth] = entry.next_hop_pair(direction);
+    if !packet.metadata.entrance.admits(forth) {
+        return unmatched;
+    }
+    from_verdict(NextHopPair { from: forth, to: back }, &verdict)
+}
