@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use manx::calc::{Calculation, FollowUp, Inputs, Local, Underlay};
+use manx::calc::{Calculation, Inputs, Local, NextStep, Underlay};
 use manx::import::{Cluster, import_for};
 use manx::interfaces::Interfaces;
 use manx::manifest;
@@ -244,8 +244,8 @@ fn measured(pods_changed: usize) -> Result<(Vec<Figure>, Vec<String>), Failure> 
             let changes = change(&mut contents, &key, text.map(String::as_str))?;
             let start = Instant::now();
             let left =
-                node.calculation.follow(&tables.image, &mut node.cluster, &contents, &changes);
-            if left != FollowUp::Nothing(1) {
+                node.calculation.apply_delta(&tables.image, &mut node.cluster, &contents, &changes);
+            if left != NextStep::Nothing(1) {
                 tables = node.tables();
                 anew += 1;
             }
@@ -273,9 +273,9 @@ fn measured(pods_changed: usize) -> Result<(Vec<Figure>, Vec<String>), Failure> 
         let key = key(Kind::NetworkPolicy, namespace, "p-5".to_owned());
         let changes = change(&mut contents, &key, Some(&text))?;
         let (left, time) = timed(|| {
-            node.calculation.follow(&tables.image, &mut node.cluster, &contents, &changes)
+            node.calculation.apply_delta(&tables.image, &mut node.cluster, &contents, &changes)
         });
-        if left != FollowUp::Tables {
+        if left != NextStep::Tables {
             return Err(format!("a policy took {left:?}, expected new tables").into());
         }
         followed.push(time);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::inquiry::{Explanation, Inquiry};
+use crate::inquiry::{ExplainRequest, Explanation};
 use crate::proof::Refutation;
 
 /// Spoken by this version; a request with another is refused with an [`ErrorKind::Version`].
@@ -68,7 +68,7 @@ pub enum Call {
     /// Everything `manx status` shows.
     Status,
     /// Whether a connection passes by the objects that the agent has loaded, and what decides.
-    Explain(Inquiry),
+    Explain(ExplainRequest),
     /// The last denied flows, oldest first (a bounded buffer).
     Denials,
     /// Stream a port's packets: after the answer the connection carries a pcapng file until either side closes it.

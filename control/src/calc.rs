@@ -3,8 +3,8 @@
 //! It depends on the current state only, never on the way there, but for what must outlive a table: indexes of tunnels, the
 //! revisions by which a flow tells that its policy has changed, and what rules counted.
 
-mod follow;
-mod ways;
+mod delta;
+mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,8 +26,8 @@ use crate::import::{Cluster, Overlay};
 use crate::interfaces::Interfaces;
 use crate::topology::Topology;
 
-pub use follow::FollowUp;
-use ways::Ways;
+pub use delta::NextStep;
+use routes::RouteTables;
 
 /// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
 const VNI: u32 = 4096;
@@ -95,7 +95,7 @@ pub struct Inputs<'a> {
 #[derive(Default)]
 pub struct Calculation {
     compiler: Compiler,
-    ways: Ways,
+    route_tables: RouteTables,
     version: u64,
     /// Of the attached pods.
     revisions: BTreeMap<ObjectName, Revision>,
@@ -139,7 +139,7 @@ impl Calculation {
         let hosts = hosts.map(|host| host.map(|name| ObjectName::new("", name)));
         let local_names = inputs.locals.keys().chain(hosts.iter().flatten()).cloned().collect();
         let image = Arc::new(self.compiler.compile(&inputs.cluster.model, &local_names));
-        self.ways.follow(inputs);
+        self.route_tables.refresh(inputs);
         self.version += 1;
         self.count(&image);
         Tables {
@@ -147,9 +147,9 @@ impl Calculation {
             endpoints: self.endpoints(inputs, &image),
             host_policy: self.host_policy(inputs, &image, hosts),
             image,
-            routes: Arc::clone(&self.ways.map),
-            tunnels: self.ways.tunnels.clone(),
-            peers: self.ways.peers.clone(),
+            routes: Arc::clone(&self.route_tables.map),
+            tunnels: self.route_tables.tunnels.clone(),
+            peers: self.route_tables.peers.clone(),
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
             uplink: inputs.uplink,
@@ -265,7 +265,7 @@ impl Calculation {
 
     /// The routes of the last tables.
     pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, NextHop)> + '_ {
-        self.ways.routes.iter().map(|(net, via)| (*net, *via))
+        self.route_tables.routes.iter().map(|(net, via)| (*net, *via))
     }
 
     /// What a counter slot counts.

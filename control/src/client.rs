@@ -13,7 +13,7 @@ use crate::api::{
     self, Attach, Attached, Call, Capture, Denial, ErrorKind, Failure, PodName, Reply, Request,
     Response, Status,
 };
-use crate::inquiry::{Explanation, Inquiry};
+use crate::inquiry::{ExplainRequest, Explanation};
 
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -159,8 +159,8 @@ impl Client {
     }
 
     /// [`Call::Explain`].
-    pub fn explain(&mut self, inquiry: Inquiry) -> Result<Explanation, Error> {
-        match self.call(Call::Explain(inquiry))? {
+    pub fn explain(&mut self, request: ExplainRequest) -> Result<Explanation, Error> {
+        match self.call(Call::Explain(request))? {
             Reply::Explained(explanation) => Ok(*explanation),
             other => Err(self.unexpected(&other)),
         }

@@ -1,6 +1,6 @@
 //! Whether a connection passes: who asks whom, with what packet, and the answer, by the objects alone.
 
-mod way;
+mod traversal;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::manifest::State;
 use crate::manifest::object::{Kind, Object, ObjectKey};
-use crate::oracle::explain::Story;
+use crate::oracle::explain::Trace;
 use crate::oracle::{Oracle, Packet, Party, Shown};
 use crate::store::Contents;
-use way::Way;
+use traversal::Traversal;
 
-/// A question.
+/// A request: whether a connection passes, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Inquiry {
+pub struct ExplainRequest {
     /// Who asks: `NAMESPACE/POD`, `POD`, `node/NAME` or an address.
     pub from: String,
     /// Who is asked.
     pub to: String,
     /// With what.
-    pub packet: Wanted,
+    pub packet: PacketSpec,
     /// From which port.
     pub source_port: u16,
     /// By the IPv6 addresses of parties that have both.
@@ -32,20 +32,20 @@ pub struct Inquiry {
     pub uplink: Option<String>,
 }
 
-/// The answer.
+/// The answer to an [`ExplainRequest`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// What decides, and how it comes to it.
     #[serde(flatten)]
-    pub story: Story,
+    pub story: Trace,
     /// The parties whose address is assumed, because the manifests give them none.
     pub assumed: Vec<String>,
 }
 
-impl Inquiry {
-    /// Asks the oracle of these objects. `assumed` are the addresses among them that the manifests do not give, `uplink` is
-    /// what the nodes' is called where nobody says. `Err` says whom or what nobody can be asked about.
-    pub fn answer(
+impl ExplainRequest {
+    /// Asks the oracle of these objects. `assumed` holds the addresses that the caller has made up for objects without one.
+    /// `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is unknown or ambiguous.
+    pub fn explain(
         &self,
         contents: &Contents,
         assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
@@ -71,10 +71,10 @@ impl Inquiry {
             .collect();
         unsure.dedup();
         let uplink = self.uplink.as_deref().unwrap_or(uplink);
-        let way = Way::new(contents, &oracle, &from, &to, uplink)?;
-        let [leaving, arriving] = way.crossings(packet);
+        let traversal = Traversal::new(contents, &oracle, &from, &to, uplink)?;
+        let [leaving, arriving] = traversal.crossings(packet);
         let story = oracle.explain((&from, leaving), (&to, arriving), packet);
-        let story = match way.no_route() {
+        let story = match traversal.no_route() {
             Some(why) => story.without_route(why.to_owned()),
             None => story,
         };
@@ -94,14 +94,14 @@ impl fmt::Display for Explanation {
 
 /// A packet whose family is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wanted {
+pub enum PacketSpec {
     /// This protocol by number, to this port if there is one.
     Protocol(u8, Option<u16>),
     /// ICMP, or in IPv6 `ICMPv6`: of this type and code, else an echo request.
     Icmp(Option<(u8, u8)>),
 }
 
-impl Wanted {
+impl PacketSpec {
     /// Reads `tcp/80`, `icmp`, `icmp/3/1`, `protocol/47`. A number alone would be taken for a port, so it is refused.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || {

@@ -252,7 +252,7 @@ mod tests {
 
     /// The warnings of manifests that are otherwise clean, a line each.
     fn warnings(text: &str) -> String {
-        let contents = Contents::of_texts([("all.yaml", text)]);
+        let contents = Contents::from_texts([("all.yaml", text)]);
         assert!(contents.problems.is_empty(), "{:#?}", contents.problems);
         let mut lines = String::new();
         for problem in undefined(&contents) {

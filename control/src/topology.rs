@@ -69,7 +69,7 @@ pub struct Peer {
 
 /// How the node itself reaches a block of pod addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum HostRoute {
     /// By Manx: a block of this node, or one behind a tunnel. The node speaks from `source` (its tunnel address, where the
     /// far node checks that the inner source is of this node's block).
     Manx {
@@ -89,7 +89,7 @@ pub struct Desired {
     /// The node's tunnel addresses.
     pub addresses: Vec<IpAddr>,
     /// How each block is reached.
-    pub blocks: Vec<(IpNet, Way)>,
+    pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses, which nobody beyond the uplink has.
     pub own: BTreeSet<IpAddr>,
 }
@@ -160,9 +160,9 @@ impl Topology {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
         let way = |(block, route): (&IpNet, &Route)| match *route {
-            Route::Local | Route::Nowhere(_) => Some((*block, Way::Manx { source: None })),
-            Route::Tunnel(_) => Some((*block, Way::Manx { source: source(block) })),
-            Route::Direct(address) => Some((*block, Way::Node { address })),
+            Route::Local | Route::Nowhere(_) => Some((*block, HostRoute::Manx { source: None })),
+            Route::Tunnel(_) => Some((*block, HostRoute::Manx { source: source(block) })),
+            Route::Direct(address) => Some((*block, HostRoute::Node { address })),
             Route::Node | Route::World => None,
         };
         let own =
@@ -496,7 +496,7 @@ mod tests {
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
         assert_eq!(seen.prefixes[&block], Route::Nowhere(Nowhere::Unpooled));
         // Nor by the node's own routes.
-        assert!(seen.host().blocks.contains(&(block, Way::Manx { source: None })));
+        assert!(seen.host().blocks.contains(&(block, HostRoute::Manx { source: None })));
         let problems: Vec<String> = seen.problems().collect();
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("10.244.2.0/24 of Node \"b\" lies in no IPPool"));
@@ -528,7 +528,7 @@ mod tests {
         };
         let mut text = blocks.into_iter().enumerate().map(node).collect::<Vec<String>>().concat();
         text += more;
-        crate::import::import(&crate::store::Contents::of_texts([("all.yaml", text.as_str())]))
+        crate::import::import(&crate::store::Contents::from_texts([("all.yaml", text.as_str())]))
     }
 
     #[test]

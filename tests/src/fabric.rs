@@ -315,7 +315,7 @@ impl Fabric {
     /// The same, with so many workers on each node, each of which has these sizes.
     pub fn sized(workers: usize, sizes: Sizes) -> Self {
         Self {
-            contents: Contents::of_texts([]),
+            contents: Contents::from_texts([]),
             cluster: Cluster::default(),
             nodes: [(); 2].map(|()| Node::new(workers, sizes)),
             connections: Connections::default(),
@@ -362,7 +362,7 @@ impl Fabric {
 
     /// Manifests in the place of the old ones, and nothing done about them.
     pub fn read(&mut self, yaml: &str) {
-        self.contents = Contents::of_texts([("cluster.yaml", yaml)]);
+        self.contents = Contents::from_texts([("cluster.yaml", yaml)]);
         self.cluster = import(&self.contents);
         self.cluster.nodes =
             NODES.iter().enumerate().map(|(index, name)| node(index, name)).collect();

@@ -235,7 +235,7 @@ fn a_manifest_costs_in_proportion_to_its_length() {
     let mut costly = Vec::new();
     for (name, text) in greedy() {
         let cost = allocations(|| {
-            let contents = Contents::of_texts([("file.yaml", &*text)]);
+            let contents = Contents::from_texts([("file.yaml", &*text)]);
             drop((import(&contents), undefined(&contents)));
         });
         let most = 50 * (text.len() as u64 + (1 << 20));

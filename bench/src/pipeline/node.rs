@@ -117,7 +117,7 @@ impl Node {
 
     /// The same, as one of several workers sees it, each of which has these sizes.
     pub(crate) fn shared(shape: Shape, sizes: Sizes, share: SharedState) -> Result<Self, Failure> {
-        let mut cluster = import(&Contents::of_texts([("cluster.yaml", &*manifests(shape))]));
+        let mut cluster = import(&Contents::from_texts([("cluster.yaml", &*manifests(shape))]));
         let mut problems = cluster.problems.iter();
         if let Some(problem) = problems.find(|problem| problem.severity == Severity::Error) {
             return Err(format!("the bench's own manifests are not valid: {problem:?}").into());

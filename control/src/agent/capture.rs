@@ -17,7 +17,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::{DataLink, PcapError};
 use tokio::sync::mpsc;
 
-use super::server::Answer;
+use super::server::Outcome;
 use crate::api::{ErrorKind, Failure};
 
 /// Bytes of a packet that are kept: all of it.
@@ -56,7 +56,7 @@ pub(super) fn room() -> Arc<CopyBudget> {
 }
 
 /// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One port may have several.
-pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudget>) -> Answer {
+pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudget>) -> Outcome {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (copier, tap) = capture(SNAPLEN, WAITING, room.part(WAITING_BYTES), clock);
     let (done, taken_up) = crossbeam::channel::bounded(workers.len());
@@ -107,11 +107,14 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudge
             worker.send(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
         }
     });
-    Answer::Stream(pieces)
+    Outcome::Stream(pieces)
 }
 
-fn refused(why: &str) -> Answer {
-    Answer::Reply(Err(Failure { kind: ErrorKind::Internal, message: format!("no capture: {why}") }))
+fn refused(why: &str) -> Outcome {
+    Outcome::Reply(Err(Failure {
+        kind: ErrorKind::Internal,
+        message: format!("no capture: {why}"),
+    }))
 }
 
 /// Hands what is written to the client, a block at a time.
@@ -223,7 +226,7 @@ mod tests {
     impl Growing {
         fn start(worker: &Handle) -> Self {
             let source = Source { port: PORT, name: "host".to_owned(), framing: 0 };
-            let Answer::Stream(pieces) = start(vec![worker.commands().clone()], source, &room())
+            let Outcome::Stream(pieces) = start(vec![worker.commands().clone()], source, &room())
             else {
                 panic!()
             };

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use ipnet::IpNet;
 use manx_dataplane::worker::Polling;
 
-use super::device::{self, AgentNamespace, Error, Held, Made, Wanted};
+use super::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use crate::api::Device;
 use crate::netlink::{self, Address, Netlink, Refusal, Route};
 use crate::netns::{self, sysctl};
-use crate::topology::{Desired, Way};
+use crate::topology::{Desired, HostRoute};
 
 /// The interface's name.
 pub const NAME: &str = "manx0";
@@ -31,7 +31,7 @@ pub struct Reconciled {
 #[derive(Debug)]
 pub struct HostDevice {
     netns: OwnedFd,
-    made: Made,
+    made: CreatedDevice,
     uplink: String,
 }
 
@@ -45,9 +45,9 @@ impl HostDevice {
         queues: usize,
         polling: Polling,
         uplink: &str,
-    ) -> Result<(Self, Held), Error> {
+    ) -> Result<(Self, OpenDevice), Error> {
         let netns = netns::current()?;
-        let wanted = Wanted {
+        let wanted = DeviceSpec {
             place: "the node",
             interface: NAME,
             device,
@@ -143,10 +143,10 @@ impl HostDevice {
         let mut wanted = BTreeSet::new();
         for (block, way) in &desired.blocks {
             match *way {
-                Way::Manx { source } => {
+                HostRoute::Manx { source } => {
                     wanted.insert(self.made.route(block.trunc(), source));
                 }
-                Way::Node { address } => match netlink.next_hop(address).await? {
+                HostRoute::Node { address } => match netlink.next_hop(address).await? {
                     Some(hop) => {
                         let via = Some(hop.neighbour);
                         wanted.insert(Route { via, ..Route::direct(block.trunc(), hop.device) });

@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 use self::device::AgentNamespace;
 use self::host_device::HostDevice;
 use self::node::{Agent, Parts};
-use self::server::{Question, Server};
+use self::server::{PendingRequest, Server};
 use self::verify::Verifier;
 use crate::api::ErrorKind;
 use crate::doctor::{self, Lack};
@@ -250,15 +250,15 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         connections: settings.connections,
         verifier: settings.verify_tables.then(Verifier::default),
     })?;
-    agent.learn(cluster);
+    agent.import_all(cluster);
 
     let (peers, wanted) = watch::channel(agent.peers());
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
     if settings.packet_socket {
-        tokio::spawn(uplink::follow(netlink, uplink.index, wanted, found));
+        tokio::spawn(uplink::watch_next_hops(netlink, uplink.index, wanted, found));
     }
-    let (questions, inbox) = mpsc::channel(16);
-    tokio::spawn(server.run(questions));
+    let (requests, inbox) = mpsc::channel(16);
+    tokio::spawn(server.run(requests));
     tracing::info!(
         node = settings.name,
         uplink = settings.uplink,
@@ -266,22 +266,23 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    let ended = attend(&mut agent, Sources { watcher, inbox, peers, next_hops }).await;
+    let ended =
+        run_control_loop(&mut agent, EventSources { watcher, inbox, peers, next_hops }).await;
     tracing::info!(node = settings.name, "stopping");
     ended
 }
 
 /// Where events come from.
-struct Sources {
+struct EventSources {
     watcher: Watcher,
-    inbox: mpsc::Receiver<Question>,
+    inbox: mpsc::Receiver<PendingRequest>,
     /// Tells the follower of next hops whom to look for.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     next_hops: watch::Receiver<uplink::NextHops>,
 }
 
 /// The control loop: one event after the other, until the agent is told to stop or cannot go on.
-async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
+async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
@@ -289,22 +290,22 @@ async fn attend(agent: &mut Agent, mut sources: Sources) -> Result<(), Error> {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
-            Some(Question { call, answer }) = sources.inbox.recv() => {
-                let given = agent.answer(call);
+            Some(PendingRequest { call, answer }) = sources.inbox.recv() => {
+                let given = agent.handle(call);
                 // A client that went away no longer waits.
                 let _ = answer.send(given);
             }
             _ = sources.watcher.changed() => {
-                if agent.look() {
+                if agent.refresh() {
                     sources.peers.send_replace(agent.peers());
                 }
-                if agent.store.is_doubtful() {
-                    sources.watcher.look_within(store::STANDS);
+                if agent.store.has_unsettled_file() {
+                    sources.watcher.rescan_within(store::STANDS);
                 }
             },
             Ok(()) = sources.next_hops.changed() => {
                 let hops = sources.next_hops.borrow_and_update().clone();
-                agent.reach(hops);
+                agent.set_next_hops(hops);
             }
             _ = tick.tick() => {
                 agent.read_reports();

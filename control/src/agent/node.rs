@@ -21,19 +21,19 @@ use manx_policy_compiler::model::ObjectName;
 
 use super::capture;
 use super::denials::Denials;
-use super::device::{AgentNamespace, Held, Queues};
+use super::device::{AgentNamespace, OpenDevice, Queues};
 use super::fault::Fault;
 use super::host_device::HostDevice;
 use super::pod_device::PodDevice;
 use super::port_ids::PortIds;
-use super::server::Answer;
+use super::server::Outcome;
 use super::uplink::NextHops;
 use super::verify::Verifier;
 use super::{Error, status};
 use crate::api::{Call, Capture, Device, ErrorKind, Failure, Reply};
 use crate::calc::{Calculation, Local, Underlay};
 use crate::import::Cluster;
-use crate::inquiry::Inquiry;
+use crate::inquiry::ExplainRequest;
 use crate::ipam;
 use crate::store::Store;
 use crate::topology::Topology;
@@ -112,7 +112,7 @@ pub(super) struct Parts {
     pub(super) raw: Queues,
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
     pub(super) underlay_mtu: u32,
-    pub(super) host: Held,
+    pub(super) host: OpenDevice,
     pub(super) host_mtu: u32,
     pub(super) connections: Connections,
     pub(super) uplink: String,
@@ -161,18 +161,18 @@ impl Agent {
             vxlan_fault: Fault::default(),
             verifier: parts.verifier,
         };
-        agent.host.port = agent.plug("host".to_owned(), parts.host)?;
-        agent.underlay.raw = agent.plug("uplink-raw".to_owned(), parts.raw)?;
+        agent.host.port = agent.attach_port("host".to_owned(), parts.host)?;
+        agent.underlay.raw = agent.attach_port("uplink-raw".to_owned(), parts.raw)?;
         if let Some((packet_socket, mac)) = parts.packet_socket {
             agent.underlay.packet_socket =
-                Some((agent.plug("uplink-packet".to_owned(), packet_socket)?, mac));
+                Some((agent.attach_port("uplink-packet".to_owned(), packet_socket)?, mac));
         }
         Ok(agent)
     }
 
     /// Gives the workers a port.
-    fn plug(&mut self, name: String, held: impl Into<Held>) -> Result<PortId, Error> {
-        let Held { queues, settings } = held.into();
+    fn attach_port(&mut self, name: String, held: impl Into<OpenDevice>) -> Result<PortId, Error> {
+        let OpenDevice { queues, settings } = held.into();
         let id = self.port_ids.take().ok_or(Error::PortsExhausted)?;
         let counters = self.workers.attach(id, queues).ok_or(Error::WorkerGone)?;
         let device = settings.map(devices::Watched::new);
@@ -181,40 +181,40 @@ impl Agent {
     }
 
     /// Answers a call.
-    pub(super) fn answer(&mut self, call: Call) -> Answer {
+    pub(super) fn handle(&mut self, call: Call) -> Outcome {
         match call {
-            Call::Attach(attach) => Answer::Reply(self.attach(&attach).map(Reply::Attached)),
+            Call::Attach(attach) => Outcome::Reply(self.attach(&attach).map(Reply::Attached)),
             Call::Detach(pod) => {
                 self.detach(&pod);
-                Answer::Reply(Ok(Reply::Detached))
+                Outcome::Reply(Ok(Reply::Detached))
             }
-            Call::Status => Answer::Reply(Ok(Reply::Status(Box::new(status::status(self))))),
-            Call::Explain(inquiry) => self.explain(inquiry),
+            Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(status::status(self))))),
+            Call::Explain(request) => self.explain(request),
             Call::Denials => {
                 self.read_reports();
-                Answer::Reply(Ok(Reply::Denials(self.denials.all())))
+                Outcome::Reply(Ok(Reply::Denials(self.denials.all())))
             }
             Call::Capture(what) => self.capture(&what),
         }
     }
 
     /// By the objects that the agent has loaded, on a thread of its own: there may be very many of them.
-    fn explain(&self, inquiry: Inquiry) -> Answer {
+    fn explain(&self, request: ExplainRequest) -> Outcome {
         let (contents, uplink) = (self.store.shared(), self.uplink.clone());
-        Answer::Later(Box::new(move || {
-            let answer = inquiry.answer(&contents, &BTreeMap::new(), &uplink);
+        Outcome::Later(Box::new(move || {
+            let answer = request.explain(&contents, &BTreeMap::new(), &uplink);
             let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
             answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
         }))
     }
 
-    fn capture(&mut self, what: &Capture) -> Answer {
+    fn capture(&mut self, what: &Capture) -> Outcome {
         let wanted = [what.port.clone(), format!("pod:{}", what.port)];
         let found =
             self.ports.iter().find(|(_, port)| wanted.contains(&port.name)).map(|(id, _)| *id);
         let Some(id) = found else {
             let names: Vec<&str> = self.ports.values().map(|port| port.name.as_str()).collect();
-            return Answer::Reply(Err(Failure {
+            return Outcome::Reply(Err(Failure {
                 kind: ErrorKind::Invalid,
                 message: format!(
                     "no port {:?} on node {}: expected one of {}",

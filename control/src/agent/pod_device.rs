@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use manx_dataplane::port::tun;
 use manx_dataplane::worker::Polling;
 
-use super::device::{self, AgentNamespace, Error, Held, Made, Wanted};
+use super::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use crate::api::Device;
 use crate::netlink::{self, Route};
 use crate::netns;
@@ -49,7 +49,7 @@ pub struct PodDevice {
     /// Holds the namespace's identity, not the namespace: a descriptor kept would keep it and the device alive.
     identity: (u64, u64),
     interface: String,
-    made: Made,
+    made: CreatedDevice,
     mtu: u32,
 }
 
@@ -62,12 +62,12 @@ pub struct PodDevice {
 pub fn attach(
     agent: &AgentNamespace,
     attachment: &Attachment<'_>,
-) -> Result<(PodDevice, Held), Error> {
+) -> Result<(PodDevice, OpenDevice), Error> {
     let netns = netns::open(attachment.netns)?;
     let identity = netns::identity(&netns)
         .map_err(|source| netns::Error::Open { path: attachment.netns.to_owned(), source })?;
     let place = format!("the pod's network namespace {}", attachment.netns.display());
-    let wanted = Wanted {
+    let wanted = DeviceSpec {
         place: &place,
         interface: attachment.interface,
         device: attachment.device,
@@ -95,7 +95,11 @@ pub fn attach(
     }
 }
 
-fn set_routes(netns: BorrowedFd<'_>, made: &Made, addresses: &[IpAddr]) -> Result<(), Error> {
+fn set_routes(
+    netns: BorrowedFd<'_>,
+    made: &CreatedDevice,
+    addresses: &[IpAddr],
+) -> Result<(), Error> {
     netlink::in_netns(netns, async |netlink| {
         let lo = netlink.existing("lo").await?;
         netlink.set_up(lo.index).await?;

@@ -1,16 +1,16 @@
-//! The agent's socket: takes questions, brings answers.
+//! The agent's socket: takes requests, brings answers.
 //!
-//! The server knows the protocol and nothing of the agent. Each question goes with a place for its answer through one
-//! channel, so that the agent's single-threaded control loop answers between two of its other duties:
+//! The server knows the protocol and nothing of the agent. It sends each request, with a channel for the outcome, through
+//! one channel to the agent. The agent's single-threaded control loop handles requests between its other events:
 //!
 //! ```no_run
-//! # use manx::agent::server::{Answer, Question, Server};
+//! # use manx::agent::server::{Outcome, PendingRequest, Server};
 //! # async fn serve(server: Server) {
-//! let (questions, mut inbox) = tokio::sync::mpsc::channel(16);
-//! tokio::spawn(server.run(questions));
-//! while let Some(Question { call, answer }) = inbox.recv().await {
+//! let (requests, mut inbox) = tokio::sync::mpsc::channel(16);
+//! tokio::spawn(server.run(requests));
+//! while let Some(PendingRequest { call, answer }) = inbox.recv().await {
 //!     // A client that went away no longer waits: nothing to do about it.
-//!     let _ = answer.send(Answer::Reply(todo(call)));
+//!     let _ = answer.send(Outcome::Reply(todo(call)));
 //! }
 //! # }
 //! # fn todo(_: manx::api::Call) -> manx::api::Response { Ok(manx::api::Reply::Detached) }
@@ -44,17 +44,17 @@ const CONNECTIONS: usize = 64;
 /// How long the listener rests when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
 
-/// A question and where its answer goes.
+/// A request that waits for the agent, and where its outcome goes.
 #[derive(Debug)]
-pub struct Question {
-    /// What is asked.
+pub struct PendingRequest {
+    /// The call.
     pub call: Call,
-    /// Takes the answer. A client that went away has closed it.
-    pub answer: oneshot::Sender<Answer>,
+    /// Takes the outcome. It is closed if the client has gone away.
+    pub answer: oneshot::Sender<Outcome>,
 }
 
-/// An answer.
-pub enum Answer {
+/// How the agent answers a request.
+pub enum Outcome {
     /// To every call but a capture, or a capture refused.
     Reply(Response),
     /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread, one at a time, so
@@ -65,7 +65,7 @@ pub enum Answer {
     Stream(mpsc::Receiver<Vec<u8>>),
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reply(response) => f.debug_tuple("Reply").field(response).finish(),
@@ -152,22 +152,22 @@ impl Server {
         Ok(Self { listener, path: path.to_owned(), _lock: lock })
     }
 
-    /// Serves connections, 64 at once, until nobody takes questions any more.
-    pub async fn run(self, questions: mpsc::Sender<Question>) {
+    /// Serves connections, 64 at once, until nobody takes requests any more.
+    pub async fn run(self, requests: mpsc::Sender<PendingRequest>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let turn = Arc::new(Semaphore::new(1));
         loop {
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
-                () = questions.closed() => return,
+                () = requests.closed() => return,
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let (questions, turn) = (questions.clone(), Arc::clone(&turn));
+                    let (requests, turn) = (requests.clone(), Arc::clone(&turn));
                     tokio::spawn(async move {
                         // A connection that breaks is its client's affair.
-                        let _ = converse(stream, &questions, &turn).await;
+                        let _ = serve_connection(stream, &requests, &turn).await;
                         drop(place);
                     });
                 }
@@ -269,24 +269,24 @@ fn parse(bytes: &[u8]) -> Result<Call, Failure> {
     Ok(call)
 }
 
-async fn converse(
+async fn serve_connection(
     mut stream: UnixStream,
-    questions: &mpsc::Sender<Question>,
+    requests: &mpsc::Sender<PendingRequest>,
     turn: &Arc<Semaphore>,
 ) -> io::Result<()> {
     while let Some(bytes) = receive(&mut stream).await? {
         let answer = match parse(&bytes) {
-            Ok(call) => ask(&mut stream, questions, call).await?,
-            Err(failure) => Answer::Reply(Err(failure)),
+            Ok(call) => submit(&mut stream, requests, call).await?,
+            Err(failure) => Outcome::Reply(Err(failure)),
         };
         match answer {
-            Answer::Reply(response) => send(&mut stream, &response).await?,
-            Answer::Later(work) => {
+            Outcome::Reply(response) => send(&mut stream, &response).await?,
+            Outcome::Later(work) => {
                 let taken = Arc::clone(turn).acquire_owned();
                 let taken = unless_gone(&mut stream, taken).await?.map_err(io::Error::other)?;
-                send(&mut stream, &beside(work, taken).await).await?;
+                send(&mut stream, &run_on_thread(work, taken).await).await?;
             }
-            Answer::Stream(pieces) => {
+            Outcome::Stream(pieces) => {
                 send(&mut stream, &Ok(Reply::Capturing)).await?;
                 return forward(stream, pieces).await;
             }
@@ -309,17 +309,17 @@ async fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
     if bytes.len() < len { Ok(None) } else { Ok(Some(bytes)) }
 }
 
-async fn ask(
+async fn submit(
     stream: &mut UnixStream,
-    questions: &mpsc::Sender<Question>,
+    requests: &mpsc::Sender<PendingRequest>,
     call: Call,
-) -> io::Result<Answer> {
+) -> io::Result<Outcome> {
     let (answer, answered) = oneshot::channel();
     let stopping = || {
         let message = "the agent is stopping and answers no more".to_owned();
-        Answer::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
+        Outcome::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
     };
-    if questions.send(Question { call, answer }).await.is_err() {
+    if requests.send(PendingRequest { call, answer }).await.is_err() {
         return Ok(stopping());
     }
     unless_gone(stream, answered).await.map(|answer| answer.unwrap_or_else(|_| stopping()))
@@ -343,7 +343,7 @@ async fn unless_gone<T>(
 }
 
 /// An answer that is made on another thread, which has its turn until it is done, whoever still waits.
-async fn beside(
+async fn run_on_thread(
     work: Box<dyn FnOnce() -> Response + Send>,
     turn: OwnedSemaphorePermit,
 ) -> Response {

@@ -84,7 +84,7 @@ fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {
 }
 
 /// Keeps `hops` at what the kernel knows of the peers' next hops on interface `device`; never ends.
-pub(super) async fn follow(
+pub(super) async fn watch_next_hops(
     netlink: Netlink,
     device: u32,
     mut peers: watch::Receiver<BTreeSet<Ipv4Addr>>,

@@ -85,7 +85,7 @@ mod tests {
 ";
 
     fn read(text: &str) -> Contents {
-        Contents::of_texts([("objects.yaml", text)])
+        Contents::from_texts([("objects.yaml", text)])
     }
 
     fn tables(contents: &Contents) -> (Vec<ObjectName>, Image) {

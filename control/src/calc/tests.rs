@@ -26,7 +26,7 @@ fn cluster(policies: &[String]) -> Cluster {
         )
     };
     text += &policies.iter().map(policy).collect::<String>();
-    let cluster = import(&Contents::of_texts([("all.yaml", text.as_str())]));
+    let cluster = import(&Contents::from_texts([("all.yaml", text.as_str())]));
     assert!(cluster.problems.is_empty(), "{}", cluster.problems[0]);
     cluster
 }
@@ -138,7 +138,7 @@ spec: {tier: trial, ingress: [{action: Allow, protocol: TCP}]}
     let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: node, containers: [{name: c}]}\n\
                status: {podIP: 10.244.0.2}\n";
     let text = format!("{NODE}{pod}{policies}");
-    let cluster = import(&Contents::of_texts([("all.yaml", text.as_str())]));
+    let cluster = import(&Contents::from_texts([("all.yaml", text.as_str())]));
     let mut calculation = Calculation::default();
     let locals = BTreeMap::from([(ObjectName::new("default", "a"), local(2))]);
     let image = tables(&mut calculation, &cluster, &locals).image;

@@ -11,7 +11,7 @@ use manx_policy_compiler::model::{
 use manx_policy_compiler::selector::{Selector, SelectorError};
 
 use super::DEFAULT_TIER;
-use super::doubt::Doubt;
+use super::invalid_references::InvalidReferences;
 use crate::manifest::object::PolicyType;
 use crate::manifest::object::calico::{self, EntityRule, StagedAction, Subject};
 
@@ -35,7 +35,7 @@ pub(super) enum Unknown {
 pub(super) struct Context<'a> {
     /// Namespaces and their labels are all that is asked of it.
     pub(super) model: &'a Model,
-    pub(super) doubt: &'a Doubt<'a>,
+    pub(super) invalid: &'a InvalidReferences<'a>,
     /// That of the policy.
     pub(super) namespace: Option<&'a str>,
 }
@@ -87,7 +87,7 @@ type Directions = (Option<Vec<Rule>>, Option<Vec<Rule>>);
 /// `types` absent: ingress, unless there are egress rules only; egress, if there are egress rules.
 fn directions(wire: &calico::Policy, context: Context<'_>) -> Result<Directions, Unknown> {
     let tier = wire.tier.as_deref().unwrap_or(DEFAULT_TIER);
-    if context.doubt.tier(tier) {
+    if context.invalid.tier(tier) {
         return Err(Unknown::Tier(tier.to_owned()));
     }
     // That it can be read at all.
@@ -229,18 +229,18 @@ fn entity(wire: &EntityRule, context: Context<'_>) -> Result<Entity, Unknown> {
     let own = own.map(|own| Selector::equals(NAMESPACE, own));
     let positive = (selects || (not_selector.is_some() && context.namespace.is_some()))
         .then(|| Selector::and([own, there, selector, names, run_as].into_iter().flatten()));
-    let doubted = [&positive, &not_selector]
+    let rests_on_invalid = [&positive, &not_selector]
         .into_iter()
         .flatten()
-        .any(|selector| context.doubt.set(selector, context.model));
-    if doubted || (asks_for_sets && context.doubt.any_set()) {
+        .any(|selector| context.invalid.set(selector, context.model));
+    if rests_on_invalid || (asks_for_sets && context.invalid.any_set()) {
         return Err(Unknown::Set);
     }
     let service = match &wire.service {
         None => None,
         Some(service) => {
             let namespace = service.namespace.as_deref().or(context.namespace).unwrap_or_default();
-            if context.doubt.service(namespace) {
+            if context.invalid.service(namespace) {
                 return Err(Unknown::Service(namespace.to_owned()));
             }
             Some(ObjectName::new(namespace, &service.name))

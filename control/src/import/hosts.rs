@@ -14,7 +14,7 @@ use crate::store::Contents;
 impl Cluster {
     /// Host endpoints inherit the labels of their profiles, also of one whose rules nobody knows; and name profiles that
     /// need no object, whatever an object of their name says.
-    pub(super) fn settle_profiles(&mut self, contents: &Contents) {
+    pub(super) fn apply_host_profiles(&mut self, contents: &Contents) {
         // One copy of each profile's labels, however many host endpoints have them.
         let mut labels: BTreeMap<&str, Arc<Labels>> = BTreeMap::new();
         for (key, stored) in contents.of_kind(Kind::Profile) {
@@ -41,7 +41,7 @@ impl Cluster {
 
     /// What Felix is told: of the node by `node.NAME`, else by `default`. A configuration that is not valid may say Drop, and
     /// closes none of Calico's failsafe ports.
-    pub(super) fn settle_hosts(&mut self, contents: &Contents, node: Option<&str>) {
+    pub(super) fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
         let mut told = Vec::new();
         self.drops_to_node = false;
         for name in

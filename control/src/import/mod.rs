@@ -9,10 +9,10 @@
 
 mod calico;
 mod cluster;
-mod doubt;
-mod follow;
+mod delta;
 mod hosts;
 mod invalid;
+mod invalid_references;
 mod kubernetes;
 mod member;
 mod network;
@@ -29,16 +29,16 @@ use manx_policy_compiler::model::{
 };
 
 use self::calico::Context;
-use self::doubt::Doubt;
+use self::invalid_references::InvalidReferences;
 use crate::manifest::object::{self, Kind, Object, ObjectKey};
 use crate::manifest::problem::{Cause, Place, Problem, Severity};
 use crate::manifest::{NAMESPACE_NAME, State};
 use crate::store::{Contents, Stored};
 
 pub(crate) use calico::is_evaluated;
-pub use follow::Effect;
+pub use delta::Effect;
 pub use network::{Node, Overlay, Pool};
-pub use overlap::{Overlap, of_pools as overlapping_pools};
+pub use overlap::{Overlap, overlapping_pools};
 
 /// The tier of policies that name none.
 const DEFAULT_TIER: &str = "default";
@@ -97,13 +97,13 @@ pub fn import(contents: &Contents) -> Cluster {
             },
         }
     }
-    let doubt = Doubt::new(contents);
+    let references = InvalidReferences::new(contents);
     // Policies and profiles ask for the labels of namespaces, so these come first.
     for (key, stored) in &contents.objects {
-        cluster.import_rules(key, stored, &doubt);
+        cluster.import_rules(key, stored, &references);
     }
-    cluster.settle_profiles(contents);
-    cluster.settle_hosts(contents, None);
+    cluster.apply_host_profiles(contents);
+    cluster.apply_felix_configuration(contents, None);
     cluster.pools.sort_by_key(|pool| pool.cidr);
     cluster.note_overlaps(contents);
     cluster.note_overlapping_pools(contents);
@@ -114,7 +114,7 @@ pub fn import(contents: &Contents) -> Cluster {
 /// [`import`], with what Felix is told of one node.
 pub fn import_for(contents: &Contents, node: &str) -> Cluster {
     let mut cluster = import(contents);
-    cluster.settle_hosts(contents, Some(node));
+    cluster.apply_felix_configuration(contents, Some(node));
     cluster
 }
 
@@ -170,7 +170,12 @@ impl Cluster {
     }
 
     /// Policies and profiles.
-    fn import_rules(&mut self, key: &ObjectKey, stored: &Stored, doubt: &Doubt<'_>) {
+    fn import_rules(
+        &mut self,
+        key: &ObjectKey,
+        stored: &Stored,
+        references: &InvalidReferences<'_>,
+    ) {
         let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
         let object = match &stored.state {
             State::Valid(object) => &**object,
@@ -181,7 +186,7 @@ impl Cluster {
                 return;
             }
         };
-        let context = Context { model: &self.model, doubt, namespace };
+        let context = Context { model: &self.model, invalid: references, namespace };
         let (policy, unknown) = match object {
             Object::NetworkPolicy(wire) if is_evaluated(wire.staged_action) => {
                 (kubernetes::import(&key.namespace, wire), None)

@@ -54,7 +54,7 @@ pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
 
 /// A problem for each pool of which another one contains addresses, in the order of their CIDRs: as Calico refuses the later
 /// one and nobody knows which that is, neither is valid.
-pub fn of_pools(contents: &Contents) -> Vec<Problem> {
+pub fn overlapping_pools(contents: &Contents) -> Vec<Problem> {
     let mut pools: Vec<(IpNet, &ObjectKey, &Stored)> =
         contents.of_kind(Kind::IpPool).filter_map(pool).collect();
     pools.sort_by_key(|(cidr, key, _)| (*cidr, *key));

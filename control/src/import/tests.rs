@@ -16,7 +16,7 @@ use crate::manifest::problem::{Problem, Severity};
 use crate::store::Contents;
 
 fn cluster(text: &str) -> Cluster {
-    import(&Contents::of_texts([("file.yaml", text)]))
+    import(&Contents::from_texts([("file.yaml", text)]))
 }
 
 fn clean(text: &str) -> Cluster {
@@ -315,7 +315,7 @@ fn a_nodes_own_settings_come_before_everybodys() {
         format!("{CALICO}FelixConfiguration\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n")
     };
     let at = |text: &str, node: &str| {
-        let cluster = import_for(&Contents::of_texts([("file.yaml", text)]), node);
+        let cluster = import_for(&Contents::from_texts([("file.yaml", text)]), node);
         (cluster.drops_to_node, cluster.model.failsafe)
     };
     let calicos = Failsafe::default();
@@ -376,7 +376,7 @@ fn an_http_match_does_not_match_in_an_allow_and_matches_in_a_deny() {
     let text = format!(
         "{CALICO}GlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{ingress: [{{action: Allow}}, {{action: Pass}}, {{action: Log}}, {{action: Deny}}]}}\n"
     );
-    let mut contents = Contents::of_texts([("file.yaml", &*text)]);
+    let mut contents = Contents::from_texts([("file.yaml", &*text)]);
     let stored = contents.objects.values_mut().next().unwrap();
     let State::Valid(object) = &mut stored.state else { panic!("it is valid") };
     let Object::CalicoPolicy(policy) = Arc::make_mut(object) else { panic!("a policy") };
@@ -429,7 +429,7 @@ fn of_pools_that_overlap_none_is_valid() {
         pool("apart", "192.168.0.0/16"),
         pool("six", "'fd00::/48'"),
     ];
-    let cluster = import(&Contents::of_texts([("file.yaml", &*text.concat())]));
+    let cluster = import(&Contents::from_texts([("file.yaml", &*text.concat())]));
     assert_eq!(cluster.invalid_pools, ["wide", "inner", "other", "same"]);
     let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();
     assert_eq!(told.len(), 4);

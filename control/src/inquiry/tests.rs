@@ -28,13 +28,13 @@ fn pool(name: &str, cidr: &str, mode: &str) -> String {
     )
 }
 
-fn asked(more: &str, from: &str, to: &str, ipv6: bool) -> Result<Story, String> {
+fn asked(more: &str, from: &str, to: &str, ipv6: bool) -> Result<Trace, String> {
     let text = format!("{PODS}{more}");
-    let contents = Contents::of_texts([("objects.yaml", text.as_str())]);
-    let packet = Wanted::Protocol(6, Some(80));
+    let contents = Contents::from_texts([("objects.yaml", text.as_str())]);
+    let packet = PacketSpec::Protocol(6, Some(80));
     let (from, to) = (from.to_owned(), to.to_owned());
-    let inquiry = Inquiry { from, to, packet, source_port: 49152, ipv6, uplink: None };
-    Ok(inquiry.answer(&contents, &BTreeMap::new(), "eth0")?.story)
+    let request = ExplainRequest { from, to, packet, source_port: 49152, ipv6, uplink: None };
+    Ok(request.explain(&contents, &BTreeMap::new(), "eth0")?.story)
 }
 
 /// The interface at the destination's node, or why there is no route.

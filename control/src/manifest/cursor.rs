@@ -39,7 +39,7 @@ impl Tally {
 /// object may be wrong in very many ways.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    told: Vec<Finding>,
+    reported: Vec<Finding>,
     tally: Tally,
 }
 
@@ -75,18 +75,18 @@ impl Findings {
     fn push(&mut self, severity: Severity, finding: impl FnOnce() -> (Position, String, Cause)) {
         if self.tally.count(severity) <= Self::MOST {
             let (at, field, cause) = finding();
-            self.told.push(Finding { severity, at, field, cause });
+            self.reported.push(Finding { severity, at, field, cause });
         }
     }
 
     /// Those that are told, and how many more there are of the object at `at`.
-    pub(super) fn told(self, at: Position) -> impl Iterator<Item = Finding> {
+    pub(super) fn reported(self, at: Position) -> impl Iterator<Item = Finding> {
         let untold = |(severity, count)| {
             let cause = Cause::Untold { count, of: "object" };
             Finding { severity, at, field: String::new(), cause }
         };
         let untold: Vec<Finding> = self.tally.beyond(Self::MOST).map(untold).collect();
-        self.told.into_iter().chain(untold)
+        self.reported.into_iter().chain(untold)
     }
 }
 

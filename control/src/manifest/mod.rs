@@ -10,7 +10,7 @@
 //! Not supported: YAML's tags beyond those of JSON's types, JSON's surrogate escapes (`\ud83d\ude00`).
 
 mod calico;
-mod claim;
+mod claimed_kind;
 mod cluster;
 mod cursor;
 mod infrastructure;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::calico;
-use super::claim::{Claim, OF_ITSELF, holds_policies};
+use super::claimed_kind::{ClaimedKind, OF_ITSELF, holds_policies};
 use super::cluster;
 use super::cursor::{Cursor, Finding, Findings, Tally};
 use super::infrastructure;
@@ -76,9 +76,9 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
         reported: Tally::default(),
     };
     let documents = yaml::parse(text).map_err(|error| {
-        let place = Place { file: Arc::clone(&file), document: 0, at: error.at() };
+        let place = Place { file: Arc::clone(&file), document: 0, at: error.position() };
         Box::new(Problem {
-            line: reader.line(error.at()),
+            line: reader.line(error.position()),
             place,
             ..Problem::of_file(&file, Cause::Syntax(error.to_string()))
         })
@@ -130,7 +130,7 @@ impl Reader<'_> {
         found: Findings,
         node: &Node,
     ) {
-        for finding in found.told(node.at) {
+        for finding in found.reported(node.at) {
             self.report(document, object, finding);
         }
     }
@@ -171,7 +171,7 @@ impl Reader<'_> {
             }
             return;
         }
-        if let Some(claim) = Claim::of(node, kind, version) {
+        if let Some(claim) = ClaimedKind::new(node, kind, version) {
             self.object(node, document, claim, flaws);
             return;
         }
@@ -204,7 +204,7 @@ impl Reader<'_> {
         self.report_all(document, None, out, node);
     }
 
-    fn object(&mut self, node: &Node, document: usize, claim: Claim<'_>, flaws: &[Flaw]) {
+    fn object(&mut self, node: &Node, document: usize, claim: ClaimedKind<'_>, flaws: &[Flaw]) {
         let root = Cursor::root(node);
         let mut out = Findings::of_flaws(flaws);
         let bytes = node.json_len();

@@ -66,7 +66,7 @@ pub enum SyntaxError {
 
 impl SyntaxError {
     /// Where; a file that is too long has no place.
-    pub fn at(&self) -> Option<Position> {
+    pub fn position(&self) -> Option<Position> {
         match self {
             Self::NotYaml { at, .. }
             | Self::TooDeep { at }

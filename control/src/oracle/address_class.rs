@@ -10,10 +10,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Oracle;
-use super::ends::{End, Place};
+use super::enforcement::{EnforcementPoint, Place};
 use super::members::Member;
 use super::prepare::Set;
-use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Rule, Seen, Terms};
+use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Occupants, Rule, Terms};
 use super::services::ServiceMembers;
 use crate::manifest::object::calico::{self, EntityRule};
 use crate::manifest::object::cluster::ClusterProtocol;
@@ -59,7 +59,7 @@ pub struct Limits {
 impl Oracle {
     /// Who has which addresses, as numbers: these ends can tell nothing apart between those with equal ones. What a rule can
     /// see of a member is whether it is in a set that the rule means, and which ports have a name that it asks for.
-    pub fn occupants(&self, ends: &[&End<'_>]) -> Vec<(IpNet, u32)> {
+    pub fn occupants(&self, ends: &[&EnforcementPoint<'_>]) -> Vec<(IpNet, u32)> {
         let mut rules: Vec<&Rule> = ends.iter().flat_map(|end| end.rules.iter().copied()).collect();
         rules.sort_unstable_by_key(|rule| std::ptr::from_ref(*rule));
         rules.dedup_by_key(|rule| std::ptr::from_ref(*rule));
@@ -105,7 +105,7 @@ impl Oracle {
     }
 
     /// The nets that the rules of an end name, and the addresses of the services that they do.
-    pub fn nets(&self, end: &End<'_>) -> BTreeSet<IpNet> {
+    pub fn nets(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpNet> {
         let mut nets = BTreeSet::new();
         for rule in &end.rules {
             match &rule.terms {
@@ -143,7 +143,7 @@ impl Oracle {
     }
 
     /// Where packets change for an end.
-    pub fn limits(&self, end: &End<'_>) -> Limits {
+    pub fn limits(&self, end: &EnforcementPoint<'_>) -> Limits {
         let mut limits = Limits::default();
         let mut names = [BTreeSet::new(), BTreeSet::new()];
         for rule in &end.rules {
@@ -160,12 +160,12 @@ impl Oracle {
     }
 
     /// What is looked at of an end that uses one of its addresses.
-    pub fn key(&self, end: &End<'_>, local: IpAddr) -> Key {
+    pub fn key(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Key {
         let mut own = AddressClass::default();
         own.terms.push(self.unknown(end, local, local).is_some());
-        let seen = self.seen_by(end, local);
+        let seen = self.occupants_at(end, local);
         let mut look =
-            Look { oracle: self, end, seen: &seen, is_peer: false, address_class: &mut own };
+            RuleScan { oracle: self, end, seen: &seen, is_peer: false, address_class: &mut own };
         end.rules.iter().for_each(|rule| look.rule(rule));
         let host = end.member.filter(|_| end.place == Place::Host);
         let host = host.map(|member| &self.members.list[member]);
@@ -187,13 +187,13 @@ impl Oracle {
     }
 
     /// What an end looks at of a peer.
-    pub fn address_class(&self, end: &End<'_>, peer: IpAddr) -> AddressClass {
+    pub fn address_class(&self, end: &EnforcementPoint<'_>, peer: IpAddr) -> AddressClass {
         let mut address_class = AddressClass::default();
         address_class.terms.push(self.members.invalid_addresses.contains(&peer));
         let within = |net: IpNet| super::matching::in_net(net, peer);
         address_class.terms.extend(end.failsafe.iter().map(|safe| safe.net.is_none_or(within)));
-        let seen = self.seen(peer, None);
-        let mut look = Look {
+        let seen = self.occupants_of(peer, None);
+        let mut look = RuleScan {
             oracle: self,
             end,
             seen: &seen,
@@ -268,15 +268,15 @@ impl Limits {
 }
 
 /// One end of packets, looked at by rule after rule.
-struct Look<'a> {
+struct RuleScan<'a> {
     oracle: &'a Oracle,
-    end: &'a End<'a>,
-    seen: &'a Seen,
+    end: &'a EnforcementPoint<'a>,
+    seen: &'a Occupants,
     is_peer: bool,
     address_class: &'a mut AddressClass,
 }
 
-impl Look<'_> {
+impl RuleScan<'_> {
     fn rule(&mut self, rule: &Rule) {
         match &rule.terms {
             Terms::Everything | Terms::Nothing => {}
@@ -347,7 +347,7 @@ impl Look<'_> {
     }
 
     fn entity(&mut self, wire: &EntityRule, entity: &Entity, with_served_ports: bool) {
-        let Seen { address, holders, .. } = self.seen;
+        let Occupants { address, holders, .. } = self.seen;
         let members = &self.oracle.members.list;
         let any = |set: &Set| holders.iter().any(|holder| set.has(&members[*holder]));
         if !wire.nets.is_empty() {

@@ -7,7 +7,7 @@ use super::profiles::Profile;
 use super::rules::{Direction, Flow, Mismatch, Rule};
 use super::selecting::Placed;
 use super::tiers::Tier;
-use super::verdict::{Explanation, RuleName, Verdict};
+use super::verdict::{RuleName, Verdict, VerdictReason};
 use crate::manifest::object::calico::Action;
 use crate::manifest::object::{Kind, ObjectKey};
 
@@ -59,7 +59,7 @@ impl Watch for () {}
 
 /// How the tiers ended.
 pub(super) enum Outcome {
-    Decided(Explanation),
+    Decided(VerdictReason),
     /// No policy was there to be asked.
     NobodyAsked,
     /// Some were, and passed it on.
@@ -89,11 +89,11 @@ impl Oracle {
     }
 
     /// The policies that deny the endpoint everything because nobody can evaluate them.
-    pub(super) fn denied_by_broken(&self, selecting: &[Placed]) -> Option<Explanation> {
+    pub(super) fn denied_by_broken(&self, selecting: &[Placed]) -> Option<VerdictReason> {
         let broken = self.broken(selecting);
         let broken: Vec<ObjectKey> =
             broken.into_iter().map(|policy| self.policies[policy].key.clone()).collect();
-        (!broken.is_empty()).then_some(Explanation::InvalidPolicies(broken))
+        (!broken.is_empty()).then_some(VerdictReason::InvalidPolicies(broken))
     }
 
     /// Goes through the tiers. A tier counts if an enforced policy of it selects the endpoint in this direction.
@@ -138,13 +138,13 @@ impl Oracle {
                     Some((rule, action)) => {
                         let rule = name(&policy.key, flow.direction, rule);
                         let allowed = action == Action::Allow;
-                        return Outcome::Decided(Explanation::Rule { rule, allowed });
+                        return Outcome::Decided(VerdictReason::Rule { rule, allowed });
                     }
                     None => {}
                 }
             }
             if !passed && !asked.is_empty() && denies {
-                return Outcome::Decided(Explanation::TierEnd {
+                return Outcome::Decided(VerdictReason::TierEnd {
                     tier: tier.name.clone(),
                     policies: asked.into_iter().cloned().collect(),
                 });
@@ -160,18 +160,18 @@ impl Oracle {
         flow: &Flow<'_>,
         through: &mut Vec<RuleName>,
         watch: &mut impl Watch,
-    ) -> Explanation {
+    ) -> VerdictReason {
         let member = &self.members.list[endpoint];
         if let (Role::Pod, Some(namespace)) = (member.role, &member.namespace) {
             let profile = format!("kns.{namespace}");
             watch.profile(&profile);
-            return Explanation::DefaultProfile(profile);
+            return VerdictReason::DefaultProfile(profile);
         }
         for profile in &member.profiles {
             watch.profile(profile);
             let rules = match self.profiles.find(profile, flow.direction) {
-                Profile::Open => return Explanation::DefaultProfile(profile.clone()),
-                Profile::Missing => return Explanation::MissingProfile(profile.clone()),
+                Profile::Open => return VerdictReason::DefaultProfile(profile.clone()),
+                Profile::Missing => return VerdictReason::MissingProfile(profile.clone()),
                 Profile::Empty => continue,
                 Profile::Rules(rules) => rules,
             };
@@ -180,10 +180,10 @@ impl Oracle {
             let note = |rule: &Rule, _| through.push(name(&key, flow.direction, rule));
             if let Some((rule, action)) = first_match(rules, flow, watch, note) {
                 let allowed = action == Action::Allow;
-                return Explanation::Rule { rule: name(&key, flow.direction, rule), allowed };
+                return VerdictReason::Rule { rule: name(&key, flow.direction, rule), allowed };
             }
         }
-        Explanation::NoProfile
+        VerdictReason::NoProfile
     }
 }
 

@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use super::decide::Watch;
 use super::host::Crossing;
-use super::interface::Interface;
+use super::interface::InterfaceTrace;
 use super::policies::Policy;
 use super::rules::{Direction, Mismatch, Rule};
 use super::tiers::Tier;
-use super::verdict::{Explanation, RuleName, Verdict, name};
+use super::verdict::{RuleName, Verdict, VerdictReason, name};
 use super::words::term;
 use super::{Oracle, Packet, Party};
 use crate::manifest::object::ObjectKey;
 
 /// The whole story of a connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Story {
+pub struct Trace {
     /// Who asks.
     pub from: String,
     /// Who is asked.
@@ -34,43 +34,43 @@ pub struct Story {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// At the source.
-    pub egress: Side,
+    pub egress: SideTrace,
     /// Where it leaves the source's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub leaving: Option<Interface>,
+    pub leaving: Option<InterfaceTrace>,
     /// Where it arrives at the destination's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub arriving: Option<Interface>,
+    pub arriving: Option<InterfaceTrace>,
     /// At the destination.
-    pub ingress: Side,
+    pub ingress: SideTrace,
     /// What staged policies would have decided.
     pub staged: Vec<String>,
 }
 
 /// What happened at one end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Side {
+pub struct SideTrace {
     /// Whether it lets the connection pass.
     pub allowed: bool,
     /// What decided.
     pub why: String,
     /// The rule that decided, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rule: Option<Deciding>,
+    pub rule: Option<DecidingRule>,
     /// The tier whose end decided, if it is one's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier_end: Option<String>,
     /// The policies that deny the endpoint everything, and why nobody can evaluate them.
-    pub broken: Vec<Broken>,
+    pub broken: Vec<UnusablePolicy>,
     /// The tiers that have a policy for the endpoint in this direction, as far as the search went.
     pub tiers: Vec<TierSteps>,
     /// The profiles, where no policy decided.
-    pub profiles: Vec<Steps>,
+    pub profiles: Vec<PolicySteps>,
 }
 
 /// The rule of a policy or profile that decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Deciding {
+pub struct DecidingRule {
     /// The kind of its object.
     pub kind: String,
     /// The API version of its object.
@@ -87,7 +87,7 @@ pub struct Deciding {
 
 /// A policy that nobody can evaluate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Broken {
+pub struct UnusablePolicy {
     /// Its name.
     pub policy: String,
     /// Why.
@@ -104,12 +104,12 @@ pub struct TierSteps {
     /// `Deny` or `Pass`.
     pub default_action: String,
     /// The policies that were asked, in order.
-    pub policies: Vec<Steps>,
+    pub policies: Vec<PolicySteps>,
 }
 
 /// What happened in one policy or profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Steps {
+pub struct PolicySteps {
     /// Its name.
     pub name: String,
     /// Its order in its tier; `None` is last, and what profiles have.
@@ -118,12 +118,12 @@ pub struct Steps {
     /// Whether it is only reported on.
     pub staged: bool,
     /// The rules that were asked, in order.
-    pub rules: Vec<Step>,
+    pub rules: Vec<RuleStep>,
 }
 
 /// One rule that was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct RuleStep {
     /// Its index.
     pub rule: usize,
     /// What it does.
@@ -141,7 +141,7 @@ impl Oracle {
         (from, leaving): (&Party, Option<Crossing<'_>>),
         (to, arriving): (&Party, Option<Crossing<'_>>),
         packet: Packet,
-    ) -> Story {
+    ) -> Trace {
         let side = |direction, local, peer| self.explain_side(direction, local, peer, packet);
         let (egress, ingress) =
             (side(Direction::Egress, from, to), side(Direction::Ingress, to, from));
@@ -154,7 +154,7 @@ impl Oracle {
         let (leaving, arriving) = (at(leaving), at(arriving));
         let ends = egress.allowed && ingress.allowed;
         let on_the_way = || leaving.iter().chain(&arriving);
-        Story {
+        Trace {
             from: from.to_string(),
             to: to.to_string(),
             packet: packet.to_string(),
@@ -176,36 +176,36 @@ impl Oracle {
         local: &Party,
         peer: &Party,
         packet: Packet,
-    ) -> Side {
+    ) -> SideTrace {
         let mut writer = Writer::new(direction);
         // A pod that speaks to itself is not judged.
         let verdict = if super::is_same_pod(local, peer) {
-            Verdict::from(Explanation::Itself)
+            Verdict::from(VerdictReason::Itself)
         } else {
             self.side(direction, local, peer, packet, &mut writer)
         };
-        self.told(&verdict, writer)
+        self.side_trace(&verdict, writer)
     }
 
-    pub(super) fn told(&self, verdict: &Verdict, mut writer: Writer) -> Side {
+    pub(super) fn side_trace(&self, verdict: &Verdict, mut writer: Writer) -> SideTrace {
         writer.tiers.retain(|tier| !tier.policies.is_empty());
         let (rule, tier_end) = match &verdict.why {
-            Explanation::Rule { rule, .. } => (Some(Deciding::new(rule)), None),
-            Explanation::TierEnd { tier, .. } => (None, Some(tier.clone())),
+            VerdictReason::Rule { rule, .. } => (Some(DecidingRule::new(rule)), None),
+            VerdictReason::TierEnd { tier, .. } => (None, Some(tier.clone())),
             _ => (None, None),
         };
         let keys = match &verdict.why {
-            Explanation::InvalidPolicies(keys) => keys.as_slice(),
+            VerdictReason::InvalidPolicies(keys) => keys.as_slice(),
             _ => &[],
         };
         let broken = self.policies.iter().filter(|policy| keys.contains(&policy.key));
-        Side {
+        SideTrace {
             allowed: verdict.allows(),
             why: verdict.to_string(),
             rule,
             tier_end,
             broken: broken
-                .map(|policy| Broken {
+                .map(|policy| UnusablePolicy {
                     policy: name(&policy.key),
                     reason: policy.broken.clone().unwrap_or_default(),
                 })
@@ -216,7 +216,7 @@ impl Oracle {
     }
 }
 
-impl Story {
+impl Trace {
     /// The same where nothing passes, since no route leads there.
     #[must_use]
     pub fn without_route(self, why: String) -> Self {
@@ -224,7 +224,7 @@ impl Story {
     }
 }
 
-impl Deciding {
+impl DecidingRule {
     fn new(rule: &RuleName) -> Self {
         let ObjectKey { kind, namespace, name } = &rule.policy;
         Self {
@@ -242,7 +242,7 @@ impl Deciding {
 pub(super) struct Writer {
     direction: Direction,
     tiers: Vec<TierSteps>,
-    profiles: Vec<Steps>,
+    profiles: Vec<PolicySteps>,
 }
 
 impl Writer {
@@ -256,9 +256,9 @@ impl Writer {
     }
 
     /// What is told where none of them decides and more are asked behind.
-    pub(super) fn undecided(mut self) -> Side {
+    pub(super) fn undecided(mut self) -> SideTrace {
         self.tiers.retain(|tier| !tier.policies.is_empty());
-        Side {
+        SideTrace {
             allowed: true,
             why: "no rule decides, the next are asked".to_owned(),
             rule: None,
@@ -281,7 +281,7 @@ impl Watch for Writer {
     }
 
     fn policy(&mut self, policy: &Policy) {
-        let steps = Steps {
+        let steps = PolicySteps {
             name: name(&policy.key),
             order: policy.order.is_finite().then_some(policy.order),
             staged: policy.staged,
@@ -294,13 +294,13 @@ impl Watch for Writer {
 
     fn profile(&mut self, name: &str) {
         let name = name.to_owned();
-        self.profiles.push(Steps { name, order: None, staged: false, rules: Vec::new() });
+        self.profiles.push(PolicySteps { name, order: None, staged: false, rules: Vec::new() });
     }
 
     fn rule(&mut self, rule: &Rule, mismatch: Option<Mismatch>) {
         let in_tier = self.tiers.last_mut().and_then(|tier| tier.policies.last_mut());
         let Some(steps) = self.profiles.last_mut().or(in_tier) else { return };
-        steps.rules.push(Step {
+        steps.rules.push(RuleStep {
             rule: rule.index,
             action: format!("{:?}", rule.action),
             failed: mismatch.map(|mismatch| term(rule, mismatch, self.direction)),
@@ -308,7 +308,7 @@ impl Watch for Writer {
     }
 }
 
-impl fmt::Display for Story {
+impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = match (self.allowed, self.intended) {
             (true, true) => "ALLOWED",
@@ -336,7 +336,7 @@ impl fmt::Display for Story {
     }
 }
 
-impl Side {
+impl SideTrace {
     /// Writes the steps, the rules by their place in the list of `direction`.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, direction: &str) -> fmt::Result {
         for broken in &self.broken {
@@ -364,8 +364,13 @@ fn order(order: Option<f64>) -> String {
     order.map_or("last".to_owned(), |order| order.to_string())
 }
 
-fn steps(f: &mut fmt::Formatter<'_>, indent: &str, direction: &str, steps: &[Step]) -> fmt::Result {
-    for Step { rule, action, failed } in steps {
+fn steps(
+    f: &mut fmt::Formatter<'_>,
+    indent: &str,
+    direction: &str,
+    steps: &[RuleStep],
+) -> fmt::Result {
+    for RuleStep { rule, action, failed } in steps {
         write!(f, "{indent}{direction}[{rule}] {action}: ")?;
         match failed {
             Some(failed) => writeln!(f, "no match: {failed}")?,

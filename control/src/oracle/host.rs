@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::decide::{Chain, Outcome, Watch};
-use super::ends::Place;
+use super::enforcement::Place;
 use super::members::{Member, Role};
 use super::policies::Policy;
 use super::rules::{Direction, Flow};
-use super::verdict::{Explanation, RuleName, Verdict};
+use super::verdict::{RuleName, Verdict, VerdictReason};
 use super::{Oracle, Packet};
 use crate::manifest::State;
 use crate::manifest::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
@@ -203,7 +203,7 @@ impl Oracle {
             }
         }
         // The last place always decides.
-        Verdict { why: Explanation::NotForwarded, through }
+        Verdict { why: VerdictReason::NotForwarded, through }
     }
 
     /// Whether a packet that is forwarded passes an interface that Manx shares with the kernel: the policies with
@@ -213,7 +213,7 @@ impl Oracle {
             return self.ungoverned(crossing).into();
         };
         let (decided, through) = self.hook(crossing, endpoint, Place::Forward, &mut ());
-        Verdict { why: decided.unwrap_or(Explanation::NotForwarded), through }
+        Verdict { why: decided.unwrap_or(VerdictReason::NotForwarded), through }
     }
 
     /// What a host endpoint says of a packet at one place, and the Log and Pass rules that matched. `None`: nothing, and the
@@ -224,11 +224,11 @@ impl Oracle {
         endpoint: usize,
         place: Place,
         watch: &mut impl Watch,
-    ) -> (Option<Explanation>, Vec<RuleName>) {
+    ) -> (Option<VerdictReason>, Vec<RuleName>) {
         let first = matches!(place, Place::Untracked | Place::PreDnat);
         let seen = if first { crossing.first() } else { crossing.last() };
         if place.has_failsafe() && self.hosts.is_failsafe(crossing, seen) {
-            return ((!first).then_some(Explanation::Failsafe), Vec::new());
+            return ((!first).then_some(VerdictReason::Failsafe), Vec::new());
         }
         let selecting = self.selecting(endpoint);
         if let Some(why) = self.denied_by_broken(&selecting) {
@@ -243,24 +243,24 @@ impl Oracle {
         let why = match self.tiers(place.chain(), &selecting, &flow, &mut through, watch) {
             Outcome::Decided(why) => Some(why),
             Outcome::NobodyAsked | Outcome::Passed if first => None,
-            Outcome::NobodyAsked => Some(Explanation::NoForwardPolicy),
-            Outcome::Passed => Some(Explanation::NotForwarded),
+            Outcome::NobodyAsked => Some(VerdictReason::NoForwardPolicy),
+            Outcome::Passed => Some(VerdictReason::NotForwarded),
         };
         (why, through)
     }
 
     /// Without a host endpoint nobody asked for policy, unless one that is not valid may be meant: that denies what a
     /// host endpoint without policies would deny, and all that policies of forwarded traffic might.
-    pub(super) fn ungoverned(&self, crossing: &Crossing<'_>) -> Explanation {
+    pub(super) fn ungoverned(&self, crossing: &Crossing<'_>) -> VerdictReason {
         if self.hosts.broken_endpoints.is_empty() {
-            return Explanation::NoHostEndpoint;
+            return VerdictReason::NoHostEndpoint;
         }
         if !crossing.forwarded && self.hosts.is_failsafe(crossing, crossing.last()) {
-            Explanation::Failsafe
+            VerdictReason::Failsafe
         } else if !crossing.forwarded || self.may_deny_forwarded(crossing.direction) {
-            Explanation::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
+            VerdictReason::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
         } else {
-            Explanation::NoHostEndpoint
+            VerdictReason::NoHostEndpoint
         }
     }
 
@@ -306,8 +306,8 @@ impl Oracle {
         let at = |direction| own.filter(|_| crossing.direction == direction);
         Flow {
             members: &self.members.list,
-            source: self.seen(crossing.source, at(Direction::Egress)),
-            destination: self.seen(destination, at(Direction::Ingress)),
+            source: self.occupants_of(crossing.source, at(Direction::Egress)),
+            destination: self.occupants_of(destination, at(Direction::Ingress)),
             packet,
             direction: crossing.direction,
         }

@@ -7,8 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::ends::Place;
-use super::explain::{Side, Writer};
+use super::enforcement::Place;
+use super::explain::{SideTrace, Writer};
 use super::host::Crossing;
 use super::members::Role;
 use super::staged::{Collector, Staged};
@@ -17,7 +17,7 @@ use super::{Oracle, Party};
 
 /// What happened at an interface of a node's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Interface {
+pub struct InterfaceTrace {
     /// The node.
     pub node: String,
     /// The interface.
@@ -29,12 +29,12 @@ pub struct Interface {
     /// Whether it would pass if all of its policy were enforced.
     pub intended: bool,
     /// The places at which policy speaks of it, in order.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageTrace>,
 }
 
 /// What happened at one place on the way through an interface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StageTrace {
     /// `doNotTrack`, `preDNAT`, `applyOnForward` (forwarded traffic) or `normal` (that of the node's own processes).
     pub stage: String,
     /// Whether a node does what is said here.
@@ -43,14 +43,14 @@ pub struct Stage {
     pub decides: bool,
     /// What is said.
     #[serde(flatten)]
-    pub side: Side,
+    pub side: SideTrace,
 }
 
 impl Oracle {
     /// Tells what [`Oracle::judge_host`] and [`Oracle::judge_shared`] do, and what staged policies would have done where
     /// policy is enforced. `None` where no host endpoint can be meant.
-    pub fn explain_host(&self, crossing: &Crossing<'_>) -> Option<(Interface, Vec<Staged>)> {
-        let mut interface = Interface {
+    pub fn explain_host(&self, crossing: &Crossing<'_>) -> Option<(InterfaceTrace, Vec<Staged>)> {
+        let mut interface = InterfaceTrace {
             node: crossing.node.to_owned(),
             interface: crossing.interface.to_owned(),
             host_endpoint: None,
@@ -65,8 +65,8 @@ impl Oracle {
             }
             let place = if crossing.forwarded { Place::Forward } else { Place::Host };
             let verdict = Verdict::from(self.ungoverned(crossing));
-            let side = self.told(&verdict, Writer::new(crossing.direction));
-            interface.stages.push(Stage::new(place, true, side));
+            let side = self.side_trace(&verdict, Writer::new(crossing.direction));
+            interface.stages.push(StageTrace::new(place, true, side));
             return Some((interface, staged));
         };
         interface.host_endpoint = Some(self.members.list[endpoint].name.clone());
@@ -79,11 +79,11 @@ impl Oracle {
             let (decided, through) = self.hook(crossing, endpoint, place, &mut writer);
             match decided {
                 Some(why) => {
-                    let side = self.told(&Verdict { why, through }, writer);
-                    interface.stages.push(Stage::new(place, true, side));
+                    let side = self.side_trace(&Verdict { why, through }, writer);
+                    interface.stages.push(StageTrace::new(place, true, side));
                 }
                 None if writer.has_steps() => {
-                    interface.stages.push(Stage::new(place, false, writer.undecided()));
+                    interface.stages.push(StageTrace::new(place, false, writer.undecided()));
                 }
                 None => {}
             }
@@ -113,8 +113,8 @@ impl Oracle {
     }
 }
 
-impl Stage {
-    fn new(place: Place, decides: bool, side: Side) -> Self {
+impl StageTrace {
+    fn new(place: Place, decides: bool, side: SideTrace) -> Self {
         let stage = match place {
             Place::Untracked => "doNotTrack",
             Place::PreDnat => "preDNAT",
@@ -125,11 +125,11 @@ impl Stage {
     }
 }
 
-impl Interface {
+impl InterfaceTrace {
     /// Writes each stage and its steps.
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>, direction: &str) -> fmt::Result {
         let Self { node, interface, host_endpoint, stages, .. } = self;
-        for Stage { stage, enforced, side, .. } in stages {
+        for StageTrace { stage, enforced, side, .. } in stages {
             write!(f, "\n{direction} of node {node} by {interface}")?;
             if let Some(host) = host_endpoint {
                 write!(f, ", host endpoint {host}")?;

@@ -18,7 +18,7 @@
 
 mod address_class;
 mod decide;
-mod ends;
+mod enforcement;
 pub mod explain;
 pub mod host;
 pub mod interface;
@@ -51,18 +51,18 @@ use members::{Members, Role};
 use policies::Policy;
 use prepare::Preparer;
 use profiles::Profiles;
-use rules::{Flow, Seen};
+use rules::{Flow, Occupants};
 use selecting::ByNamespace;
 use services::Services;
 use tiers::Tier;
 
 pub use address_class::{AddressClass, Key, Limits};
-pub use ends::{End, Place};
+pub use enforcement::{EnforcementPoint, Place};
 pub use host::Crossing;
 pub use packet::{Packet, Shown};
 pub use rules::Direction;
 pub use staged::Staged;
-pub use verdict::{Explanation, Judgement, RuleName, Verdict};
+pub use verdict::{Judgement, RuleName, Verdict, VerdictReason};
 
 /// One end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,8 +148,8 @@ impl Oracle {
     pub fn judge(&self, from: &Party, to: &Party, packet: Packet) -> Judgement {
         if is_same_pod(from, to) {
             return Judgement {
-                egress: Explanation::Itself.into(),
-                ingress: Explanation::Itself.into(),
+                egress: VerdictReason::Itself.into(),
+                ingress: VerdictReason::Itself.into(),
             };
         }
         let egress = self.side(Direction::Egress, from, to, packet, &mut ());
@@ -169,23 +169,23 @@ impl Oracle {
         if !matches!(local, Party::Pod { .. }) {
             return self.at_no_pod(direction, local, peer).into();
         }
-        let Some(endpoint) = self.endpoint(local) else { return Explanation::NoEndpoint.into() };
+        let Some(endpoint) = self.endpoint(local) else { return VerdictReason::NoEndpoint.into() };
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = peer
             && self.members.list[endpoint].node.as_ref() == Some(name)
         {
-            return Explanation::OwnNode.into();
+            return VerdictReason::OwnNode.into();
         }
         // An address that it shares with one that is not valid is nobody's to judge either.
         if [local, peer].iter().any(|end| self.members.invalid_addresses.contains(&end.address())) {
-            return Explanation::InvalidPeer.into();
+            return VerdictReason::InvalidPeer.into();
         }
-        let mut local = self.seen(local.address(), Some(endpoint));
+        let mut local = self.occupants_of(local.address(), Some(endpoint));
         // At its own end the pod is meant, and not another that still has its address.
         local.holders.retain(|holder| {
             *holder == endpoint || self.members.list[*holder].role == Role::NetworkSet
         });
-        let peer = self.seen(peer.address(), None);
+        let peer = self.occupants_of(peer.address(), None);
         let (source, destination) = match direction {
             Direction::Ingress => (peer, local),
             Direction::Egress => (local, peer),
@@ -198,24 +198,24 @@ impl Oracle {
     /// Nothing passes an address that a pod has which is no endpoint since it, or what it belongs to, is not valid. A node
     /// judges what its own pods send to it. Host endpoint policy does not apply to that; what else passes a node's interfaces
     /// is asked of [`Oracle::judge_host`].
-    fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> Explanation {
+    fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = local
             && let Some(pod) = self.endpoint(peer)
             && self.members.list[pod].node.as_ref() == Some(name)
         {
-            return Explanation::EndpointToHost { accepted: self.hosts.accepts_pods(name) };
+            return VerdictReason::EndpointToHost { accepted: self.hosts.accepts_pods(name) };
         }
         if let Party::Address(address) = local
             && self.members.closed_addresses.contains(address)
         {
-            return Explanation::NoEndpoint;
+            return VerdictReason::NoEndpoint;
         }
-        Explanation::NoPod
+        VerdictReason::NoPod
     }
 
-    fn seen(&self, address: IpAddr, endpoint: Option<usize>) -> Seen {
-        Seen { address, holders: self.members.holders(address), endpoint }
+    fn occupants_of(&self, address: IpAddr, endpoint: Option<usize>) -> Occupants {
+        Occupants { address, holders: self.members.holders(address), endpoint }
     }
 
     fn endpoint(&self, party: &Party) -> Option<usize> {

@@ -47,7 +47,7 @@ impl fmt::Display for Direction {
 
 /// Which end of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum PacketEnd {
     Source,
     Destination,
 }
@@ -62,13 +62,13 @@ pub(super) enum Mismatch {
     NotProtocol,
     Icmp,
     NotIcmp,
-    Ports(End),
-    NotPorts(End),
-    Nets(End),
-    NotNets(End),
-    Selector(End),
-    NotSelector(End),
-    Service(End),
+    Ports(PacketEnd),
+    NotPorts(PacketEnd),
+    Nets(PacketEnd),
+    NotNets(PacketEnd),
+    Selector(PacketEnd),
+    NotSelector(PacketEnd),
+    Service(PacketEnd),
     /// `from`, `to`.
     Peers,
     /// `ports`, `protocols`.
@@ -79,7 +79,7 @@ pub(super) enum Mismatch {
 
 /// One end of a packet and who may stand behind it.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct Occupants {
     pub(super) address: IpAddr,
     /// Everybody who has the address.
     pub(super) holders: Vec<usize>,
@@ -87,7 +87,7 @@ pub(super) struct Seen {
     pub(super) endpoint: Option<usize>,
 }
 
-impl Seen {
+impl Occupants {
     pub(super) fn owners(&self) -> &[usize] {
         self.endpoint.as_ref().map_or(&self.holders, std::slice::from_ref)
     }
@@ -97,8 +97,8 @@ impl Seen {
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     pub(super) members: &'a [Member],
-    pub(super) source: Seen,
-    pub(super) destination: Seen,
+    pub(super) source: Occupants,
+    pub(super) destination: Occupants,
     pub(super) packet: Packet,
     pub(super) direction: Direction,
 }
@@ -108,24 +108,24 @@ impl Flow<'_> {
         self.destination.address.is_ipv4()
     }
 
-    fn seen(&self, end: End) -> &Seen {
+    fn occupants(&self, end: PacketEnd) -> &Occupants {
         match end {
-            End::Source => &self.source,
-            End::Destination => &self.destination,
+            PacketEnd::Source => &self.source,
+            PacketEnd::Destination => &self.destination,
         }
     }
 
     /// The end that is not the endpoint's.
-    pub(super) fn peer(&self) -> &Seen {
+    pub(super) fn peer(&self) -> &Occupants {
         match self.direction {
             Direction::Ingress => &self.source,
             Direction::Egress => &self.destination,
         }
     }
 
-    fn port(&self, end: End) -> Option<u16> {
+    fn port(&self, end: PacketEnd) -> Option<u16> {
         let (source, destination) = self.packet.ports()?;
-        Some(if end == End::Source { source } else { destination })
+        Some(if end == PacketEnd::Source { source } else { destination })
     }
 }
 
@@ -281,7 +281,7 @@ fn kubernetes_port(port: &object::Port, owner: Option<usize>, flow: &Flow<'_>) -
         return false;
     }
     let Some(wanted) = &port.port else { return true };
-    let Some(number) = flow.port(End::Destination) else { return false };
+    let Some(number) = flow.port(PacketEnd::Destination) else { return false };
     match wanted {
         PortNumber::Number { port, end: None } => *port == number,
         PortNumber::Number { port, end: Some(end) } => *port <= number && number <= *end,
@@ -292,7 +292,7 @@ fn kubernetes_port(port: &object::Port, owner: Option<usize>, flow: &Flow<'_>) -
 }
 
 fn cluster_port(wanted: &ClusterProtocol, owner: Option<usize>, flow: &Flow<'_>) -> bool {
-    let number = flow.port(End::Destination);
+    let number = flow.port(PacketEnd::Destination);
     match wanted {
         ClusterProtocol::Ports { protocol, ports } => {
             protocol_number(Some(*protocol)) == flow.packet.protocol
@@ -344,8 +344,9 @@ impl CalicoTerms {
         if wire.not_icmp.is_some_and(|icmp| hides || covers_icmp(icmp, flow)) {
             return Some(Mismatch::NotIcmp);
         }
-        entity_mismatch(&wire.source, source, End::Source, flow)
-            .or_else(|| entity_mismatch(&wire.destination, destination, End::Destination, flow))
+        entity_mismatch(&wire.source, source, PacketEnd::Source, flow).or_else(|| {
+            entity_mismatch(&wire.destination, destination, PacketEnd::Destination, flow)
+        })
     }
 }
 
@@ -361,10 +362,10 @@ fn covers_icmp(icmp: calico::Icmp, flow: &Flow<'_>) -> bool {
 fn entity_mismatch(
     wire: &EntityRule,
     entity: &Entity,
-    end: End,
+    end: PacketEnd,
     flow: &Flow<'_>,
 ) -> Option<Mismatch> {
-    let seen = flow.seen(end);
+    let seen = flow.occupants(end);
     let inside = |nets: &[IpNet]| nets.iter().any(|net| in_net(*net, seen.address));
     if !wire.nets.is_empty() && !inside(&wire.nets) {
         return Some(Mismatch::Nets(end));
@@ -383,7 +384,7 @@ fn entity_mismatch(
         return Some(Mismatch::NotSelector(end));
     }
     if let Some(service) = &entity.service {
-        let with_ports = end == End::Destination && flow.direction == Direction::Egress;
+        let with_ports = end == PacketEnd::Destination && flow.direction == Direction::Egress;
         let fits = if with_ports {
             service.has_port(seen.address, flow.packet.protocol, flow.port(end))
         } else {

@@ -60,7 +60,7 @@ impl fmt::Display for Judgement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// What decided.
-    pub why: Explanation,
+    pub why: VerdictReason,
     /// The Log and Pass rules that matched on the way there, in order.
     pub through: Vec<RuleName>,
 }
@@ -72,8 +72,8 @@ impl Verdict {
     }
 }
 
-impl From<Explanation> for Verdict {
-    fn from(why: Explanation) -> Self {
+impl From<VerdictReason> for Verdict {
+    fn from(why: VerdictReason) -> Self {
         Self { why, through: Vec::new() }
     }
 }
@@ -90,7 +90,7 @@ impl fmt::Display for Verdict {
 
 /// Why one side lets a connection pass, or does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Explanation {
+pub enum VerdictReason {
     /// The party is no pod of the cluster's: no policy is asked here.
     NoPod,
     /// The pod speaks to itself, which is always allowed.
@@ -141,7 +141,7 @@ pub enum Explanation {
     NotForwarded,
 }
 
-impl Explanation {
+impl VerdictReason {
     /// Whether this side lets it pass.
     pub fn allows(&self) -> bool {
         match self {
@@ -165,7 +165,7 @@ impl Explanation {
     }
 }
 
-impl fmt::Display for Explanation {
+impl fmt::Display for VerdictReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |keys: &[ObjectKey]| keys.iter().map(name).collect::<Vec<_>>().join(", ");
         match self {

@@ -1,6 +1,6 @@
 //! The terms of rules in the words of their APIs.
 
-use super::rules::{Direction, End, Mismatch, Rule, Terms};
+use super::rules::{Direction, Mismatch, PacketEnd, Rule, Terms};
 use crate::manifest::object::calico::{self, EntityRule};
 use crate::manifest::object::cluster::{ClusterPeer, ClusterProtocol};
 use crate::manifest::object::{self, LabelSelector, Operator, Peer, PortNumber};
@@ -46,8 +46,8 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
         _ => "any".to_owned(),
     };
     let at = |end| match end {
-        End::Source => ("source", &wire.source),
-        End::Destination => ("destination", &wire.destination),
+        PacketEnd::Source => ("source", &wire.source),
+        PacketEnd::Destination => ("destination", &wire.destination),
     };
     match mismatch {
         Mismatch::IpVersion => format!("ipVersion: {}", number(wire.ip_version)),

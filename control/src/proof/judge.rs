@@ -12,7 +12,7 @@ use manx_policy_compiler::witness::{Atoms, Bounds, Witnesses};
 
 use crate::import::policy_name;
 use crate::manifest::object::{Kind, calico};
-use crate::oracle::{self, Explanation, Oracle, Packet, Place, Staged};
+use crate::oracle::{self, Oracle, Packet, Place, Staged, VerdictReason};
 
 /// Judges by the objects alone.
 pub(super) struct ByObjects<'a> {
@@ -28,18 +28,18 @@ impl<'a> ByObjects<'a> {
 }
 
 /// An end as both call it.
-pub(super) struct End<'a> {
+pub(super) struct JudgedPoint<'a> {
     stage: Stage,
     direction: Direction,
-    seen: oracle::End<'a>,
+    seen: oracle::EnforcementPoint<'a>,
 }
 
 impl<'a> Judge for ByObjects<'a> {
-    type LocalEnd = End<'a>;
+    type LocalEnd = JudgedPoint<'a>;
     type Key = oracle::Key;
     type AddressClass = oracle::AddressClass;
 
-    fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> End<'a> {
+    fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction) -> JudgedPoint<'a> {
         let place = match stage {
             Stage::Pod => Place::Pod,
             Stage::Host => Place::Host,
@@ -49,7 +49,7 @@ impl<'a> Judge for ByObjects<'a> {
         };
         let LocalName { namespace, name } = endpoint;
         let seen = self.oracle.end(namespace, name, place, side(direction));
-        End { stage, direction, seen }
+        JudgedPoint { stage, direction, seen }
     }
 
     /// Of what a host forwards either end may be anybody.
@@ -111,7 +111,12 @@ impl<'a> Judge for ByObjects<'a> {
 }
 
 impl ByObjects<'_> {
-    fn expected(&self, end: &End<'_>, verdict: oracle::Verdict, staged: &[Staged]) -> Expected {
+    fn expected(
+        &self,
+        end: &JudgedPoint<'_>,
+        verdict: oracle::Verdict,
+        staged: &[Staged],
+    ) -> Expected {
         let reasons = self.reasons(end, verdict.why);
         let through = verdict.through.iter().filter(|rule| rule.policy.kind != Kind::Profile);
         let noted = |one: &Staged| match one {
@@ -128,24 +133,26 @@ impl ByObjects<'_> {
     }
 
     /// The explanation in the model's words; none for what tables know nothing of.
-    fn reasons(&self, end: &End<'_>, why: Explanation) -> Vec<Reason> {
+    fn reasons(&self, end: &JudgedPoint<'_>, why: VerdictReason) -> Vec<Reason> {
         let direction = end.direction;
         let one = match why {
-            Explanation::DefaultProfile(_) if end.stage == Stage::Pod => {
+            VerdictReason::DefaultProfile(_) if end.stage == Stage::Pod => {
                 Some(Reason::NotIsolated(direction))
             }
-            Explanation::DefaultProfile(profile) => {
+            VerdictReason::DefaultProfile(profile) => {
                 Some(Reason::Profile(direction, profile, 0, Verdict::Allow))
             }
-            Explanation::NoEndpoint | Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
-            Explanation::InvalidPolicies(policies) => {
+            VerdictReason::NoEndpoint | VerdictReason::InvalidPeer => {
+                Some(Reason::Unknown(direction))
+            }
+            VerdictReason::InvalidPolicies(policies) => {
                 let named = policies.iter().filter_map(policy_name);
                 return named.map(|name| Reason::Broken(direction, name)).collect();
             }
-            Explanation::InvalidHostEndpoints(hosts) => {
+            VerdictReason::InvalidHostEndpoints(hosts) => {
                 return hosts.into_iter().map(|it| Reason::BrokenHost(direction, it)).collect();
             }
-            Explanation::Rule { rule, allowed } => {
+            VerdictReason::Rule { rule, allowed } => {
                 let verdict = if allowed { Verdict::Allow } else { Verdict::Deny };
                 if rule.policy.kind == Kind::Profile {
                     let index = rule.index as u32;
@@ -154,25 +161,25 @@ impl ByObjects<'_> {
                     rule_name(&rule).map(|rule| Reason::Rule(rule, verdict))
                 }
             }
-            Explanation::TierEnd { policies, .. } => {
+            VerdictReason::TierEnd { policies, .. } => {
                 let first = policies.first().and_then(policy_name);
                 first.map(|first| Reason::Isolated(direction, first))
             }
-            Explanation::NotForwarded => {
+            VerdictReason::NotForwarded => {
                 let first = self.oracle.first_asked(&end.seen).and_then(policy_name);
                 first.map(|first| Reason::Isolated(direction, first))
             }
-            Explanation::MissingProfile(profile) => {
+            VerdictReason::MissingProfile(profile) => {
                 Some(Reason::MissingProfile(direction, profile))
             }
-            Explanation::NoProfile => Some(Reason::NoProfile(direction)),
-            Explanation::Failsafe => Some(Reason::Failsafe(direction)),
-            Explanation::NoForwardPolicy => Some(Reason::NoHostPolicy(direction)),
-            Explanation::NoPod
-            | Explanation::Itself
-            | Explanation::OwnNode
-            | Explanation::EndpointToHost { .. }
-            | Explanation::NoHostEndpoint => None,
+            VerdictReason::NoProfile => Some(Reason::NoProfile(direction)),
+            VerdictReason::Failsafe => Some(Reason::Failsafe(direction)),
+            VerdictReason::NoForwardPolicy => Some(Reason::NoHostPolicy(direction)),
+            VerdictReason::NoPod
+            | VerdictReason::Itself
+            | VerdictReason::OwnNode
+            | VerdictReason::EndpointToHost { .. }
+            | VerdictReason::NoHostEndpoint => None,
         };
         one.into_iter().collect()
     }

@@ -25,7 +25,7 @@ use manx_policy_compiler::resolve::{LocalName, Stage};
 use serde::{Deserialize, Serialize};
 
 use self::judge::{ByObjects, packet, side};
-use crate::oracle::explain::Side;
+use crate::oracle::explain::SideTrace;
 use crate::oracle::{Oracle, Party};
 
 pub use manx_policy_compiler::prove::{Depth, Proof};
@@ -57,17 +57,17 @@ pub struct Refutation {
     /// The packet in words.
     pub packet: String,
     /// What the tables say.
-    pub tables: Answer,
+    pub tables: Judged,
     /// What the objects say.
-    pub objects: Answer,
+    pub objects: Judged,
     /// How the objects come to it, at a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub steps: Option<Side>,
+    pub steps: Option<SideTrace>,
 }
 
 /// A verdict and what it comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct Judged {
     /// Whether it passes.
     pub allowed: bool,
     /// Why.
@@ -104,7 +104,7 @@ impl Refutation {
         };
         let steps = (*stage == Stage::Pod)
             .then(|| oracle.explain_side(side(*direction), &pod, &Party::Address(*peer), asked));
-        let answer = |expected: &Expected| Answer {
+        let answer = |expected: &Expected| Judged {
             allowed: expected.verdict() == Some(Verdict::Allow),
             why: match expected.verdict() {
                 Some(_) => expected.to_string(),
@@ -130,7 +130,7 @@ impl Refutation {
             },
             fragment: has_ports && transport.shown == Shown::Nothing,
             packet: asked.to_string(),
-            tables: Answer { allowed: found.verdict == Verdict::Allow, ..answer(&found.found) },
+            tables: Judged { allowed: found.verdict == Verdict::Allow, ..answer(&found.found) },
             objects: answer(&found.expected),
             steps,
         }

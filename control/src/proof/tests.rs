@@ -36,10 +36,10 @@ fn everybody(cluster: &crate::import::Cluster) -> BTreeSet<LocalName> {
 
 /// The tables that `written` makes, held to the objects of `meant`.
 fn held(written: &str, meant: &str) -> Result<Proof, Box<Refutation>> {
-    let cluster = import(&Contents::of_texts([("objects.yaml", written)]));
+    let cluster = import(&Contents::from_texts([("objects.yaml", written)]));
     let local = everybody(&cluster);
     let image = Compiler::new().compile(&cluster.model, &local);
-    let oracle = Oracle::new(&Contents::of_texts([("objects.yaml", meant)]).objects);
+    let oracle = Oracle::new(&Contents::from_texts([("objects.yaml", meant)]).objects);
     prove(&oracle, &local, &image, Depth::Distinct, |_, _| {})
 }
 

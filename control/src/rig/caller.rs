@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::event::{Event, Fault, Request};
 use super::report::Report;
 use super::supervisor::{Bounds, KEEP, this_program};
-use super::workdir::{Held, Workdir};
+use super::workdir::{Workdir, WorkdirLock};
 
 /// How long a rig may take to be gone.
 const GONE: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl Running {
     /// Starts a rig whose folder is filled, and waits until it is built.
     pub fn start(
         workdir: &Workdir,
-        held: Held,
+        held: WorkdirLock,
         bounds: Bounds,
         listener: &mut dyn Listener,
     ) -> Result<Self, CallError> {
@@ -121,7 +121,7 @@ fn relay(event: Event, listener: &mut dyn Listener) {
 }
 
 /// Asks a running rig to probe, and waits for its report.
-pub fn ask(
+pub fn send_request(
     workdir: &Workdir,
     request: &Request,
     listener: &mut dyn Listener,

@@ -13,9 +13,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::agent::Agent;
+use super::command::{Probe, ProbeReply, ProbeResult, Task, TaskResult};
 use super::matrix::{Cell, Outcome};
-use super::order::{Answer, Done, Probe, Seen, Task};
-use super::party::{Party, Process};
+use super::prober::{Prober, Process};
 use crate::api::Denial;
 
 /// Probes in flight at once.
@@ -84,12 +84,12 @@ type Packet = (IpAddr, IpAddr, u8, u16, u16);
 
 /// The denials that the agents recorded since a moment, and what denied.
 #[derive(Debug, Default)]
-struct Book {
+struct DenialLog {
     since_ms: u64,
     denials: HashMap<Packet, String>,
 }
 
-impl Book {
+impl DenialLog {
     fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { since_ms: since.as_millis() as u64, denials: HashMap::new() }
@@ -125,11 +125,11 @@ fn packet(denial: &Denial) -> Packet {
 /// Sends all probes. `progress` is told how many are settled.
 pub async fn check(
     cells: Vec<Cell>,
-    parties: &BTreeMap<Party, Arc<Process>>,
+    probers: &BTreeMap<Prober, Arc<Process>>,
     agents: &[Arc<Agent>],
     mut progress: impl FnMut(usize),
 ) -> Vec<Finding> {
-    let mut book = Book::now();
+    let mut book = DenialLog::now();
     let mut findings: Vec<Finding> = cells.into_iter().map(unsent).collect();
     let total = findings.len();
     for (round, patience) in PATIENCE.into_iter().enumerate() {
@@ -139,7 +139,7 @@ pub async fn check(
         }
         let settled = total - open.len();
         let mut done = 0;
-        let mut seen = send(&findings, &open, parties, |finding| {
+        let mut seen = send(&findings, &open, probers, |finding| {
             let short = round == 0 && finding.cell.expected == Outcome::Denied;
             if short { SHORT } else { patience }
         });
@@ -172,9 +172,9 @@ fn unsent(cell: Cell) -> Finding {
 fn send(
     findings: &[Finding],
     open: &[usize],
-    parties: &BTreeMap<Party, Arc<Process>>,
+    probers: &BTreeMap<Prober, Arc<Process>>,
     patience: impl Fn(&Finding) -> Duration,
-) -> JoinSet<(usize, Done)> {
+) -> JoinSet<(usize, TaskResult)> {
     let bound = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut sent = JoinSet::new();
     for index in open {
@@ -185,42 +185,43 @@ fn send(
             timeout_ms: patience(finding).as_millis() as u64,
         };
         let (bound, process, index) =
-            (bound.clone(), parties.get(&finding.cell.source).cloned(), *index);
+            (bound.clone(), probers.get(&finding.cell.source).cloned(), *index);
         sent.spawn(async move {
             let _place = bound.acquire_owned().await;
             match process {
-                Some(process) => (index, process.carry_out(Task::Probe(probe)).await),
-                None => (index, Done::Failed("nobody is there".to_owned())),
+                Some(process) => (index, process.run_task(Task::Probe(probe)).await),
+                None => (index, TaskResult::Failed("nobody is there".to_owned())),
             }
         });
     }
     sent
 }
 
-fn note(finding: &mut Finding, result: Done) {
+fn note(finding: &mut Finding, result: TaskResult) {
     finding.tries += 1;
     finding.denied_by = None;
-    let Seen { from, answer } = match result {
-        Done::Probed(seen) => seen,
-        Done::Failed(words) => Seen { from: None, answer: Answer::Error(words) },
-        Done::Streamed { .. } | Done::PingPonged { .. } => {
-            Seen { from: None, answer: Answer::Error("another task's answer".to_owned()) }
-        }
+    let ProbeResult { from, answer } = match result {
+        TaskResult::Probed(seen) => seen,
+        TaskResult::Failed(words) => ProbeResult { from: None, answer: ProbeReply::Error(words) },
+        TaskResult::Streamed { .. } | TaskResult::PingPonged { .. } => ProbeResult {
+            from: None,
+            answer: ProbeReply::Error("another task's answer".to_owned()),
+        },
     };
     finding.from = from;
     let meant = finding.cell.destination.to_string();
     finding.observed = match answer {
-        Answer::From(None) => Observed::Clear(Outcome::Allowed),
-        Answer::From(Some(name)) if name == meant => Observed::Clear(Outcome::Allowed),
-        Answer::From(Some(name)) => Observed::Wrong(name),
-        Answer::Refused => Observed::Clear(Outcome::Refused),
-        Answer::Silence => Observed::Lost,
-        Answer::Error(words) => Observed::Error(words),
+        ProbeReply::From(None) => Observed::Clear(Outcome::Allowed),
+        ProbeReply::From(Some(name)) if name == meant => Observed::Clear(Outcome::Allowed),
+        ProbeReply::From(Some(name)) => Observed::Wrong(name),
+        ProbeReply::Refused => Observed::Clear(Outcome::Refused),
+        ProbeReply::Silence => Observed::Lost,
+        ProbeReply::Error(words) => Observed::Error(words),
     };
 }
 
 /// Makes a silence a denial if an agent recorded it. Returns whether nothing is left to ask for.
-fn confirm(finding: &mut Finding, book: &Book) -> bool {
+fn confirm(finding: &mut Finding, book: &DenialLog) -> bool {
     if finding.observed != Observed::Lost {
         return true;
     }
@@ -241,7 +242,7 @@ mod tests {
 
     fn finding(service: Service) -> Finding {
         let pod =
-            |name: &str| Party::Pod(PodName { namespace: "d".to_owned(), name: name.to_owned() });
+            |name: &str| Prober::Pod(PodName { namespace: "d".to_owned(), name: name.to_owned() });
         unsent(Cell {
             source: pod("a"),
             destination: pod("b"),
@@ -270,19 +271,19 @@ mod tests {
         }
     }
 
-    fn book(denial: &Denial) -> Book {
-        Book { since_ms: 0, denials: [(packet(denial), "n: d/p".to_owned())].into() }
+    fn book(denial: &Denial) -> DenialLog {
+        DenialLog { since_ms: 0, denials: [(packet(denial), "n: d/p".to_owned())].into() }
     }
 
-    fn see(finding: &mut Finding, answer: Answer) {
+    fn see(finding: &mut Finding, answer: ProbeReply) {
         let from = Some("10.1.1.2:40000".parse().unwrap());
-        note(finding, Done::Probed(Seen { from, answer }));
+        note(finding, TaskResult::Probed(ProbeResult { from, answer }));
     }
 
     #[test]
     fn silence_is_a_loss_until_an_agent_says_that_it_denied_that_very_packet() {
         let mut finding = finding(tcp());
-        see(&mut finding, Answer::Silence);
+        see(&mut finding, ProbeReply::Silence);
         assert_eq!(finding.observed, Observed::Lost);
         for other in [denial(6, 40_001, 80), denial(17, 40_000, 80), denial(6, 40_000, 81)] {
             assert!(!confirm(&mut finding, &book(&other)));
@@ -297,18 +298,18 @@ mod tests {
     fn an_echo_has_no_ports_whatever_the_denial_says() {
         let mut finding = finding(Service::Echo);
         let from = Some("10.1.1.2:0".parse().unwrap());
-        note(&mut finding, Done::Probed(Seen { from, answer: Answer::Silence }));
+        note(&mut finding, TaskResult::Probed(ProbeResult { from, answer: ProbeReply::Silence }));
         assert!(confirm(&mut finding, &book(&denial(1, 77, 0))));
     }
 
     #[test]
     fn an_answer_counts_only_from_whom_it_was_asked() {
         let mut finding = finding(tcp());
-        see(&mut finding, Answer::From(Some("d/b".to_owned())));
+        see(&mut finding, ProbeReply::From(Some("d/b".to_owned())));
         assert_eq!(finding.observed, Observed::Clear(Outcome::Allowed));
-        see(&mut finding, Answer::From(Some("d/c".to_owned())));
+        see(&mut finding, ProbeReply::From(Some("d/c".to_owned())));
         assert_eq!(finding.observed, Observed::Wrong("d/c".to_owned()));
-        see(&mut finding, Answer::Refused);
+        see(&mut finding, ProbeReply::Refused);
         assert_eq!(finding.observed, Observed::Clear(Outcome::Refused));
         assert_eq!(finding.tries, 3);
     }

@@ -12,8 +12,8 @@ use super::agent::{Agent, AgentError, LOOK, Start};
 use super::event::Fault;
 use super::live::{self, InputError, Objects};
 use super::matrix::{self, Addresses};
-use super::party::{HOST_PORTS, Party, Process};
 use super::plan::{self, NodeSpec, Plan, PlanError, PodSpec, Port};
+use super::prober::{HOST_PORTS, Prober, Process};
 use super::setup::{NodeState, PodState, Setup, State};
 use super::slices;
 use super::underlay::{self, Names};
@@ -46,9 +46,9 @@ pub enum ClusterError {
     /// An agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// A party's process.
+    /// A prober's process.
     #[error("the process of {0} cannot be started: {1}")]
-    Party(Party, std::io::Error),
+    Prober(Prober, std::io::Error),
     /// The agents do not get there.
     #[error("the agents do not enforce the manifests after {SYNC:?}: {0}")]
     NotInSync(String),
@@ -76,7 +76,7 @@ impl ClusterError {
             {
                 Fault::Environment
             }
-            Self::Workdir(_) | Self::Agent(_) | Self::Party(..) | Self::NotInSync(_) => Fault::Own,
+            Self::Workdir(_) | Self::Agent(_) | Self::Prober(..) | Self::NotInSync(_) => Fault::Own,
         }
     }
 }
@@ -93,7 +93,7 @@ pub struct Cluster {
     /// Everybody's addresses.
     pub addresses: Addresses,
     /// Everybody's process.
-    pub parties: BTreeMap<Party, Arc<Process>>,
+    pub probers: BTreeMap<Prober, Arc<Process>>,
     /// The agents, in the order of the nodes' names.
     pub agents: Vec<Arc<Agent>>,
     /// How the pods are attached.
@@ -118,7 +118,7 @@ impl Cluster {
         progress("network", 1, 1);
         let mut cluster = Self {
             addresses: Addresses::new(),
-            parties: BTreeMap::new(),
+            probers: BTreeMap::new(),
             agents: Vec::new(),
             attached: BTreeMap::new(),
             workdir,
@@ -171,21 +171,21 @@ impl Cluster {
         // A host has addresses beside those of the underlay, and its answer to a datagram must come from where it was asked.
         let at = |host: &plan::Host| host.addresses.iter().map(IpNet::addr).collect();
         let outside: Vec<IpAddr> = at(&self.plan.outside);
-        let mut wanted = vec![(Party::Outside, names.outside(), hosts.clone(), outside)];
+        let mut wanted = vec![(Prober::Outside, names.outside(), hosts.clone(), outside)];
         for (index, (node, host)) in self.plan.nodes.iter().enumerate() {
-            wanted.push((Party::Node(node.clone()), names.node(index), hosts.clone(), at(host)));
+            wanted.push((Prober::Node(node.clone()), names.node(index), hosts.clone(), at(host)));
         }
         for (index, (pod, planned)) in self.plan.pods.iter().enumerate() {
-            let party = Party::Pod(pod.clone());
-            wanted.push((party, names.pod(index), planned.ports.clone(), Vec::new()));
+            let prober = Prober::Pod(pod.clone());
+            wanted.push((prober, names.pod(index), planned.ports.clone(), Vec::new()));
         }
         let total = wanted.len();
-        for (index, (party, netns, ports, at)) in wanted.into_iter().enumerate() {
+        for (index, (prober, netns, ports, at)) in wanted.into_iter().enumerate() {
             progress("pods", index, total);
-            let process = Process::start(&party, &netns, (&ports, &at), &self.workdir.log())
+            let process = Process::start(&prober, &netns, (&ports, &at), &self.workdir.log())
                 .await
-                .map_err(|error| ClusterError::Party(party.clone(), error))?;
-            self.parties.insert(party, Arc::new(process));
+                .map_err(|error| ClusterError::Prober(prober.clone(), error))?;
+            self.probers.insert(prober, Arc::new(process));
         }
         progress("pods", total, total);
         Ok(())
@@ -246,10 +246,10 @@ impl Cluster {
 
     fn write_state(&self) -> Result<(), ClusterError> {
         let built = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let of = |party: &Party| self.addresses.get(party).cloned().unwrap_or_default();
+        let of = |prober: &Prober| self.addresses.get(prober).cloned().unwrap_or_default();
         let nodes = self.plan.nodes.keys().enumerate().map(|(index, name)| NodeState {
             name: name.clone(),
-            addresses: of(&Party::Node(name.clone())),
+            addresses: of(&Prober::Node(name.clone())),
             socket: self.workdir.agent_socket(index),
         });
         let pods = self.plan.pods.iter().filter_map(|(name, pod)| {
@@ -264,7 +264,7 @@ impl Cluster {
             built_s: built.as_secs(),
             nodes: nodes.collect(),
             pods: pods.collect(),
-            outside: of(&Party::Outside),
+            outside: of(&Prober::Outside),
         };
         Ok(state.write(&self.workdir)?)
     }
@@ -300,7 +300,7 @@ impl Cluster {
     /// As the endpoint slice controller does: the services' endpoints are the pods that they select, as those are now.
     fn fill_slices(&mut self) -> Result<(), ClusterError> {
         let folder = self.workdir.manifests();
-        let (slices, stale) = slices::of(&self.objects);
+        let (slices, stale) = slices::endpoint_slices(&self.objects);
         for id in stale {
             self.objects.0.remove(&id);
             live::remove(&folder, &id)?;

@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 
 use super::matrix::Addresses;
-use super::party::Party;
 use super::plan::Plan;
+use super::prober::Prober;
 use super::underlay::UPLINK;
 use crate::manifest::State;
 use crate::manifest::object::{EncapsulationMode, Object};
@@ -17,7 +17,7 @@ use crate::store::Contents;
 /// The tunnels are an interface that no host endpoint can name.
 const TUNNEL: &str = "its tunnels";
 
-/// The interfaces that packets between the parties of a plan pass.
+/// The interfaces that packets between the probers of a plan pass.
 pub struct Crossings<'a> {
     /// The cluster's hosts and pods.
     pub plan: &'a Plan,
@@ -34,8 +34,8 @@ impl Crossings<'_> {
     /// where it arrives at the destination's. Nothing between the pods of one node, or a node and its own pods.
     pub fn judge(
         &self,
-        (source, from): (&Party, IpAddr),
-        (destination, to): (&Party, IpAddr),
+        (source, from): (&Prober, IpAddr),
+        (destination, to): (&Prober, IpAddr),
         packet: Packet,
     ) -> Vec<Verdict> {
         let (leaves, arrives) = (self.node(source), self.node(destination));
@@ -43,10 +43,10 @@ impl Crossings<'_> {
             return Vec::new();
         }
         let interface = if self.encapsulated(leaves, arrives, to) { TUNNEL } else { UPLINK };
-        let at = |party: &Party, node: Option<&str>, direction| {
+        let at = |prober: &Prober, node: Option<&str>, direction| {
             // A node's own packets are not forwarded, and the outside host is governed by nobody.
-            let node = node.filter(|_| matches!(party, Party::Pod(_)))?;
-            let addresses = self.addresses.get(&Party::Node(node.to_owned()))?;
+            let node = node.filter(|_| matches!(prober, Prober::Pod(_)))?;
+            let addresses = self.addresses.get(&Prober::Node(node.to_owned()))?;
             let addresses = if interface == UPLINK { addresses.as_slice() } else { &[] };
             Some(self.oracle.judge_shared(&Crossing {
                 node,
@@ -64,11 +64,11 @@ impl Crossings<'_> {
         out.into_iter().chain(at(destination, arrives, Direction::Ingress)).collect()
     }
 
-    fn node<'p>(&'p self, party: &'p Party) -> Option<&'p str> {
-        match party {
-            Party::Pod(name) => self.plan.pods.get(name).map(|pod| pod.node.as_str()),
-            Party::Node(name) => Some(name),
-            Party::Outside => None,
+    fn node<'p>(&'p self, prober: &'p Prober) -> Option<&'p str> {
+        match prober {
+            Prober::Pod(name) => self.plan.pods.get(name).map(|pod| pod.node.as_str()),
+            Prober::Node(name) => Some(name),
+            Prober::Outside => None,
         }
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::check::Finding;
 use super::cluster::Cluster;
-use super::order::{Probe, Task};
-use super::party::Party;
+use super::command::{Probe, Task};
+use super::prober::Prober;
 use super::report::Report;
 use super::workdir::Workdir;
 use crate::api::Status;
@@ -94,8 +94,8 @@ async fn capture(
 ) -> io::Result<()> {
     let cell = &finding.cell;
     let mut running = Vec::new();
-    for party in [&cell.source, &cell.destination] {
-        let Party::Pod(pod) = party else { continue };
+    for prober in [&cell.source, &cell.destination] {
+        let Prober::Pod(pod) = prober else { continue };
         let Some(planned) = cluster.plan.pods.get(pod) else { continue };
         let Some(agent) = cluster.agents.iter().find(|agent| agent.node() == planned.node) else {
             continue;
@@ -106,10 +106,10 @@ async fn capture(
         let end = stream.try_clone()?;
         running.push((end, tokio::task::spawn_blocking(move || save(stream, &path))));
     }
-    if let Some(process) = cluster.parties.get(&cell.source) {
+    if let Some(process) = cluster.probers.get(&cell.source) {
         let probe = Probe { to: cell.address, service: cell.service, timeout_ms: PATIENCE_MS };
         // What comes of it is in the capture.
-        let _ = process.carry_out(Task::Probe(probe)).await;
+        let _ = process.run_task(Task::Probe(probe)).await;
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     for (end, task) in running {

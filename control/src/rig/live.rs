@@ -111,7 +111,7 @@ pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputErro
         texts.push((path.display().to_string(), text));
     }
     let contents =
-        Contents::of_texts(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+        Contents::from_texts(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())));
     let cluster = import::import(&contents);
     let of = |severity| {
         cluster
@@ -139,7 +139,7 @@ pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputErro
 
 impl Objects {
     /// Objects as they came over a socket.
-    pub fn of(objects: &[Json]) -> Self {
+    pub fn from_json(objects: &[Json]) -> Self {
         let mut all = Self::default();
         for object in objects {
             all.collect(object, None);

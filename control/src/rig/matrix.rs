@@ -8,8 +8,8 @@ use manx_policy_compiler::model::Protocol;
 use serde::{Deserialize, Serialize};
 
 use super::crossings::Crossings;
-use super::party::{HOST_PORTS, Party};
 use super::plan::{Plan, Port};
+use super::prober::{HOST_PORTS, Prober};
 use super::service::Service;
 use crate::oracle::{self, Packet};
 
@@ -40,9 +40,9 @@ impl Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// Who asks.
-    pub source: Party,
+    pub source: Prober,
     /// Who is asked.
-    pub destination: Party,
+    pub destination: Prober,
     /// At which address.
     pub address: IpAddr,
     /// For what.
@@ -56,15 +56,15 @@ pub struct Cell {
 }
 
 /// The addresses of everybody in the rig.
-pub type Addresses = BTreeMap<Party, Vec<IpAddr>>;
+pub type Addresses = BTreeMap<Prober, Vec<IpAddr>>;
 
 /// Everybody's addresses: those of the plan, and those that the pods were given.
 pub fn addresses(plan: &Plan, pods: &BTreeMap<crate::api::PodName, Vec<IpAddr>>) -> Addresses {
-    let hosts = plan.nodes.iter().map(|(name, host)| (Party::Node(name.clone()), host));
+    let hosts = plan.nodes.iter().map(|(name, host)| (Prober::Node(name.clone()), host));
     hosts
-        .chain([(Party::Outside, &plan.outside)])
-        .map(|(party, host)| (party, host.addresses.iter().map(ipnet::IpNet::addr).collect()))
-        .chain(pods.iter().map(|(pod, ips)| (Party::Pod(pod.clone()), ips.clone())))
+        .chain([(Prober::Outside, &plan.outside)])
+        .map(|(prober, host)| (prober, host.addresses.iter().map(ipnet::IpNet::addr).collect()))
+        .chain(pods.iter().map(|(pod, ips)| (Prober::Pod(pod.clone()), ips.clone())))
         .collect()
 }
 
@@ -107,16 +107,16 @@ pub fn cells(crossings: &Crossings<'_>) -> Vec<Cell> {
     cells
 }
 
-fn pairs(plan: &Plan) -> Vec<(Party, Party, BTreeSet<Port>)> {
+fn pairs(plan: &Plan) -> Vec<(Prober, Prober, BTreeSet<Port>)> {
     let mut pairs = Vec::new();
     for (name, pod) in &plan.pods {
-        let here = Party::Pod(name.clone());
-        let node = Party::Node(pod.node.clone());
-        let others = plan.pods.keys().filter(|other| *other != name).cloned().map(Party::Pod);
-        for source in others.chain([node.clone(), Party::Outside]) {
+        let here = Prober::Pod(name.clone());
+        let node = Prober::Node(pod.node.clone());
+        let others = plan.pods.keys().filter(|other| *other != name).cloned().map(Prober::Pod);
+        for source in others.chain([node.clone(), Prober::Outside]) {
             pairs.push((source, here.clone(), pod.ports.clone()));
         }
-        for host in [node, Party::Outside] {
+        for host in [node, Prober::Outside] {
             pairs.push((here.clone(), host, HOST_PORTS.into()));
         }
     }
@@ -126,17 +126,17 @@ fn pairs(plan: &Plan) -> Vec<(Party, Party, BTreeSet<Port>)> {
 /// The addresses of both in each family that both have.
 fn families<'a>(
     addresses: &'a Addresses,
-    source: &Party,
-    destination: &Party,
+    source: &Prober,
+    destination: &Prober,
 ) -> impl Iterator<Item = (IpAddr, IpAddr)> + 'a {
-    let of = |party| addresses.get(party).map(Vec::as_slice).unwrap_or_default();
+    let of = |prober| addresses.get(prober).map(Vec::as_slice).unwrap_or_default();
     let (from, to) = (of(source), of(destination));
     to.iter().filter_map(move |to| {
         from.iter().find(|from| from.is_ipv4() == to.is_ipv4()).map(|from| (*from, *to))
     })
 }
 
-/// What a party with these ports is asked for, and whether it will answer.
+/// What a prober with these ports is asked for, and whether it will answer.
 fn services(ports: &BTreeSet<Port>) -> Vec<(Service, bool)> {
     let has = |protocol| ports.iter().any(|port| port.protocol == protocol);
     let closed: Vec<Port> = Protocol::ALL
@@ -166,13 +166,13 @@ fn packet(service: Service, v4: bool) -> Packet {
     }
 }
 
-fn judged(party: &Party, address: IpAddr) -> oracle::Party {
-    match party {
-        Party::Pod(pod) => {
+fn judged(prober: &Prober, address: IpAddr) -> oracle::Party {
+    match prober {
+        Prober::Pod(pod) => {
             oracle::Party::Pod { namespace: pod.namespace.clone(), name: pod.name.clone(), address }
         }
-        Party::Node(name) => oracle::Party::Node { name: name.clone(), address },
-        Party::Outside => oracle::Party::Address(address),
+        Prober::Node(name) => oracle::Party::Node { name: name.clone(), address },
+        Prober::Outside => oracle::Party::Address(address),
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
     use crate::api::PodName;
-    use crate::inquiry::{Inquiry, Wanted};
+    use crate::inquiry::{ExplainRequest, PacketSpec};
     use crate::oracle::Oracle;
     use crate::rig::live::{self, Input, Objects};
     use crate::rig::plan::{NodeSpec, PodSpec, plan};
@@ -230,7 +230,7 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
     #[test]
     fn every_pair_is_asked_for_every_port_a_closed_one_and_an_echo() {
         let (plan, addresses) = two_pods();
-        let contents = Contents::of_texts([("objects", OBJECTS)]);
+        let contents = Contents::from_texts([("objects", OBJECTS)]);
         let oracle = Oracle::new(&contents.objects);
         let crossings =
             Crossings { plan: &plan, addresses: &addresses, contents: &contents, oracle: &oracle };
@@ -277,7 +277,7 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
             objects.place(name, &pod.node, &given);
             pods.insert(name.clone(), given);
         }
-        let (slices, _) = slices::of(&objects);
+        let (slices, _) = slices::endpoint_slices(&objects);
         objects.0.extend(slices.0);
         let contents = load(&objects);
         (plan.clone(), addresses(&plan, &pods), contents)
@@ -299,22 +299,22 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
             for cell in cells(&crossings) {
                 let (packet, source_port) = match cell.service {
                     Service::Port(port) => {
-                        (Wanted::Protocol(port.protocol.number(), Some(port.number)), 49152)
+                        (PacketSpec::Protocol(port.protocol.number(), Some(port.number)), 49152)
                     }
-                    Service::Echo => (Wanted::Icmp(None), 0),
+                    Service::Echo => (PacketSpec::Icmp(None), 0),
                 };
                 let ipv6 = cell.address.is_ipv6();
-                let called = |party: &Party| match party {
-                    Party::Pod(pod) => pod.to_string(),
-                    Party::Node(name) => format!("node/{name}"),
-                    Party::Outside => {
-                        let outside = &addresses[&Party::Outside];
+                let called = |prober: &Prober| match prober {
+                    Prober::Pod(pod) => pod.to_string(),
+                    Prober::Node(name) => format!("node/{name}"),
+                    Prober::Outside => {
+                        let outside = &addresses[&Prober::Outside];
                         outside.iter().find(|it| it.is_ipv6() == ipv6).unwrap().to_string()
                     }
                 };
                 let (from, to) = (called(&cell.source), called(&cell.destination));
-                let inquiry = Inquiry { from, to, packet, source_port, ipv6, uplink: None };
-                let answer = inquiry.answer(&contents, &BTreeMap::new(), "eth0").unwrap();
+                let request = ExplainRequest { from, to, packet, source_port, ipv6, uplink: None };
+                let answer = request.explain(&contents, &BTreeMap::new(), "eth0").unwrap();
                 let story = &answer.story;
                 assert_eq!(story.allowed, cell.expected != Outcome::Denied, "{answer}");
                 at_interfaces += u32::from(story.arriving.is_some());

@@ -6,9 +6,9 @@ use manx_policy_compiler::model::Protocol;
 use serde::{Deserialize, Serialize};
 
 use super::cluster::Cluster;
+use super::command::{Sample, Task, TaskResult};
 use super::matrix::{Cell, Outcome};
-use super::order::{Done, Sample, Task};
-use super::party::Party;
+use super::prober::Prober;
 use super::service::Service;
 
 /// How long a stream runs.
@@ -22,9 +22,9 @@ pub struct Measured {
     /// `same node` or `across nodes`.
     pub path: String,
     /// The client.
-    pub source: Party,
+    pub source: Prober,
     /// The server.
-    pub destination: Party,
+    pub destination: Prober,
     /// One TCP stream, in bits a second; or why not.
     pub throughput_bps: Result<f64, String>,
     /// The median round trip of 64 bytes over TCP, in microseconds; or why not.
@@ -38,17 +38,17 @@ pub async fn measure(cluster: &Cluster, cells: &[Cell]) -> Vec<Measured> {
         let Some(cell) = cells.iter().find(|cell| fits(cluster, cell, same)) else { continue };
         let Service::Port(port) = cell.service else { continue };
         let to = SocketAddr::new(cell.address, port.number);
-        let Some(process) = cluster.parties.get(&cell.source) else { continue };
+        let Some(process) = cluster.probers.get(&cell.source) else { continue };
         let stream = Task::Stream(Sample { to, duration_ms: STREAM_MS });
-        let throughput_bps = match process.carry_out(stream).await {
-            Done::Streamed { bytes, elapsed_us } => {
+        let throughput_bps = match process.run_task(stream).await {
+            TaskResult::Streamed { bytes, elapsed_us } => {
                 Ok(bytes as f64 * 8.0 / (elapsed_us.max(1) as f64 / 1e6))
             }
             other => Err(why(other)),
         };
         let small = Task::PingPong(Sample { to, duration_ms: PING_PONG_MS });
-        let latency_us = match process.carry_out(small).await {
-            Done::PingPonged { median_ns, .. } => Ok(median_ns as f64 / 1e3),
+        let latency_us = match process.run_task(small).await {
+            TaskResult::PingPonged { median_ns, .. } => Ok(median_ns as f64 / 1e3),
             other => Err(why(other)),
         };
         measured.push(Measured {
@@ -62,10 +62,10 @@ pub async fn measure(cluster: &Cluster, cells: &[Cell]) -> Vec<Measured> {
     measured
 }
 
-fn why(done: Done) -> String {
+fn why(done: TaskResult) -> String {
     match done {
-        Done::Failed(words) => words,
-        Done::Probed(_) | Done::Streamed { .. } | Done::PingPonged { .. } => {
+        TaskResult::Failed(words) => words,
+        TaskResult::Probed(_) | TaskResult::Streamed { .. } | TaskResult::PingPonged { .. } => {
             "another task's answer".to_owned()
         }
     }
@@ -73,9 +73,9 @@ fn why(done: Done) -> String {
 
 /// Whether a cell is a TCP connection between pods that is allowed, on one node or not.
 fn fits(cluster: &Cluster, cell: &Cell, same: bool) -> bool {
-    let node = |party: &Party| match party {
-        Party::Pod(pod) => cluster.plan.pods.get(pod).map(|pod| pod.node.as_str()),
-        Party::Node(_) | Party::Outside => None,
+    let node = |prober: &Prober| match prober {
+        Prober::Pod(pod) => cluster.plan.pods.get(pod).map(|pod| pod.node.as_str()),
+        Prober::Node(_) | Prober::Outside => None,
     };
     let tcp = matches!(cell.service, Service::Port(port) if port.protocol == Protocol::Tcp);
     match (node(&cell.source), node(&cell.destination)) {

@@ -2,16 +2,17 @@
 //!
 //! From the objects ([`live`]) a [`plan`] is made; a chain of processes ([`supervisor`]) gives it namespaces that vanish
 //! with it; inside, the [`cluster`] builds the [`underlay`], starts an [`agent`] for each node and a process for each
-//! [`party`], and attaches the pods by the agents' sockets. Every pair of parties is probed ([`check`]) and what is seen is
+//! [`prober`], and attaches the pods by the agents' sockets. Every pair of probers is probed ([`check`]) and what is seen is
 //! compared with what the oracle expects of the same objects ([`matrix`]). The [`caller`] prints the [`report`].
 //!
 //! A pod is not probed from itself: that traffic never leaves its namespace.
 
 pub mod agent;
-pub mod attend;
 pub mod caller;
 pub mod check;
 pub mod cluster;
+pub mod command;
+pub mod control_loop;
 mod crossings;
 pub mod enter;
 pub mod event;
@@ -19,11 +20,10 @@ pub mod export;
 pub mod live;
 pub mod matrix;
 pub mod measure;
-pub mod order;
-pub mod party;
 pub mod plan;
-pub mod pod;
 pub mod policy_word;
+pub mod prober;
+pub mod prober_process;
 pub mod render;
 pub mod report;
 pub mod service;

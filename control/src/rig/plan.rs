@@ -181,7 +181,7 @@ pub fn plan(
     let routed = segments.len() > 1;
     if routed {
         for segment in &mut segments {
-            segment.gateways = free_addresses(&segment.subnets, &mut taken, End::First)?;
+            segment.gateways = free_addresses(&segment.subnets, &mut taken, AddressChoice::First)?;
         }
     }
     let outside_routes = nodes
@@ -286,7 +286,7 @@ fn overlaps(a: IpNet, b: IpNet) -> bool {
 
 /// Which end of a subnet an address is taken from: routers usually have the first, and we keep away from it with the rest.
 #[derive(Clone, Copy)]
-enum End {
+enum AddressChoice {
     First,
     Last,
 }
@@ -294,14 +294,18 @@ enum End {
 fn free_addresses(
     subnets: &[IpNet],
     taken: &mut BTreeSet<IpAddr>,
-    end: End,
+    end: AddressChoice,
 ) -> Result<Vec<IpNet>, PlanError> {
     subnets
         .iter()
         .map(|subnet| {
             let free = match end {
-                End::First => from_the_start(*subnet).find(|address| !taken.contains(address)),
-                End::Last => from_the_end(*subnet).find(|address| !taken.contains(address)),
+                AddressChoice::First => {
+                    from_the_start(*subnet).find(|address| !taken.contains(address))
+                }
+                AddressChoice::Last => {
+                    from_the_end(*subnet).find(|address| !taken.contains(address))
+                }
             };
             let address = free.ok_or(PlanError::SubnetFull(*subnet))?;
             taken.insert(address);
@@ -343,7 +347,7 @@ fn outside_addresses(
     taken: &mut BTreeSet<IpAddr>,
 ) -> Result<Vec<IpNet>, PlanError> {
     if settings.outside.is_empty() {
-        return free_addresses(&segment.subnets, taken, End::Last);
+        return free_addresses(&segment.subnets, taken, AddressChoice::Last);
     }
     settings
         .outside

@@ -9,7 +9,7 @@ use comfy_table::{Attribute, Cell as TableCell, Color, ContentArrangement, Table
 use super::check::{Finding, Observed};
 use super::matrix::Outcome;
 use super::measure::Measured;
-use super::party::Party;
+use super::prober::Prober;
 use super::report::Report;
 use super::service::Service;
 use crate::api::Device;
@@ -61,7 +61,7 @@ fn push_table(out: &mut String, table: &Table) {
 
 /// One table for each destination; sources to which the same happened share a row.
 fn truth(out: &mut String, report: &Report, style: Style) {
-    let mut destinations: BTreeMap<&Party, Vec<&Finding>> = BTreeMap::new();
+    let mut destinations: BTreeMap<&Prober, Vec<&Finding>> = BTreeMap::new();
     for finding in &report.probes {
         destinations.entry(&finding.cell.destination).or_default().push(finding);
     }
@@ -82,8 +82,8 @@ fn truth(out: &mut String, report: &Report, style: Style) {
     }
 }
 
-fn introduced(report: &Report, party: &Party) -> String {
-    let Some(details) = report.parties.get(party) else { return party.to_string() };
+fn introduced(report: &Report, prober: &Prober) -> String {
+    let Some(details) = report.probers.get(prober) else { return prober.to_string() };
     let ips: Vec<String> = details.addresses.iter().map(IpAddr::to_string).collect();
     let on = details.node.as_ref().map(|node| format!(", on {node}")).unwrap_or_default();
     let device = match details.device {
@@ -91,7 +91,7 @@ fn introduced(report: &Report, party: &Party) -> String {
         Some(Device::Veth) => ", veth",
         None => "",
     };
-    format!("{party} ({}{on}{device})", ips.join(", "))
+    format!("{prober} ({}{on}{device})", ips.join(", "))
 }
 
 fn family(finding: &Finding) -> bool {
@@ -127,7 +127,7 @@ type Row<'a> = (Vec<String>, Vec<Option<&'a Finding>>);
 
 /// Rows: who, and what happened in each column. Those with the same outcomes are one row, in the order of the first.
 fn rows<'a>(findings: &[&'a Finding], columns: &[Column]) -> Vec<Row<'a>> {
-    let mut by_source: BTreeMap<&Party, BTreeMap<Column, &'a Finding>> = BTreeMap::new();
+    let mut by_source: BTreeMap<&Prober, BTreeMap<Column, &'a Finding>> = BTreeMap::new();
     for finding in findings {
         let column = (family(finding), finding.cell.service, !finding.cell.listening);
         by_source.entry(&finding.cell.source).or_default().insert(column, finding);
@@ -281,14 +281,14 @@ mod tests {
     use crate::api::PodName;
     use crate::rig::matrix::Cell;
     use crate::rig::plan::Port;
-    use crate::rig::report::{Counted, PartyReport};
+    use crate::rig::report::{Counted, ProberReport};
     use manx_policy_compiler::model::Protocol;
 
-    fn pod(name: &str) -> Party {
-        Party::Pod(PodName { namespace: "shop".to_owned(), name: name.to_owned() })
+    fn pod(name: &str) -> Prober {
+        Prober::Pod(PodName { namespace: "shop".to_owned(), name: name.to_owned() })
     }
 
-    fn finding(source: Party, number: u16, expected: Outcome, observed: Observed) -> Finding {
+    fn finding(source: Prober, number: u16, expected: Outcome, observed: Observed) -> Finding {
         let cell = Cell {
             source,
             destination: pod("db"),
@@ -305,7 +305,7 @@ mod tests {
     fn report() -> Report {
         let clear =
             |source, port, outcome| finding(source, port, outcome, Observed::Clear(outcome));
-        let db = PartyReport {
+        let db = ProberReport {
             addresses: vec!["10.1.1.3".parse().unwrap()],
             node: Some("n1".to_owned()),
             device: Some(Device::Tun),
@@ -313,14 +313,14 @@ mod tests {
         Report {
             rig: "shop".to_owned(),
             as_expected: false,
-            parties: [(pod("db"), db)].into(),
+            probers: [(pod("db"), db)].into(),
             probes: vec![
                 clear(pod("api"), 5432, Outcome::Allowed),
                 clear(pod("api"), 9, Outcome::Refused),
                 clear(pod("web"), 5432, Outcome::Denied),
                 clear(pod("web"), 9, Outcome::Denied),
-                clear(Party::Outside, 5432, Outcome::Denied),
-                clear(Party::Outside, 9, Outcome::Denied),
+                clear(Prober::Outside, 5432, Outcome::Denied),
+                clear(Prober::Outside, 9, Outcome::Denied),
                 finding(pod("x"), 5432, Outcome::Denied, Observed::Clear(Outcome::Allowed)),
                 finding(pod("x"), 9, Outcome::Denied, Observed::Lost),
             ],

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Finding;
 use super::measure::Measured;
-use super::party::Party;
+use super::prober::Prober;
 use crate::api::{Device, RuleCount, Status};
 
 /// Everything that a check found.
@@ -19,7 +19,8 @@ pub struct Report {
     /// Whether everything was as the oracle expects.
     pub as_expected: bool,
     /// The pods, nodes and the outside host, by name.
-    pub parties: BTreeMap<Party, PartyReport>,
+    #[serde(rename = "parties")]
+    pub probers: BTreeMap<Prober, ProberReport>,
     /// Every probe.
     pub probes: Vec<Finding>,
     /// Packets by the rule, or its lack, that decided, over all nodes.
@@ -36,7 +37,7 @@ pub struct Report {
 
 /// Somebody in the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartyReport {
+pub struct ProberReport {
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// A pod's node.

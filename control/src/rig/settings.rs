@@ -41,7 +41,7 @@ impl Settings {
     /// Reads the file's text.
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
         let documents = yaml::parse(text)
-            .map_err(|error| SettingsError { at: error.at(), message: error.to_string() })?;
+            .map_err(|error| SettingsError { at: error.position(), message: error.to_string() })?;
         let mut settings = Self::default();
         let Some(document) = documents.first() else { return Ok(settings) };
         if let Some(flaw) = document.flaws.first() {

@@ -20,7 +20,7 @@ const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
 /// The slices of all services with selectors, by the pods as they are now; and the slices that a controller wrote and that
 /// are not among them.
-pub fn of(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
+pub fn endpoint_slices(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
     let mut slices = Objects::default();
     for (key, service) in objects.0.iter().filter(|(key, _)| key.kind == Kind::Service) {
         let selector = service["spec"]["selector"].as_object().filter(|it| !it.is_empty());
@@ -123,7 +123,7 @@ mod tests {
 
     /// Address type, addresses and ports of each slice.
     fn slices(objects: &[Json]) -> Vec<String> {
-        let (slices, _) = of(&Objects::of(objects));
+        let (slices, _) = endpoint_slices(&Objects::from_json(objects));
         let shown = slices.0.values().map(|slice| {
             let endpoints = slice["endpoints"].as_array().unwrap().iter();
             let addresses: Vec<&str> =
@@ -174,7 +174,7 @@ mod tests {
             slice("mirrored", json!({ MANAGED_BY: "endpointslicemirroring-controller.k8s.io" })),
             slice("web-7", json!({ SERVICE_NAME: "web", MANAGED_BY: CONTROLLER })),
         ];
-        let (slices, stale) = of(&Objects::of(&objects));
+        let (slices, stale) = endpoint_slices(&Objects::from_json(&objects));
         assert!(slices.0.is_empty());
         let stale: Vec<&str> = stale.iter().map(|key| key.name.as_str()).collect();
         assert_eq!(stale, ["web-7"]);

@@ -51,7 +51,7 @@ pub async fn build(plan: &Plan, names: &Names) -> Result<(), netlink::Error> {
     connect(&netlink, plan, &plan.outside, "outside", &outside).await?;
     for index in 0..plan.pods.len() {
         let netns = netns::create_named(&names.pod(index))?;
-        netlink::in_netns(&netns, async |netlink| settle(&netlink).await)?;
+        netlink::in_netns(&netns, async |netlink| prepare_namespace(&netlink).await)?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ fn bridge(segment: usize) -> String {
 
 /// Bridges, and the router's addresses and routes where there are several.
 async fn make_router(netlink: &Netlink, plan: &Plan) -> Result<(), netlink::Error> {
-    settle(netlink).await?;
+    prepare_namespace(netlink).await?;
     if plan.segments.len() > 1 {
         forward()?;
     }
@@ -100,7 +100,7 @@ async fn connect(
     netlink.set_master(link.index, bridge.index).await?;
     netlink.set_up(link.index).await?;
     netlink::in_netns(netns, async |netlink| {
-        settle(&netlink).await?;
+        prepare_namespace(&netlink).await?;
         let uplink = netlink.existing(UPLINK).await?;
         sysctl::make_ipv6_static(UPLINK)?;
         netlink.set_up(uplink.index).await?;
@@ -122,7 +122,7 @@ async fn add_route(netlink: &Netlink, route: Route, device: u32) -> Result<(), n
 
 /// What every namespace of the rig has: loopback, no limit on the ICMP errors by which a closed port answers
 /// (the kernel's `ip-sysctl.rst`: one a second to each destination, which parallel probes would run into).
-async fn settle(netlink: &Netlink) -> Result<(), netlink::Error> {
+async fn prepare_namespace(netlink: &Netlink) -> Result<(), netlink::Error> {
     let lo = netlink.existing("lo").await?;
     netlink.set_up(lo.index).await?;
     sysctl::set_if_present("ipv4/icmp_ratelimit", "0")?;

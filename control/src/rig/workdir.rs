@@ -63,13 +63,13 @@ pub struct Workdir {
 
 /// Holds a rig's folder for itself until dropped.
 #[derive(Debug)]
-pub struct Held(
+pub struct WorkdirLock(
     #[expect(dead_code, reason = "the lock is released when the file closes")] Flock<File>,
 );
 
 impl Workdir {
     /// The folder of rig `name`, whether or not it exists.
-    pub fn of(name: &str) -> Result<Self, WorkdirError> {
+    pub fn from_name(name: &str) -> Result<Self, WorkdirError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
         if !begins || name.len() > 40 || !name.chars().all(legal) {
@@ -83,7 +83,7 @@ impl Workdir {
     }
 
     /// A folder that is known to exist: what a rig's own processes are given.
-    pub fn at(path: &Path) -> Self {
+    pub fn from_path(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self { name, path: path.to_owned() }
     }
@@ -159,7 +159,7 @@ impl Workdir {
     }
 
     /// Makes the folder afresh and holds it.
-    pub fn create(&self) -> Result<Held, WorkdirError> {
+    pub fn create(&self) -> Result<WorkdirLock, WorkdirError> {
         // From the user's folder on, each before anything is made in it.
         let folders: Vec<&Path> = self.path.ancestors().take(3).collect();
         folders.into_iter().rev().try_for_each(private::make)?;
@@ -177,11 +177,11 @@ impl Workdir {
     }
 
     /// Holds the folder if nobody else does.
-    pub fn hold(&self) -> Result<Option<Held>, WorkdirError> {
+    pub fn hold(&self) -> Result<Option<WorkdirLock>, WorkdirError> {
         let path = self.path.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         match Flock::lock(file.map_err(at(&path))?, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Held(lock))),
+            Ok(lock) => Ok(Some(WorkdirLock(lock))),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(at(&path)(errno.into())),
         }
@@ -218,7 +218,7 @@ pub fn running() -> Result<Vec<Workdir>, WorkdirError> {
     let mut running = Vec::new();
     for entry in entries {
         let name = entry.map_err(at(&rigs))?.file_name().to_string_lossy().into_owned();
-        if let Ok(workdir) = Workdir::of(&name)
+        if let Ok(workdir) = Workdir::from_name(&name)
             && workdir.is_running()?
         {
             running.push(workdir);
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_folder_is_held_once_and_what_a_crash_left_is_cleared() {
         let folder = tempfile::tempdir().unwrap();
-        let workdir = Workdir::at(&folder.path().join("manx/rigs/shop"));
+        let workdir = Workdir::from_path(&folder.path().join("manx/rigs/shop"));
         let held = workdir.create().unwrap();
         fs::write(workdir.manifests().join("a.json"), "{}").unwrap();
         assert!(matches!(workdir.create(), Err(WorkdirError::Running(name)) if name == "shop"));
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_folder_without_a_holder_is_not_running_and_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let workdir = Workdir::at(&folder.path().join("manx/rigs/shop"));
+        let workdir = Workdir::from_path(&folder.path().join("manx/rigs/shop"));
         drop(workdir.create().unwrap());
         assert!(!workdir.is_running().unwrap());
         assert!(!workdir.path().exists());
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn names_stay_within_the_folder() {
         for name in ["", "..", ".hidden", "a/b", "-a", &"x".repeat(41)] {
-            assert!(matches!(Workdir::of(name), Err(WorkdirError::Name(_))), "{name:?}");
+            assert!(matches!(Workdir::from_name(name), Err(WorkdirError::Name(_))), "{name:?}");
         }
     }
 }

@@ -32,7 +32,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(metadata: &std::fs::Metadata) -> Self {
+    fn from_metadata(metadata: &std::fs::Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -60,7 +60,7 @@ pub(super) struct File {
     hashing: RandomState,
     good: Option<Version>,
     /// What was read last, while it says less than `good` and may be half of a save.
-    doubtful: Option<(Version, Instant)>,
+    unsettled: Option<(Version, Instant)>,
     fault: Option<Problem>,
 }
 
@@ -83,7 +83,7 @@ impl Version {
     }
 
     /// What it would take away from what `self` says, if it is to be doubted.
-    fn doubt(&self, newer: &Self) -> Option<Cause> {
+    fn looks_half_written(&self, newer: &Self) -> Option<Cause> {
         let (before, after) = (self.keys(), newer.keys());
         let missing = before.difference(&after).count();
         if after.is_empty() && missing > 0 {
@@ -104,18 +104,18 @@ pub(super) enum Refreshed {
     /// It says what it said; what is wrong with it is something else.
     Reported,
     /// It says what it says now, and before this.
-    Said(Said),
+    Changed(PreviousText),
 }
 
 /// What a file said.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct PreviousText {
     version: Option<Version>,
     /// Whether anything was wrong with it.
     pub(super) faulty: bool,
 }
 
-impl Said {
+impl PreviousText {
     pub(super) fn entries(&self) -> &[Entry] {
         self.version.as_ref().map_or(&[], |version| &version.manifest.entries)
     }
@@ -127,14 +127,14 @@ impl Said {
 }
 
 impl File {
-    pub(super) fn of_text(name: &str, text: &str) -> Self {
+    pub(super) fn from_text(name: &str, text: &str) -> Self {
         let mut file = Self::default();
-        file.take(name, text, (0, 0), Instant::now());
+        file.read_text(name, text, (0, 0), Instant::now());
         file
     }
 
     /// One that could not be read.
-    pub(super) fn of_fault(name: &str, cause: Cause) -> Self {
+    pub(super) fn from_fault(name: &str, cause: Cause) -> Self {
         Self { fault: Some(Problem::of_file(&Arc::from(name), cause)), ..Self::default() }
     }
 
@@ -143,8 +143,8 @@ impl File {
     }
 
     /// Whether it will say something else by and by if it is looked at again.
-    pub(super) fn is_doubtful(&self) -> bool {
-        self.doubtful.is_some()
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled.is_some()
     }
 
     /// Names the text whose objects these are, and the file, which is called `name`; 0 if there is none.
@@ -157,8 +157,8 @@ impl File {
     }
 
     /// What it says, when it says that no longer.
-    pub(super) fn into_said(self) -> Said {
-        Said { faulty: self.is_faulty(), version: self.good }
+    pub(super) fn into_previous_text(self) -> PreviousText {
+        PreviousText { faulty: self.is_faulty(), version: self.good }
     }
 
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
@@ -173,20 +173,20 @@ impl File {
     /// Reads the file if it may have changed.
     pub(super) fn refresh(&mut self, name: &str, path: &Path, at: Moment) -> Refreshed {
         match read(path, self.stamp) {
-            Ok(None) => self.believe(at.monotonic),
+            Ok(None) => self.accept_settled(at.monotonic),
             Ok(Some((stamp, text))) => {
                 self.stamp = stamp.settled(at.wall).then_some(stamp);
                 if self.digest == Some(self.hashing.hash_one(text.as_str())) && !self.unreadable() {
-                    return self.believe(at.monotonic);
+                    return self.accept_settled(at.monotonic);
                 }
                 let file = (stamp.device, stamp.inode);
-                self.take(name, &text, file, at.monotonic)
+                self.read_text(name, &text, file, at.monotonic)
             }
             // That it is not there, too: a link to nowhere, or gone since the directory was listed, and then the next
             // refresh forgets it.
             Err(error) => {
                 self.stamp = None;
-                self.doubtful = None;
+                self.unsettled = None;
                 let mut message = error.to_string();
                 if error.kind() == io::ErrorKind::NotFound
                     && name.contains(char::REPLACEMENT_CHARACTER)
@@ -209,21 +209,26 @@ impl File {
     }
 
     /// Takes in a text.
-    fn take(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) -> Refreshed {
+    fn read_text(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) -> Refreshed {
         let faulty = self.is_faulty();
-        self.doubtful = None;
+        self.unsettled = None;
         self.fault = None;
         self.digest = Some(self.hashing.hash_one(text));
         match manifest::read(name, text) {
             Ok(manifest) => {
                 let version =
                     Version { manifest, fingerprint: fingerprint(text), length: text.len(), file };
-                let Some(cause) = self.good.as_ref().and_then(|good| good.doubt(&version)) else {
-                    return Refreshed::Said(Said { version: self.good.replace(version), faulty });
+                let Some(cause) =
+                    self.good.as_ref().and_then(|good| good.looks_half_written(&version))
+                else {
+                    return Refreshed::Changed(PreviousText {
+                        version: self.good.replace(version),
+                        faulty,
+                    });
                 };
                 // Removing the file is how an emptied one is meant.
                 if !matches!(cause, Cause::Emptied { .. }) {
-                    self.doubtful = Some((version, now));
+                    self.unsettled = Some((version, now));
                 }
                 self.fault = Some(Problem::of_file(&Arc::from(name), cause));
             }
@@ -233,11 +238,14 @@ impl File {
     }
 
     /// Believes what was doubtful if it has stayed as it is for long enough.
-    fn believe(&mut self, now: Instant) -> Refreshed {
-        match self.doubtful.take_if(|(_, since)| now.saturating_duration_since(*since) >= STANDS) {
+    fn accept_settled(&mut self, now: Instant) -> Refreshed {
+        match self.unsettled.take_if(|(_, since)| now.saturating_duration_since(*since) >= STANDS) {
             Some((version, _)) => {
                 self.fault = None;
-                Refreshed::Said(Said { version: self.good.replace(version), faulty: true })
+                Refreshed::Changed(PreviousText {
+                    version: self.good.replace(version),
+                    faulty: true,
+                })
             }
             None => Refreshed::Same,
         }
@@ -292,11 +300,13 @@ fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
 /// The file's text; `None` if it still has the `known` stamp, which is seen without opening it. (A network file system may tell an
 /// old stamp for as long as it keeps attributes, where opening would have asked: NFS for up to a minute by default, `acregmax`.)
 fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
-    if known.is_some() && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::of(&it))) {
+    if known.is_some()
+        && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::from_metadata(&it)))
+    {
         return Ok(None);
     }
     let (file, metadata) = open(path)?;
-    let stamp = Stamp::of(&metadata);
+    let stamp = Stamp::from_metadata(&metadata);
     if known == Some(stamp) {
         return Ok(None);
     }

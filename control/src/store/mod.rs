@@ -32,7 +32,7 @@ use crate::manifest::problem::{Cause, MOST_OF_OBJECT, Place, Problem, Severity};
 use crate::manifest::{Entry, Invalid, State, Tally};
 
 pub use file::STANDS;
-use file::{File, Moment, Refreshed, Said};
+use file::{File, Moment, PreviousText, Refreshed};
 pub use watch::{WakeUp, Watcher};
 
 /// A directory of manifests, the last good state of each, and the objects that they define together.
@@ -114,9 +114,9 @@ impl Store {
         self.refresh_at(Moment::now())
     }
 
-    /// Whether a file is in doubt that will be believed if it is as it is after [`STANDS`].
-    pub fn is_doubtful(&self) -> bool {
-        self.files.values().any(File::is_doubtful)
+    /// Whether a file may be half written. Its new text is used once it has stood for [`STANDS`].
+    pub fn has_unsettled_file(&self) -> bool {
+        self.files.values().any(File::is_unsettled)
     }
 
     fn refresh_at(&mut self, now: Moment) -> Option<Changes> {
@@ -129,7 +129,7 @@ impl Store {
                     return None;
                 }
                 self.fault = Some(fault);
-                return Some(self.anew());
+                return Some(self.rebuild());
             }
         };
         let mut whole = self.fault.take().is_some();
@@ -138,7 +138,7 @@ impl Store {
             self.files.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             if let Some(file) = self.files.remove(&name) {
-                said.push((name, file.into_said()));
+                said.push((name, file.into_previous_text()));
             }
         }
         for name in names {
@@ -147,7 +147,7 @@ impl Store {
             match file.refresh(&name, &path, now) {
                 Refreshed::Same => {}
                 Refreshed::Reported => whole = true,
-                Refreshed::Said(before) => said.push((name, before)),
+                Refreshed::Changed(before) => said.push((name, before)),
             }
         }
         let in_sync = self.contents.in_sync || self.files.values().all(File::was_read);
@@ -155,13 +155,13 @@ impl Store {
         if !whole && said.is_empty() {
             return None;
         }
-        let changes = if whole { None } else { self.change(&said) };
-        Some(changes.unwrap_or_else(|| self.anew()))
+        let changes = if whole { None } else { self.apply_texts(&said) };
+        Some(changes.unwrap_or_else(|| self.rebuild()))
     }
 
     /// Takes in what files say now in the place of what they said. `None` where it takes more: something is or was wrong
     /// with one of them, or an object is or was defined twice.
-    fn change(&mut self, said: &[(String, Said)]) -> Option<Changes> {
+    fn apply_texts(&mut self, said: &[(String, PreviousText)]) -> Option<Changes> {
         let mut changed = BTreeMap::new();
         let contents = Arc::make_mut(&mut self.contents);
         for (name, before) in said {
@@ -198,7 +198,7 @@ impl Store {
     }
 
     /// Puts the contents together from all files.
-    fn anew(&mut self) -> Changes {
+    fn rebuild(&mut self) -> Changes {
         let in_sync = self.contents.in_sync || self.files.values().all(File::was_read);
         let mut fingerprint = 0_u64;
         let mut contents = Contents { in_sync, files: self.files.len(), ..Contents::default() };
@@ -232,7 +232,7 @@ impl Contents {
     /// The contents of files and directories, read once, as if all files were of one directory. Each file is named by the
     /// path that led to it; one that several paths lead to is read once. `-` is standard input. A directory without a manifest
     /// is at fault, and so are files without an object among them: who names them believes that they hold some.
-    pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Self {
+    pub fn from_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Self {
         let now = Moment::now();
         let mut files: BTreeMap<String, File> = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -254,10 +254,10 @@ impl Contents {
                     Ok(found) => Cause::NoManifest { found, recursive },
                 },
             };
-            files.insert(name.clone(), File::of_fault(&name, fault));
+            files.insert(name.clone(), File::from_fault(&name, fault));
         }
         let first = files.keys().next().map(|name| Arc::from(name.as_str()));
-        let mut contents = Self::of_files(files);
+        let mut contents = Self::from_files(files);
         if contents.objects.is_empty() && contents.problems.is_empty() {
             contents.problems.extend(first.map(|name| Problem::of_file(&name, Cause::NoObject)));
         }
@@ -265,17 +265,17 @@ impl Contents {
     }
 
     /// The contents of manifests that are in memory, each a name and a text, as if they were the files of a directory.
-    pub fn of_texts<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+    pub fn from_texts<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut files = BTreeMap::new();
         for (name, text) in texts {
-            files.insert(name.to_owned(), File::of_text(name, text));
+            files.insert(name.to_owned(), File::from_text(name, text));
         }
-        Self::of_files(files)
+        Self::from_files(files)
     }
 
-    fn of_files(files: BTreeMap<String, File>) -> Self {
+    fn from_files(files: BTreeMap<String, File>) -> Self {
         let mut store = Store { files, ..Store::default() };
-        store.anew();
+        store.rebuild();
         Arc::unwrap_or_clone(store.contents)
     }
 
@@ -357,7 +357,7 @@ fn listed(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
 
 /// What is known of an object with two definitions: of its subject and labels what both say, the addresses of both.
 fn either(one: State, other: State) -> Invalid {
-    let (mut one, other) = (known(one), known(other));
+    let (mut one, other) = (remains(one), remains(other));
     one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
     one.labels = one.labels.filter(|labels| other.labels.as_ref() == Some(labels));
     one.addresses.extend(other.addresses);
@@ -365,7 +365,7 @@ fn either(one: State, other: State) -> Invalid {
 }
 
 /// What of an object stays known when it is not valid.
-fn known(state: State) -> Invalid {
+fn remains(state: State) -> Invalid {
     let object = match state {
         State::Valid(object) => object,
         State::Invalid(invalid) => return invalid,

@@ -279,7 +279,7 @@ fn a_file_cut_between_two_documents_is_believed_once_it_has_stood() {
     watched.write(&namespace("a", "x"));
     let cut = STANDS / 2;
     assert!(watched.look(cut));
-    assert!(watched.store.is_doubtful());
+    assert!(watched.store.has_unsettled_file());
     assert!(!watched.look(cut + STANDS * 999 / 1000));
     assert_eq!(watched.names(), ["a", "b"]);
     assert_eq!(watched.store.contents().fingerprint, fingerprint);
@@ -289,7 +289,7 @@ fn a_file_cut_between_two_documents_is_believed_once_it_has_stood() {
     ");
     assert!(watched.look(cut + STANDS));
     assert_eq!(watched.names(), ["a"]);
-    assert!(watched.problems().is_empty() && !watched.store.is_doubtful());
+    assert!(watched.problems().is_empty() && !watched.store.has_unsettled_file());
     assert_ne!(watched.store.contents().fingerprint, fingerprint);
 }
 
@@ -323,8 +323,8 @@ fn a_watched_store_believes_what_stands_without_being_told_and_never_what_passes
     let mut look = async || {
         watcher.changed().await;
         store.refresh();
-        if store.is_doubtful() {
-            watcher.look_within(STANDS);
+        if store.has_unsettled_file() {
+            watcher.rescan_within(STANDS);
         }
         let contents = store.contents();
         (names(contents).len(), contents.problems.len())
@@ -365,14 +365,16 @@ fn a_document_cut_within_is_doubted_in_place_and_believed_when_renamed() {
 
 #[test]
 fn an_object_defined_differently_twice_is_invalid() {
-    let contents =
-        Contents::of_texts([("a.yaml", &*namespace("a", "x")), ("b.yaml", &*namespace("a", "w"))]);
+    let contents = Contents::from_texts([
+        ("a.yaml", &*namespace("a", "x")),
+        ("b.yaml", &*namespace("a", "w")),
+    ]);
     assert_eq!(team(&contents, "a"), None);
     insta::assert_snapshot!(contents.problems[0]);
 
     let other = POLICY.replace("app: web", "app: other");
     for (second, kept) in [(other, false), (POLICY.replace("spec:", "spec: &x"), true)] {
-        let contents = Contents::of_texts([("a.yaml", POLICY), ("b.yaml", &*second)]);
+        let contents = Contents::from_texts([("a.yaml", POLICY), ("b.yaml", &*second)]);
         let state = &contents.objects[&key(Kind::NetworkPolicy, "default", "web")].state;
         assert_eq!(matches!(state, State::Valid(_)), kept);
         if let State::Invalid(invalid) = state {
@@ -384,7 +386,7 @@ fn an_object_defined_differently_twice_is_invalid() {
 #[test]
 fn the_same_object_twice_is_only_warned_of() {
     let text = namespace("a", "x");
-    let contents = Contents::of_texts([("a.yaml", &*text), ("b.yaml", &*text)]);
+    let contents = Contents::from_texts([("a.yaml", &*text), ("b.yaml", &*text)]);
     assert_eq!(team(&contents, "a").as_deref(), Some("x"));
     assert_eq!(contents.problems[0].severity, Severity::Warning);
     insta::assert_snapshot!(contents.problems[0]);
@@ -393,7 +395,7 @@ fn the_same_object_twice_is_only_warned_of() {
 #[test]
 fn of_very_many_definitions_of_one_object_the_first_are_told_and_the_others_counted() {
     let text = format!("{}---\n", namespace("a", "x")).repeat(400);
-    let contents = Contents::of_texts([("a.yaml", &*text)]);
+    let contents = Contents::from_texts([("a.yaml", &*text)]);
     assert_eq!(contents.problems.len(), MOST_OF_OBJECT + 1);
     let last = contents.problems.last().unwrap().summary();
     assert!(last.contains("299 further problems of this object are not told"), "{last}");

@@ -102,7 +102,7 @@ impl Watcher {
     }
 
     /// Has [`Watcher::changed`] report within `delay`, whatever happens.
-    pub fn look_within(&mut self, delay: Duration) {
+    pub fn rescan_within(&mut self, delay: Duration) {
         self.rescan = self.rescan.min(Instant::now() + delay);
     }
 

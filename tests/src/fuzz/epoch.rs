@@ -79,7 +79,7 @@ impl Epoch {
             ports: Default::default(),
             parties: AHashMap::new(),
             seats: Vec::new(),
-            oracle: Oracle::new(&Contents::of_texts([]).objects),
+            oracle: Oracle::new(&Contents::from_texts([]).objects),
             numbers: Rc::default(),
             verdicts: RefCell::default(),
             is_closed: true,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use manx::calc::{FollowUp, Local};
+use manx::calc::{Local, NextStep};
 use manx::store::{Changes, Contents};
 use manx_dataplane::tables::Tables;
 use manx_dataplane::worker::Command;
@@ -24,7 +24,7 @@ impl World {
         for cluster in &mut self.clusters {
             cluster.clone_from(&self.fabric.cluster);
         }
-        self.publish([FollowUp::Tables; 2], false, coverage);
+        self.publish([NextStep::Tables; 2], false, coverage);
         let last = self.epochs.len() - 1;
         self.epochs.drain(..last);
     }
@@ -72,21 +72,21 @@ impl World {
                 };
                 seat.attachment = seat.attachment.filter(is_there);
             }
-            self.publish([FollowUp::Tables; 2], is_busy, coverage);
+            self.publish([NextStep::Tables; 2], is_busy, coverage);
             self.plan.seats = wanted;
         }
         self.attach_devices(coverage);
         let follow_up = match (self.sabotage, change) {
-            (Some(Sabotage::Stale), Change::Policy) => [FollowUp::Nothing(0); 2],
+            (Some(Sabotage::Stale), Change::Policy) => [NextStep::Nothing(0); 2],
             (_, Change::Policy | Change::Labels) => followed,
-            _ => [FollowUp::Tables; 2],
+            _ => [NextStep::Tables; 2],
         };
         self.publish(follow_up, is_busy, coverage);
     }
 
     /// The nodes take in other manifests, each as its agent does. What is left to do for each.
-    fn take_in(&mut self, manifests: &str) -> [FollowUp; 2] {
-        let contents = Contents::of_texts([("cluster.yaml", manifests)]);
+    fn take_in(&mut self, manifests: &str) -> [NextStep; 2] {
+        let contents = Contents::from_texts([("cluster.yaml", manifests)]);
         let before = &self.fabric.contents.objects;
         let keys = before.keys().chain(contents.objects.keys());
         let differs = keys.filter(|key| {
@@ -95,19 +95,19 @@ impl World {
         let objects: BTreeMap<_, _> =
             differs.map(|key| (key.clone(), before.get(key).cloned())).collect();
         let changes = Changes::Objects(objects);
-        let mut follow_ups = [FollowUp::Import; 2];
+        let mut follow_ups = [NextStep::Import; 2];
         for (node, follow_up) in follow_ups.iter_mut().enumerate() {
             let at = &mut self.fabric.nodes[node];
             let image = Arc::clone(&at.tables.image);
             *follow_up =
-                at.calculation.follow(&image, &mut self.clusters[node], &contents, &changes);
+                at.calculation.apply_delta(&image, &mut self.clusters[node], &contents, &changes);
         }
-        if follow_ups.contains(&FollowUp::Import) {
+        if follow_ups.contains(&NextStep::Import) {
             self.fabric.read(manifests);
             for cluster in &mut self.clusters {
                 cluster.clone_from(&self.fabric.cluster);
             }
-            return [FollowUp::Tables; 2];
+            return [NextStep::Tables; 2];
         }
         self.fabric.contents = contents;
         follow_ups
@@ -155,11 +155,11 @@ impl World {
     }
 
     /// Publishes what is left to be published, and knows from now on what is true then.
-    fn publish(&mut self, follow_ups: [FollowUp; 2], is_busy: bool, coverage: &mut Coverage) {
+    fn publish(&mut self, follow_ups: [NextStep; 2], is_busy: bool, coverage: &mut Coverage) {
         let mut versions = self.epochs[self.epochs.len() - 1].versions;
         self.place_pods();
         for node in 0..2 {
-            if let FollowUp::Nothing(pods) = follow_ups[node] {
+            if let NextStep::Nothing(pods) = follow_ups[node] {
                 coverage.add(Event::InPlace, pods);
                 continue;
             }
@@ -174,7 +174,7 @@ impl World {
             None => Epoch::new(&self.plan, number, versions, &self.fabric.contents),
             Some(_) => {
                 let whole = self.plan.manifests(false);
-                let whole = Contents::of_texts([("cluster.yaml", &*whole)]);
+                let whole = Contents::from_texts([("cluster.yaml", &*whole)]);
                 Epoch::new(&self.plan, number, versions, &whole)
             }
         };

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use manx::import::import;
 use manx::manifest::object::{Kind, ObjectKey, calico};
 use manx::oracle::{
-    Direction as Side, Explanation, Oracle, Packet, Party, RuleName as OracleRule, Staged,
+    Direction as Side, Oracle, Packet, Party, RuleName as OracleRule, Staged, VerdictReason,
 };
 use manx::proof::{self, Depth};
 use manx::store::Contents;
@@ -484,20 +484,20 @@ fn noted(staged: &Staged) -> Noted {
 }
 
 /// The oracle's reason in the model's words. Of several policies that are not valid either may name any.
-fn reason(why: &Explanation, reference: &Reason, direction: Direction) -> Reason {
+fn reason(why: &VerdictReason, reference: &Reason, direction: Direction) -> Reason {
     match why {
-        Explanation::DefaultProfile(_) => Reason::NotIsolated(direction),
-        Explanation::InvalidPeer => Reason::Unknown(direction),
-        Explanation::InvalidPolicies(policies) => {
+        VerdictReason::DefaultProfile(_) => Reason::NotIsolated(direction),
+        VerdictReason::InvalidPeer => Reason::Unknown(direction),
+        VerdictReason::InvalidPolicies(policies) => {
             let named = policies.iter().map(|key| Reason::Broken(direction, policy_name(key)));
             let mut named: Vec<Reason> = named.collect();
             let at = named.iter().position(|reason| reason == reference).unwrap_or(0);
             named.swap_remove(at)
         }
-        Explanation::TierEnd { policies, .. } => {
+        VerdictReason::TierEnd { policies, .. } => {
             Reason::Isolated(direction, policy_name(&policies[0]))
         }
-        Explanation::Rule { rule, allowed } => {
+        VerdictReason::Rule { rule, allowed } => {
             Reason::Rule(rule_name(rule), if *allowed { Verdict::Allow } else { Verdict::Deny })
         }
         other => panic!("{other:?} is no reason at a pod"),
@@ -509,7 +509,7 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
     let seen: RefCell<BTreeMap<&str, u32>> = RefCell::default();
     let cases = config(1).cases * CLUSTERS;
     let result = counting_runner(Config { cases, ..config(1) }).run(&cluster(), |text| {
-        let contents = Contents::of_texts([("cluster.yaml", text.as_str())]);
+        let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
         prop_assert!(contents.in_sync, "{:?}", contents.problems);
         let imported = import(&contents);
         let oracle = Oracle::new(&contents.objects);
@@ -631,7 +631,7 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
 #[test]
 fn tables_of_policies_of_every_api_are_proved_by_the_oracle() {
     let result = TestRunner::new(config(2)).run(&cluster(), |text| {
-        let contents = Contents::of_texts([("cluster.yaml", text.as_str())]);
+        let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
         let imported = import(&contents);
         let oracle = Oracle::new(&contents.objects);
         let hosts = imported.model.host_endpoints.keys().map(|name| ObjectName::new("", name));

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use manx::import::{Cluster as Imported, import};
 use manx::manifest::State;
 use manx::manifest::object::ObjectKey;
-use manx::oracle::{Explanation, Oracle, Packet, Party};
+use manx::oracle::{Oracle, Packet, Party, VerdictReason};
 use manx::proof::{self, Depth};
 use manx::store::Contents;
 use manx_fixtures::cluster::{Cluster, Manifest};
@@ -66,7 +66,7 @@ fn counting_runner(config: Config) -> TestRunner {
 }
 
 fn contents(cluster: &Cluster) -> Contents {
-    Contents::of_texts([("cluster.yaml", &*cluster.to_yaml())])
+    Contents::from_texts([("cluster.yaml", &*cluster.to_yaml())])
 }
 
 /// A choice among whatever there is to choose from.
@@ -152,18 +152,18 @@ fn by_oracle(oracle: &Oracle, probe: &Probe) -> Option<Reason> {
 }
 
 /// `None` for what the model has no word for.
-fn reason(explanation: Explanation, direction: Direction) -> Option<Reason> {
+fn reason(explanation: VerdictReason, direction: Direction) -> Option<Reason> {
     let named =
         |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
     match explanation {
-        Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
-        Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
-        Explanation::Rule { rule, .. } => {
+        VerdictReason::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
+        VerdictReason::InvalidPeer => Some(Reason::Unknown(direction)),
+        VerdictReason::Rule { rule, .. } => {
             let index = u32::try_from(rule.index).ok()?;
             let rule = RuleName { policy: named(&rule.policy).into(), direction, index };
             Some(Reason::Rule(rule, Verdict::Allow))
         }
-        Explanation::TierEnd { policies, .. } => {
+        VerdictReason::TierEnd { policies, .. } => {
             Some(Reason::Isolated(direction, named(policies.first()?)))
         }
         _ => None,
@@ -329,12 +329,12 @@ fn the_same_objects_in_yaml_and_json_and_in_any_order_give_the_same_tables() {
             Compiler::new().compile(&imported.model, &all_local(imported)).canonical_hash()
         };
         let yaml = import(&contents(cluster));
-        let json = import(&Contents::of_texts([("cluster.json", &*cluster.to_json())]));
+        let json = import(&Contents::from_texts([("cluster.json", &*cluster.to_json())]));
         let mut documents: Vec<String> =
             cluster.objects().iter().map(manx_fixtures::yaml::Yaml::to_yaml).collect();
         documents.reverse();
         let backward = documents.join("---\n");
-        let backward = import(&Contents::of_texts([("cluster.yaml", &*backward)]));
+        let backward = import(&Contents::from_texts([("cluster.yaml", &*backward)]));
         prop_assert_eq!(&yaml.model, &json.model);
         prop_assert_eq!(&yaml.model, &backward.model);
         prop_assert_eq!(hash(&yaml), hash(&backward));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use manx::inquiry::{Inquiry, Wanted};
+use manx::inquiry::{ExplainRequest, PacketSpec};
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
@@ -81,15 +81,15 @@ fn explain_says_of_a_closed_pods_addresses_what_becomes_of_their_packets() {
             .map(|(from, to)| (from, to, true)),
     );
     for (from, to, passes) in pairs {
-        let inquiry = Inquiry {
+        let request = ExplainRequest {
             from: from.to_owned(),
             to: to.to_owned(),
-            packet: Wanted::Protocol(6, Some(80)),
+            packet: PacketSpec::Protocol(6, Some(80)),
             source_port: 49152,
             ipv6: false,
             uplink: None,
         };
-        let told = inquiry.answer(&fabric.contents, &BTreeMap::new(), "eth0").unwrap();
+        let told = request.explain(&fabric.contents, &BTreeMap::new(), "eth0").unwrap();
         assert_eq!(told.story.allowed, passes, "{told}");
         assert_eq!(arrives(&mut fabric, from, to), passes, "{told}");
     }

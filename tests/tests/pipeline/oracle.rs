@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use manx::manifest::object::ObjectKey;
-use manx::oracle::{Explanation, Oracle, Packet, Party};
+use manx::oracle::{Oracle, Packet, Party, VerdictReason};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
@@ -97,24 +97,24 @@ fn goes_anywhere(address: IpAddr) -> bool {
 }
 
 /// What the model calls it; `None` if no rule is asked.
-fn reason(explanation: &Explanation, direction: Direction) -> Option<Reason> {
+fn reason(explanation: &VerdictReason, direction: Direction) -> Option<Reason> {
     let named =
         |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
     match explanation {
-        Explanation::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
-        Explanation::InvalidPeer => Some(Reason::Unknown(direction)),
-        Explanation::Rule { rule, .. } => {
+        VerdictReason::DefaultProfile(_) => Some(Reason::NotIsolated(direction)),
+        VerdictReason::InvalidPeer => Some(Reason::Unknown(direction)),
+        VerdictReason::Rule { rule, .. } => {
             let index = rule.index as u32;
             let rule = RuleName { policy: named(&rule.policy).into(), direction, index };
             Some(Reason::Rule(rule, Verdict::Allow))
         }
-        Explanation::TierEnd { policies, .. } => {
+        VerdictReason::TierEnd { policies, .. } => {
             Some(Reason::Isolated(direction, named(&policies[0])))
         }
-        Explanation::NoPod
-        | Explanation::Itself
-        | Explanation::OwnNode
-        | Explanation::EndpointToHost { .. } => None,
+        VerdictReason::NoPod
+        | VerdictReason::Itself
+        | VerdictReason::OwnNode
+        | VerdictReason::EndpointToHost { .. } => None,
         other => panic!("nothing of the kind is generated: {other}"),
     }
 }
@@ -270,8 +270,8 @@ fn one_probe(
     let mut judgement = oracle.judge(&from.party, &to.party, Packet::to_port(tuple.protocol, port));
     // A pod that is not valid is attached to no port here: somebody in the world has its address.
     for side in [&mut judgement.egress, &mut judgement.ingress] {
-        if side.why == Explanation::NoEndpoint {
-            *side = Explanation::NoPod.into();
+        if side.why == VerdictReason::NoEndpoint {
+            *side = VerdictReason::NoPod.into();
         }
     }
     let source_node = from.node.or(to.node).unwrap();

@@ -123,7 +123,7 @@ impl AsFd for AgentNamespace {
 
 /// A device to make.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct DeviceSpec<'a> {
     /// Whose namespace it is in, for messages.
     pub place: &'a str,
     /// The interface's name.
@@ -144,7 +144,7 @@ pub(super) struct Wanted<'a> {
 
 /// What was made, without its queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct CreatedDevice {
     /// The kind.
     pub device: Device,
     /// The interface's index in its namespace.
@@ -157,14 +157,14 @@ pub(super) struct Made {
 pub type Queues = Vec<Box<dyn PacketIo>>;
 
 /// All that a device is held by.
-pub struct Held {
+pub struct OpenDevice {
     /// Its queues.
     pub queues: Queues,
     /// A TUN device's settings, which others may change, too.
     pub settings: Option<Settings>,
 }
 
-impl From<Queues> for Held {
+impl From<Queues> for OpenDevice {
     fn from(queues: Queues) -> Self {
         Self { queues, settings: None }
     }
@@ -174,8 +174,8 @@ impl From<Queues> for Held {
 pub(super) fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
-    wanted: &Wanted<'_>,
-) -> Result<(Made, Held), Error> {
+    wanted: &DeviceSpec<'_>,
+) -> Result<(CreatedDevice, OpenDevice), Error> {
     let taken = netlink::in_netns(netns, async |netlink| netlink.link(wanted.interface).await)?;
     if taken.is_some() {
         let (interface, place) = (wanted.interface.to_owned(), wanted.place.to_owned());
@@ -193,7 +193,7 @@ pub(super) fn make(
     }
 }
 
-impl Made {
+impl CreatedDevice {
     /// A route through the device.
     pub(super) fn route(&self, destination: IpNet, source: Option<IpAddr>) -> Route {
         let direct = Route { source, ..Route::direct(destination, self.index) };
@@ -221,8 +221,8 @@ impl Made {
 fn make_tun(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
-    wanted: &Wanted<'_>,
-) -> Result<(Made, Held), Error> {
+    wanted: &DeviceSpec<'_>,
+) -> Result<(CreatedDevice, OpenDevice), Error> {
     doctor::tun_opens()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
     let queues =
@@ -244,15 +244,18 @@ fn make_tun(
         Ok(link.index)
     })?;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
-    Ok((Made { device: Device::Tun, index, far_end: None }, Held { queues, settings }))
+    Ok((
+        CreatedDevice { device: Device::Tun, index, far_end: None },
+        OpenDevice { queues, settings },
+    ))
 }
 
 fn make_veth(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
-    wanted: &Wanted<'_>,
+    wanted: &DeviceSpec<'_>,
     far_end: &str,
-) -> Result<(Made, Held), Error> {
+) -> Result<(CreatedDevice, OpenDevice), Error> {
     let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None };
     // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which drops them as
     // soon as the packet socket has its copies, and looks for no route.
@@ -284,12 +287,20 @@ fn make_veth(
     let queues: Queues =
         queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
     Ok((
-        Made { device: Device::Veth, index: link.index, far_end: Some(far_end.to_owned()) },
+        CreatedDevice {
+            device: Device::Veth,
+            index: link.index,
+            far_end: Some(far_end.to_owned()),
+        },
         queues.into(),
     ))
 }
 
-async fn set_up(netlink: &Netlink, index: u32, wanted: &Wanted<'_>) -> Result<(), netlink::Error> {
+async fn set_up(
+    netlink: &Netlink,
+    index: u32,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(), netlink::Error> {
     netlink.set_mtu(index, wanted.mtu).await?;
     sysctl::make_ipv6_static(wanted.interface)?;
     for address in wanted.addresses {

@@ -16,7 +16,7 @@ use super::*;
 use crate::agent::host_device::{self, HostDevice};
 use crate::agent::pod_device::{self, Attachment, PodDevice};
 use crate::netns::testing::{namespaces_allowed, tun_allowed, users_allowed};
-use crate::topology::{Desired, Way};
+use crate::topology::{Desired, HostRoute};
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(5);
@@ -351,10 +351,10 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let mut desired = Desired {
             addresses: vec![v4, v6],
             blocks: vec![
-                (net("10.7.0.0/24"), Way::Manx { source: Some(v4) }),
-                (net("fd07::/64"), Way::Manx { source: Some(v6) }),
-                (net("10.7.1.0/24"), Way::Node { address: second }),
-                (net("10.7.2.0/24"), Way::Node { address: "192.0.2.1".parse().unwrap() }),
+                (net("10.7.0.0/24"), HostRoute::Manx { source: Some(v4) }),
+                (net("fd07::/64"), HostRoute::Manx { source: Some(v6) }),
+                (net("10.7.1.0/24"), HostRoute::Node { address: second }),
+                (net("10.7.2.0/24"), HostRoute::Node { address: "192.0.2.1".parse().unwrap() }),
             ],
             own: [v4, v6].into(),
         };
@@ -391,8 +391,8 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         }
 
         desired.blocks = vec![
-            (net("fd07::/64"), Way::Manx { source: None }),
-            (net("10.7.1.0/24"), Way::Manx { source: None }),
+            (net("fd07::/64"), HostRoute::Manx { source: None }),
+            (net("10.7.1.0/24"), HostRoute::Manx { source: None }),
         ];
         let changes = host.reconcile(&desired).unwrap();
         assert_eq!((changes.set.len(), changes.removed.len()), (2, 1), "{changes:?}");

@@ -53,7 +53,7 @@ impl Agent {
                 return Err(Failure { kind: error.kind(), message: error.to_string() });
             }
         };
-        let port = match self.plug(format!("pod:{}", attach.pod), held) {
+        let port = match self.attach_port(format!("pod:{}", attach.pod), held) {
             Ok(port) => port,
             Err(error) => {
                 if let Err(error) = device.detach(&self.namespace) {
@@ -79,19 +79,19 @@ impl Agent {
     }
 
     pub(super) fn detach(&mut self, pod: &PodName) {
-        if self.take_off(&ObjectName::new(&pod.namespace, &pod.name)) {
+        if self.detach_device(&ObjectName::new(&pod.namespace, &pod.name)) {
             tracing::info!(%pod, "detached");
         }
         self.release(pod);
     }
 
     /// Takes the pod's port and device away; it keeps its addresses. Returns whether it had them.
-    pub(super) fn take_off(&mut self, name: &ObjectName) -> bool {
+    pub(super) fn detach_device(&mut self, name: &ObjectName) -> bool {
         self.locals.remove(name);
         let Some(gone) = self.pods.remove(name) else { return false };
         // First nothing leads there, then the port goes; the address may be somebody else's only after that.
         self.publish();
-        self.unplug(gone.port);
+        self.detach_port(gone.port);
         if let Err(error) = gone.device.detach(&self.namespace) {
             tracing::warn!(pod = %name, %error, "the pod's interface could not be removed");
         }
@@ -99,7 +99,7 @@ impl Agent {
     }
 
     /// Takes a port that the last tables do not name from the workers.
-    fn unplug(&mut self, port: PortId) {
+    fn detach_port(&mut self, port: PortId) {
         self.workers.send_all(|| Command::Detach(port));
         self.ports.remove(&port);
         self.port_ids.rest(port, self.tables.version);

@@ -7,30 +7,30 @@ use std::sync::Arc;
 use super::super::fault::Fault;
 use super::super::uplink::{self, NextHops};
 use super::Agent;
-use crate::calc::{FollowUp, Inputs};
+use crate::calc::{Inputs, NextStep};
 use crate::import::{Cluster, Overlay, import_for};
 use crate::topology;
 
 impl Agent {
-    /// Looks whether the datastore says something else, and takes it in. Where tables are to be proved nothing changes in
-    /// those in use, which have been. Returns whether the topology may be another.
-    pub(in super::super) fn look(&mut self) -> bool {
+    /// Reads what has changed in the datastore and applies it. Where tables are proved before they are published, tables in
+    /// use are not changed in place: the change makes new ones. Returns whether the topology may have changed.
+    pub(in super::super) fn refresh(&mut self) -> bool {
         let Some(changes) = self.store.refresh() else { return false };
         let (contents, image) = (self.store.contents(), &self.tables.image);
         let left = match self.verifier {
-            None => self.calculation.follow(image, &mut self.cluster, contents, &changes),
-            Some(_) => FollowUp::Import,
+            None => self.calculation.apply_delta(image, &mut self.cluster, contents, &changes),
+            Some(_) => NextStep::Import,
         };
         match left {
-            FollowUp::Nothing(pods) => self.changed_in_place += pods,
-            FollowUp::Tables => self.publish(),
-            FollowUp::Import => self.learn(import_for(contents, &self.name)),
+            NextStep::Nothing(pods) => self.changed_in_place += pods,
+            NextStep::Tables => self.publish(),
+            NextStep::Import => self.import_all(import_for(contents, &self.name)),
         }
-        left == FollowUp::Import
+        left == NextStep::Import
     }
 
-    /// Takes in what the objects mean now. What cannot be used leaves the last topology in force.
-    pub(in super::super) fn learn(&mut self, cluster: Cluster) {
+    /// Replaces everything that was imported. A cluster without a usable topology leaves the last topology in force.
+    pub(in super::super) fn import_all(&mut self, cluster: Cluster) {
         for problem in
             cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
         {
@@ -63,8 +63,8 @@ impl Agent {
         self.publish();
     }
 
-    /// Takes in the next hops of the peers.
-    pub(in super::super) fn reach(&mut self, next_hops: NextHops) {
+    /// Sets the next hops of the peers.
+    pub(in super::super) fn set_next_hops(&mut self, next_hops: NextHops) {
         self.underlay.next_hops = next_hops;
         self.publish();
     }
@@ -89,7 +89,7 @@ impl Agent {
         };
         let opened = match uplink::vxlan(local, self.workers.len()) {
             Ok(sockets) => self
-                .plug("uplink-vxlan".to_owned(), sockets)
+                .attach_port("uplink-vxlan".to_owned(), sockets)
                 .map_err(|error| format!("no port for VXLAN: {error}")),
             Err(error) => Err(format!("nodes behind VXLAN cannot be reached: {error}")),
         };
@@ -98,7 +98,7 @@ impl Agent {
         true
     }
 
-    /// Tries again what did not work.
+    /// Retries what has failed.
     pub(in super::super) fn retry(&mut self) {
         if self.vxlan_fault.message().is_some() && self.open_vxlan() {
             self.publish();

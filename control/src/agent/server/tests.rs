@@ -21,31 +21,31 @@ struct Agent {
 /// How many slow answers are being made.
 static AT_WORK: AtomicU32 = AtomicU32::new(0);
 
-fn answer(call: Call) -> Option<Answer> {
+fn answer(call: Call) -> Option<Outcome> {
     let failed =
-        |kind, message: &str| Answer::Reply(Err(Failure { kind, message: message.to_owned() }));
+        |kind, message: &str| Outcome::Reply(Err(Failure { kind, message: message.to_owned() }));
     match call {
         Call::Attach(attach) if attach.pod.namespace == "full" => {
             Some(failed(ErrorKind::Exhausted, "no address is left"))
         }
         Call::Attach(_) => {
             let addresses = vec!["10.0.0.2".parse().unwrap()];
-            Some(Answer::Reply(Ok(Reply::Attached(Attached {
+            Some(Outcome::Reply(Ok(Reply::Attached(Attached {
                 addresses,
                 device: Device::Tun,
                 mtu: 1480,
             }))))
         }
-        Call::Detach(_) => Some(Answer::Reply(Ok(Reply::Detached))),
-        Call::Explain(inquiry) if inquiry.from == "slow" => Some(Answer::Later(Box::new(|| {
+        Call::Detach(_) => Some(Outcome::Reply(Ok(Reply::Detached))),
+        Call::Explain(request) if request.from == "slow" => Some(Outcome::Later(Box::new(|| {
             let others = AT_WORK.fetch_add(1, SeqCst);
             thread::sleep(Duration::from_millis(20));
             AT_WORK.fetch_sub(1, SeqCst);
             let message = format!("{others} others at work");
             Err(Failure { kind: ErrorKind::Internal, message })
         }))),
-        Call::Explain(inquiry) => Some(failed(ErrorKind::Invalid, &inquiry.from)),
-        Call::Denials => Some(Answer::Reply(Ok(Reply::Denials(vec![])))),
+        Call::Explain(request) => Some(failed(ErrorKind::Invalid, &request.from)),
+        Call::Denials => Some(Outcome::Reply(Ok(Reply::Denials(vec![])))),
         Call::Capture(capture) if capture.port == "nothing" => {
             Some(failed(ErrorKind::Invalid, "there is no port nothing"))
         }
@@ -56,7 +56,7 @@ fn answer(call: Call) -> Option<Answer> {
                     pieces.send(piece).await.unwrap();
                 }
             });
-            Some(Answer::Stream(receiver))
+            Some(Outcome::Stream(receiver))
         }
         Call::Status => None,
     }
@@ -74,14 +74,14 @@ impl Agent {
                 let runtime =
                     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
-                    let (questions, mut inbox) = mpsc::channel(1);
+                    let (requests, mut inbox) = mpsc::channel(1);
                     let server = Server::bind(&path).unwrap();
                     ready.send(()).unwrap();
-                    let serving = tokio::spawn(server.run(questions));
+                    let serving = tokio::spawn(server.run(requests));
                     loop {
                         tokio::select! {
                             question = inbox.recv() => {
-                                let Question { call, answer: sender } = question.unwrap();
+                                let PendingRequest { call, answer: sender } = question.unwrap();
                                 if let Some(answer) = answer(call) {
                                     let _ = sender.send(answer);
                                 }
@@ -131,17 +131,17 @@ fn questions_are_answered_in_turn_on_one_connection() {
 #[test]
 fn slow_answers_are_made_one_at_a_time_and_nothing_else_waits_for_them() {
     let agent = Agent::start();
-    let inquiry = crate::inquiry::Inquiry {
+    let request = crate::inquiry::ExplainRequest {
         from: "slow".to_owned(),
         to: String::new(),
-        packet: crate::inquiry::Wanted::Icmp(None),
+        packet: crate::inquiry::PacketSpec::Icmp(None),
         source_port: 0,
         ipv6: false,
         uplink: None,
     };
     let mut clients: Vec<Client> = (0..8).map(|_| agent.client()).collect();
     let told: Vec<String> = thread::scope(|scope| {
-        let ask = |client: &mut Client| client.explain(inquiry.clone()).unwrap_err().to_string();
+        let ask = |client: &mut Client| client.explain(request.clone()).unwrap_err().to_string();
         let asking: Vec<_> =
             clients.iter_mut().map(|client| scope.spawn(move || ask(client))).collect();
         assert_eq!(agent.client().denials().unwrap(), []);

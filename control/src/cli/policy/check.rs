@@ -46,7 +46,7 @@ struct Report {
     invalid: usize,
     errors: usize,
     warnings: usize,
-    problems: Vec<Told>,
+    problems: Vec<ProblemReport>,
 }
 
 /// The objects of a kind.
@@ -59,7 +59,7 @@ struct Count {
 
 /// A problem, for programs.
 #[derive(Debug, Serialize)]
-struct Told {
+struct ProblemReport {
     severity: &'static str,
     file: String,
     line: Option<usize>,
@@ -113,7 +113,7 @@ impl Report {
             invalid,
             errors: of(Severity::Error),
             warnings: of(Severity::Warning),
-            problems: problems.iter().map(Told::new).collect(),
+            problems: problems.iter().map(ProblemReport::new).collect(),
         }
     }
 
@@ -160,7 +160,7 @@ impl Report {
     }
 }
 
-impl Told {
+impl ProblemReport {
     fn new(problem: &Problem) -> Self {
         let help = problem.help();
         let mut text = problem.to_string();
@@ -224,21 +224,21 @@ spec: {tier: security, ingress: [{action: Allow}]}
     #[test]
     fn a_report_shows_each_problem_in_its_line_with_what_follows() {
         let report =
-            Report::new(&Contents::of_texts([("policies/all.yaml", TEXT), ("b.yaml", "{")]));
+            Report::new(&Contents::from_texts([("policies/all.yaml", TEXT), ("b.yaml", "{")]));
         insta::assert_snapshot!(report.text());
         assert_eq!((report.errors, report.invalid), (3, 1));
     }
 
     #[test]
     fn a_report_is_json_for_programs() {
-        let report = Report::new(&Contents::of_texts([("all.yaml", TEXT)]));
+        let report = Report::new(&Contents::from_texts([("all.yaml", TEXT)]));
         insta::assert_snapshot!(serde_json::to_string_pretty(&report).unwrap());
     }
 
     #[test]
     fn what_is_not_enforced_of_a_host_endpoints_policy_is_a_warning() {
         let text = "{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h}, spec: {node: n1, interfaceName: eth0}}";
-        let report = Report::new(&Contents::of_texts([("a.yaml", text)]));
+        let report = Report::new(&Contents::from_texts([("a.yaml", text)]));
         assert_eq!((report.errors, report.warnings), (0, 1));
         assert!(report.text().contains("NOT ENFORCED"), "{}", report.text());
     }
@@ -246,7 +246,7 @@ spec: {tier: security, ingress: [{action: Allow}]}
     #[test]
     fn nothing_to_say_is_one_line() {
         let text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n";
-        let report = Report::new(&Contents::of_texts([("a.yaml", text)]));
+        let report = Report::new(&Contents::from_texts([("a.yaml", text)]));
         assert_eq!(
             report.text(),
             "1 file, 1 object (1 Namespace): 0 invalid, 0 errors, 0 warnings\n"

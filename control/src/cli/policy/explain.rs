@@ -8,7 +8,7 @@ use super::{assume, tell_invalid};
 use crate::cli::Error;
 use crate::cli::output::{self, Output};
 use crate::cli::socket::Socket;
-use crate::inquiry::{Explanation, Inquiry, Wanted};
+use crate::inquiry::{ExplainRequest, Explanation, PacketSpec};
 use crate::oracle::Packet;
 use crate::store::Contents;
 
@@ -25,8 +25,8 @@ pub struct Explain {
     #[arg(long, value_name = "PARTY")]
     pub to: String,
     /// With what: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment
-    #[arg(long, value_name = "PACKET", value_parser = Wanted::parse)]
-    pub port: Wanted,
+    #[arg(long, value_name = "PACKET", value_parser = PacketSpec::parse)]
+    pub port: PacketSpec,
     /// The port that it comes from
     #[arg(long, value_name = "PORT", default_value_t = Packet::EPHEMERAL)]
     pub source_port: u16,
@@ -48,8 +48,8 @@ pub struct Explain {
 }
 
 impl Explain {
-    fn inquiry(&self) -> Inquiry {
-        Inquiry {
+    fn request(&self) -> ExplainRequest {
+        ExplainRequest {
             from: self.from.clone(),
             to: self.to.clone(),
             packet: self.port,
@@ -65,9 +65,9 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     let explanation = if explain.paths.is_empty() {
         by_agent(explain)?
     } else {
-        let mut contents = Contents::of_paths(explain.paths.iter().map(PathBuf::as_path), false);
+        let mut contents = Contents::from_paths(explain.paths.iter().map(PathBuf::as_path), false);
         tell_invalid(&contents)?;
-        tell(explain, &mut contents).map_err(Error::Invalid)?
+        explain_by_manifests(explain, &mut contents).map_err(Error::Invalid)?
     };
     match explain.output {
         Output::Text => output::print(&explanation.to_string())?,
@@ -81,12 +81,12 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
         Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
         other => other,
     });
-    Ok(agent?.explain(explain.inquiry())?)
+    Ok(agent?.explain(explain.request())?)
 }
 
-fn tell(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
+fn explain_by_manifests(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
     let assumed = assume::addresses(contents);
-    explain.inquiry().answer(contents, &assumed, UPLINK)
+    explain.request().explain(contents, &assumed, UPLINK)
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         Explain {
             from: from.to_owned(),
             to: to.to_owned(),
-            port: Wanted::parse(port).unwrap(),
+            port: PacketSpec::parse(port).unwrap(),
             source_port: Packet::EPHEMERAL,
             ipv6: false,
             output: Output::Text,
@@ -132,12 +132,12 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         }
     }
 
-    fn told(explain: &Explain) -> Result<Explanation, String> {
-        tell(explain, &mut Contents::of_texts([("objects.yaml", NODES)]))
+    fn explain(explain: &Explain) -> Result<Explanation, String> {
+        explain_by_manifests(explain, &mut Contents::from_texts([("objects.yaml", NODES)]))
     }
 
     fn says(from: &str, to: &str, port: &str) -> String {
-        match told(&asked(from, to, port)) {
+        match explain(&asked(from, to, port)) {
             Ok(explanation) => explanation.to_string(),
             Err(error) => error,
         }
@@ -175,8 +175,8 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
     fn at_hosts(from: &str, to: &str, port: &str) -> Explanation {
         let objects = format!("{NODES}{HOSTS}").replace("port: 80}", "endPort: 99, port: 1}");
-        let mut contents = Contents::of_texts([("objects.yaml", objects.as_str())]);
-        tell(&asked(from, to, port), &mut contents).unwrap()
+        let mut contents = Contents::from_texts([("objects.yaml", objects.as_str())]);
+        explain_by_manifests(&asked(from, to, port), &mut contents).unwrap()
     }
 
     #[test]
@@ -207,17 +207,19 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
     #[test]
     fn the_uplink_that_is_named_finds_the_host_endpoint() {
         let objects = format!("{NODES}{HOSTS}");
-        let mut contents = Contents::of_texts([("objects.yaml", objects.as_str())]);
+        let mut contents = Contents::from_texts([("objects.yaml", objects.as_str())]);
         let uplink = Some("ens1".to_owned());
         let explain = Explain { uplink, ..asked("far/c", "b", "tcp/83") };
-        let arriving = tell(&explain, &mut contents).unwrap().story.arriving.unwrap();
+        let arriving =
+            explain_by_manifests(&explain, &mut contents).unwrap().story.arriving.unwrap();
         assert_eq!((arriving.host_endpoint, arriving.allowed), (None, true));
-        let mut tunnelled = Contents::of_texts(
+        let mut tunnelled = Contents::from_texts(
             [("o", objects.replace("ipipMode: Never", "ipipMode: Always"))]
                 .each_ref()
                 .map(|(name, text)| (*name, text.as_str())),
         );
-        let story = tell(&asked("far/c", "b", "tcp/83"), &mut tunnelled).unwrap().story;
+        let story =
+            explain_by_manifests(&asked("far/c", "b", "tcp/83"), &mut tunnelled).unwrap().story;
         assert_eq!(story.arriving.unwrap().interface, "its tunnels");
     }
 
@@ -230,7 +232,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             "name": "forwarded", "direction": "ingress", "index": 0,
         });
         assert_eq!(*rule, expected, "{json:#}");
-        let denied = serde_json::to_value(told(&asked("a", "b", "tcp/81")).unwrap()).unwrap();
+        let denied = serde_json::to_value(explain(&asked("a", "b", "tcp/81")).unwrap()).unwrap();
         assert_eq!(denied["ingress"]["tier_end"], "default");
         assert_eq!(denied["ingress"]["rule"], serde_json::Value::Null);
     }
@@ -238,11 +240,12 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
     #[test]
     fn in_json_it_is_the_same() {
         let json =
-            serde_json::to_value(told(&asked("172.18.0.2", "b", "tcp/80")).unwrap()).unwrap();
+            serde_json::to_value(explain(&asked("172.18.0.2", "b", "tcp/80")).unwrap()).unwrap();
         assert_eq!(json["from"], "node n1 (172.18.0.2)");
         assert_eq!(json["allowed"], true);
         assert_eq!(json["ingress"]["why"], "a node always reaches its own pods");
-        let json = serde_json::to_value(told(&asked("10.1.1.3", "b", "udp/80")).unwrap()).unwrap();
+        let json =
+            serde_json::to_value(explain(&asked("10.1.1.3", "b", "udp/80")).unwrap()).unwrap();
         assert_eq!(json["from"], "default/a (10.1.1.3)");
         assert_eq!(json["assumed"], serde_json::json!(["default/a (10.1.1.3)"]));
         let rule = &json["ingress"]["tiers"][0]["policies"][0]["rules"][0];
@@ -258,7 +261,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         insta::assert_snapshot!(first("a", "node/n1"), @"default/a (10.1.1.3) -> node n1 (172.18.0.2), ICMP type 8 code 0: ALLOWED");
         insta::assert_snapshot!(first("a", "2001:db8::1"), @"default/a (fd00:1::2) -> 2001:db8::1, ICMPv6 type 128 code 0: ALLOWED");
         let six = Explain { ipv6: true, ..asked("a", "b", "tcp/80") };
-        insta::assert_snapshot!(told(&six).unwrap_err(), @"a and b have no addresses of the IPv6 family");
+        insta::assert_snapshot!(explain(&six).unwrap_err(), @"a and b have no addresses of the IPv6 family");
     }
 
     #[test]
@@ -272,7 +275,8 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
     #[test]
     fn packets_are_protocols_and_ports_or_types_and_codes() {
-        let packet = |text| Wanted::parse(text).map(|wanted| wanted.packet(true, 1).to_string());
+        let packet =
+            |text| PacketSpec::parse(text).map(|wanted| wanted.packet(true, 1).to_string());
         for (text, expected) in [
             ("tcp/80", "TCP from port 1 to port 80"),
             ("UDP/53", "UDP from port 1 to port 53"),
@@ -290,6 +294,6 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         {
             assert!(packet(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(Wanted::Icmp(Some((1, 4))).packet(false, 1), Packet::icmp(58, 1, 4));
+        assert_eq!(PacketSpec::Icmp(Some((1, 4))).packet(false, 1), Packet::icmp(58, 1, 4));
     }
 }

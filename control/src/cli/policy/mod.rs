@@ -48,7 +48,7 @@ pub struct Manifests {
 impl Manifests {
     /// Reads them once.
     fn read(&self) -> Contents {
-        Contents::of_paths(self.paths.iter().map(PathBuf::as_path), self.recursive)
+        Contents::from_paths(self.paths.iter().map(PathBuf::as_path), self.recursive)
     }
 }
 

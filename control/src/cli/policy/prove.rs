@@ -179,7 +179,7 @@ mod tests {
 ";
 
     fn objects() -> Contents {
-        Contents::of_texts([("objects.yaml", OBJECTS)])
+        Contents::from_texts([("objects.yaml", OBJECTS)])
     }
 
     #[test]

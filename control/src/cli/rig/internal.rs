@@ -9,11 +9,11 @@ use clap::Subcommand;
 use manx_policy_compiler::model::Protocol;
 
 use super::Error;
-use crate::rig::attend;
+use crate::rig::control_loop;
 use crate::rig::enter;
 use crate::rig::event::{Event, Fault};
 use crate::rig::plan::Port;
-use crate::rig::pod;
+use crate::rig::prober_process;
 use crate::rig::supervisor::{self, Bounds, SuperviseError};
 use crate::rig::workdir::Workdir;
 
@@ -84,14 +84,14 @@ pub fn run_internal(command: Internal) -> Result<(), Error> {
     match command {
         Internal::RigSupervisor { work, timeout, ttl } => {
             let (timeout, ttl) = (Duration::from_secs(timeout), Duration::from_secs(ttl));
-            ended(supervisor::supervise(&Workdir::at(&work), Bounds { timeout, ttl }))
+            ended(supervisor::supervise(&Workdir::from_path(&work), Bounds { timeout, ttl }))
         }
-        Internal::RigInit { work } => ended(supervisor::init(&Workdir::at(&work))),
-        Internal::RigCluster { work } => {
-            attend::run(Workdir::at(&work)).map_err(|error| Error::Failed(error.to_string()))
-        }
+        Internal::RigInit { work } => ended(supervisor::init(&Workdir::from_path(&work))),
+        Internal::RigCluster { work } => control_loop::run(Workdir::from_path(&work))
+            .map_err(|error| Error::Failed(error.to_string())),
         Internal::RigPod { netns, name, serve, at } => {
-            pod::run(&netns, &name, &serve, &at).map_err(|error| Error::Failed(error.to_string()))
+            prober_process::run(&netns, &name, &serve, &at)
+                .map_err(|error| Error::Failed(error.to_string()))
         }
         Internal::Enter { netns, uts_name, command } => {
             Err(Error::Failed(enter::become_in(&netns, uts_name.as_deref(), &command).to_string()))
@@ -110,7 +110,7 @@ fn ended(result: Result<bool, SuperviseError>) -> Result<(), Error> {
                 SuperviseError::Workdir(_) => Fault::Own,
                 SuperviseError::Refused(_) | SuperviseError::System { .. } => Fault::Environment,
             };
-            attend::tell(&Event::Failed { fault, message: message.clone() });
+            control_loop::emit(&Event::Failed { fault, message: message.clone() });
             Err(Error::Environment(message))
         }
     }

@@ -212,7 +212,7 @@ fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
 /// The named rig; the only one, unless rigs are to be named.
 fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
     if let Some(name) = name {
-        let workdir = Workdir::of(name)?;
+        let workdir = Workdir::from_name(name)?;
         return if workdir.is_running()? {
             Ok(workdir)
         } else {

@@ -16,14 +16,14 @@ use crate::rig::cluster;
 use crate::rig::enter;
 use crate::rig::event::Request;
 use crate::rig::live::{self, Input};
-use crate::rig::party::Party;
 use crate::rig::plan;
+use crate::rig::prober::Prober;
 use crate::rig::render::{self, Style};
 use crate::rig::report::Report;
 use crate::rig::setup::{Setup, State};
 use crate::rig::supervisor::Bounds;
 use crate::rig::underlay::Names;
-use crate::rig::workdir::{Held, Workdir};
+use crate::rig::workdir::{Workdir, WorkdirLock};
 use crate::store::Store;
 
 /// Width of a report that nobody's terminal limits.
@@ -36,7 +36,7 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
     for warning in &input.warnings {
         screen.note(warning);
     }
-    let workdir = Workdir::of(&rig_name(settings)?)?;
+    let workdir = Workdir::from_name(&rig_name(settings)?)?;
     let held = workdir.create()?;
     let prepared = prepare(settings, input, &workdir);
     if let Err(error) = prepared {
@@ -52,13 +52,13 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
 fn build_and_check(
     settings: &Run,
     workdir: &Workdir,
-    held: Held,
+    held: WorkdirLock,
     bounds: Bounds,
     screen: &mut Screen,
 ) -> Result<Report, Error> {
     let running = Running::start(workdir, held, bounds, screen)?;
-    let report = caller::ask(workdir, &Request::Check, screen)?;
-    if report.parties.values().any(|party| party.device == Some(Device::Veth)) {
+    let report = caller::send_request(workdir, &Request::Check, screen)?;
+    if report.probers.values().any(|prober| prober.device == Some(Device::Veth)) {
         tell_of_veth(settings, screen);
     }
     if settings.keep {
@@ -152,7 +152,7 @@ pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
         screen.note(warning);
     }
     let request = Request::Apply(objects.0.into_values().collect());
-    let report = caller::ask(&workdir, &request, &mut screen);
+    let report = caller::send_request(&workdir, &request, &mut screen);
     screen.clear();
     finish(&report?, settings.output)
 }
@@ -180,10 +180,10 @@ fn console_width() -> Option<u16> {
 pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let state = State::read(&workdir)?;
-    let party = Party::from(settings.party.clone());
-    let netns = netns(&state, &Names::new(&workdir.names()), &party).ok_or_else(|| {
+    let prober = Prober::from(settings.party.clone());
+    let netns = netns(&state, &Names::new(&workdir.names()), &prober).ok_or_else(|| {
         Error::Invalid(format!(
-            "there is no {party} in rig {}: `manx rig status` shows what there is",
+            "there is no {prober} in rig {}: `manx rig status` shows what there is",
             state.name
         ))
     })?;
@@ -196,13 +196,13 @@ pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     }
 }
 
-fn netns(state: &State, names: &Names, party: &Party) -> Option<std::path::PathBuf> {
-    match party {
-        Party::Outside => Some(names.outside()),
-        Party::Node(node) => {
+fn netns(state: &State, names: &Names, prober: &Prober) -> Option<std::path::PathBuf> {
+    match prober {
+        Prober::Outside => Some(names.outside()),
+        Prober::Node(node) => {
             state.nodes.iter().position(|known| known.name == *node).map(|i| names.node(i))
         }
-        Party::Pod(pod) => {
+        Prober::Pod(pod) => {
             state.pods.iter().position(|known| known.name == *pod).map(|i| names.pod(i))
         }
     }

@@ -59,7 +59,7 @@ impl Cluster {
     pub(super) fn of(texts: &[&str]) -> Self {
         let names: Vec<String> = (0..texts.len()).map(|index| format!("{index}.yaml")).collect();
         let contents =
-            Contents::of_texts(names.iter().map(String::as_str).zip(texts.iter().copied()));
+            Contents::from_texts(names.iter().map(String::as_str).zip(texts.iter().copied()));
         Self(contents.objects)
     }
 

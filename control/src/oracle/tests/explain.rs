@@ -14,7 +14,7 @@ use crate::manifest::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 use crate::manifest::object::{ClusterNetworkPolicy, Kind, LabelSelector, Object, Protocol};
-use crate::oracle::explain::Side;
+use crate::oracle::explain::SideTrace;
 use crate::oracle::{Oracle, Packet, Party};
 
 const KUBERNETES: &str = "
@@ -29,7 +29,7 @@ spec:
 ";
 
 /// The steps at one end.
-struct Steps<'a>(&'a Side, &'static str);
+struct Steps<'a>(&'a SideTrace, &'static str);
 
 impl fmt::Display for Steps<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

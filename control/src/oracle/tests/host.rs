@@ -11,7 +11,7 @@ use crate::manifest::object::calico::{
     Rule,
 };
 use crate::manifest::object::{Kind, Object};
-use crate::oracle::{Crossing, Direction, Explanation, Packet, Verdict};
+use crate::oracle::{Crossing, Direction, Packet, Verdict, VerdictReason};
 
 fn host(labels: &[(&str, &str)]) -> HostEndpoint {
     HostEndpoint {
@@ -98,18 +98,18 @@ fn felix(cluster: Cluster, name: &str, felix: FelixConfiguration) -> Cluster {
 
 #[test]
 fn without_a_host_endpoint_nobody_asks() {
-    assert_eq!(judge(&Cluster::new(), &local(80)).why, Explanation::NoHostEndpoint);
+    assert_eq!(judge(&Cluster::new(), &local(80)).why, VerdictReason::NoHostEndpoint);
     let other = Crossing { interface: "eth1", ..local(80) };
-    assert_eq!(judge(&one(), &other).why, Explanation::NoHostEndpoint);
+    assert_eq!(judge(&one(), &other).why, VerdictReason::NoHostEndpoint);
     let other = Crossing { node: "node-2", ..local(80) };
-    assert_eq!(judge(&one(), &other).why, Explanation::NoHostEndpoint);
+    assert_eq!(judge(&one(), &other).why, VerdictReason::NoHostEndpoint);
 }
 
 #[test]
 fn a_host_endpoint_with_no_policy_denies_local_traffic_and_allows_forwarded() {
-    assert_eq!(judge(&one(), &local(80)).why, Explanation::NoProfile);
+    assert_eq!(judge(&one(), &local(80)).why, VerdictReason::NoProfile);
     assert!(!allows(&one(), &crossing(Direction::Egress, false, 80)));
-    assert_eq!(judge(&one(), &forwarded(80)).why, Explanation::NoForwardPolicy);
+    assert_eq!(judge(&one(), &forwarded(80)).why, VerdictReason::NoForwardPolicy);
     assert!(allows(&one(), &crossing(Direction::Egress, true, 80)));
 }
 
@@ -134,7 +134,7 @@ fn failsafe_ports_are_excepted() {
         }
     }
     let closed = one().policy("p", in_tier("kube-admin", 0.0, of_host(vec![rule(Deny)])));
-    assert_eq!(judge(&closed, &local(22)).why, Explanation::Failsafe);
+    assert_eq!(judge(&closed, &local(22)).why, VerdictReason::Failsafe);
     let broken = closed.invalid(Kind::GlobalNetworkPolicy, "broken", Invalid::default());
     assert!(allows(&broken, &local(22)) && !allows(&broken, &local(80)));
 }
@@ -179,7 +179,7 @@ fn if_apply_on_forward_policies_exist_in_a_direction_and_none_allows_deny() {
     assert!(allows(&cluster, &crossing(Direction::Egress, true, 81)), "none in this direction");
     assert!(allows(&cluster, &local(80)) && !allows(&cluster, &local(81)), "and local traffic");
     let passing = one().policy("p", in_tier("kube-admin", 1.0, forward(vec![rule(Pass)])));
-    assert_eq!(judge(&passing, &forwarded(80)).why, Explanation::NotForwarded);
+    assert_eq!(judge(&passing, &forwarded(80)).why, VerdictReason::NotForwarded);
     assert!(!allows(&cluster, &forwarded(22)), "failsafe ports are for the host's own");
 }
 
@@ -280,7 +280,7 @@ fn a_reference_to_a_missing_or_invalid_profile_is_deny() {
         let profiles = profiles.iter().map(|name| (*name).to_owned()).collect();
         Cluster::new().host("h", HostEndpoint { profiles, ..host(&[]) })
     };
-    let missing = Explanation::MissingProfile("gone".to_owned());
+    let missing = VerdictReason::MissingProfile("gone".to_owned());
     let two = with(&["gone", "projectcalico-default-allow"]);
     assert_eq!(judge(&two, &local(80)).why, missing);
     let invalid = two.invalid(Kind::Profile, "gone", Invalid::default());

@@ -11,7 +11,7 @@ use crate::manifest::object::calico::Action::{Allow, Deny};
 use crate::manifest::object::calico::{self, EntityRule, Rule, ServiceAccountMatch, ServiceMatch};
 use crate::manifest::object::cluster::Pods;
 use crate::manifest::object::{Kind, LabelSelector, Object, Subject};
-use crate::oracle::{Explanation, Packet};
+use crate::oracle::{Packet, VerdictReason};
 
 fn nothing() -> Invalid {
     Invalid::default()
@@ -195,8 +195,8 @@ fn the_address_of_an_invalid_pod_is_denied_as_a_peer() {
     assert!(!cluster.allows(&lab(), &stranger(), 80), "at either end");
     assert!(cluster.allows(&web(), &db(), 80));
     let judgement = cluster.oracle().judge(&web(), &broken, Packet::to_port(6, Some(80)));
-    assert_eq!(judgement.egress.why, Explanation::InvalidPeer);
-    assert_eq!(judgement.ingress.why, Explanation::NoEndpoint);
+    assert_eq!(judgement.egress.why, VerdictReason::InvalidPeer);
+    assert_eq!(judgement.ingress.why, VerdictReason::NoEndpoint);
 }
 
 #[test]

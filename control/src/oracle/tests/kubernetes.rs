@@ -1,5 +1,5 @@
 use super::cluster::{CLUSTER, ICMP, SCTP, TCP, UDP, address, db, lab, web};
-use crate::oracle::{Explanation, Oracle, Packet, Party};
+use crate::oracle::{Oracle, Packet, Party, VerdictReason};
 use crate::store::Contents;
 
 fn oracle(policies: &[&str]) -> Oracle {
@@ -12,7 +12,7 @@ fn oracle(policies: &[&str]) -> Oracle {
         texts.push((format!("p{index}.yaml"), text));
     }
     let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
-    Oracle::new(&Contents::of_texts(texts).objects)
+    Oracle::new(&Contents::from_texts(texts).objects)
 }
 
 fn allowed(policies: &[&str], from: &Party, to: &Party, protocol: u8, port: u16) -> bool {
@@ -22,7 +22,7 @@ fn allowed(policies: &[&str], from: &Party, to: &Party, protocol: u8, port: u16)
 #[test]
 fn without_policies_everything_passes() {
     let judgement = oracle(&[]).judge(&web(), &db(), Packet::to_port(TCP, Some(80)));
-    let profile = Explanation::DefaultProfile("kns.shop".to_owned());
+    let profile = VerdictReason::DefaultProfile("kns.shop".to_owned());
     assert_eq!(judgement.egress.why, profile);
     assert_eq!(judgement.ingress.why, profile);
 }
@@ -200,7 +200,7 @@ fn who_is_no_endpoint_passes_nothing() {
         address: "10.0.9.9".parse().unwrap(),
     };
     let judgement = oracle(&[]).judge(&stranger, &web(), Packet::to_port(TCP, Some(80)));
-    assert_eq!(judgement.egress.why, Explanation::NoEndpoint);
+    assert_eq!(judgement.egress.why, VerdictReason::NoEndpoint);
     assert!(!judgement.allowed());
 }
 

@@ -4,7 +4,7 @@ use super::cluster::{Cluster, at_order, db, egress, from, in_tier, ingress, lab,
 use crate::manifest::object::calico::Action::{Allow, Deny, Log, Pass};
 use crate::manifest::object::calico::{self, Action, StagedAction};
 use crate::manifest::object::{Kind, Object, PolicyType};
-use crate::oracle::{Explanation, Packet};
+use crate::oracle::{Packet, VerdictReason};
 
 /// A policy of `db` with one rule for every packet.
 fn one(action: Action) -> calico::Policy {
@@ -15,7 +15,7 @@ fn one(action: Action) -> calico::Policy {
 fn decides(cluster: &Cluster) -> String {
     let judgement = cluster.oracle().judge(&web(), &db(), Packet::to_port(6, Some(80)));
     match judgement.ingress.why {
-        Explanation::Rule { rule, .. } => rule.policy.name,
+        VerdictReason::Rule { rule, .. } => rule.policy.name,
         other => other.to_string(),
     }
 }
@@ -207,8 +207,8 @@ fn log_records_and_continues_with_the_next_rule() {
 #[test]
 fn after_the_tiers_a_pods_namespace_profile_allows_both_directions() {
     let judgement = Cluster::new().oracle().judge(&lab(), &db(), Packet::to_port(6, Some(80)));
-    assert_eq!(judgement.egress.why, Explanation::DefaultProfile("kns.lab".to_owned()));
-    assert_eq!(judgement.ingress.why, Explanation::DefaultProfile("kns.shop".to_owned()));
+    assert_eq!(judgement.egress.why, VerdictReason::DefaultProfile("kns.lab".to_owned()));
+    assert_eq!(judgement.ingress.why, VerdictReason::DefaultProfile("kns.shop".to_owned()));
 }
 
 #[test]

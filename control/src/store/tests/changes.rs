@@ -68,7 +68,7 @@ fn changes_are_what_differs_and_contents_what_all_files_say() {
                         prop_assert_eq!(&before.problems, &after.problems);
                     }
                 }
-                store.anew();
+                store.rebuild();
                 prop_assert_eq!(&after, store.contents());
             }
             Ok(())

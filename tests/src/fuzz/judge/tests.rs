@@ -52,7 +52,7 @@ impl Bench {
         }
         text += &format!("---\n{policy}\n");
         self.published += 1;
-        let contents = Contents::of_texts([("cluster.yaml", &*text)]);
+        let contents = Contents::from_texts([("cluster.yaml", &*text)]);
         Rc::new(Epoch::new(&self.plan, self.published, [self.published; 2], &contents))
     }
 

@@ -96,7 +96,7 @@ fn says_of_what_is_not_valid(more: &str, table: &str) {
 /// Returns the errors in the manifests.
 #[track_caller]
 fn judge(more: &str, table: &str) -> Vec<String> {
-    let contents = Contents::of_texts([("cluster.yaml", &*format!("{PODS}{more}"))]);
+    let contents = Contents::from_texts([("cluster.yaml", &*format!("{PODS}{more}"))]);
     let imported = import(&contents);
     let hosts = imported.model.host_endpoints.keys().map(|name| ObjectName::new("", name.as_str()));
     let local = imported.model.endpoints.keys().cloned().chain(hosts).collect();

@@ -15,10 +15,10 @@ use crate::topology::{Peer, Route, Topology};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct RouteTables {
     /// The number of each node to which there has been a tunnel.
     nodes: BTreeMap<Ipv4Addr, u32>,
-    made_of: Option<MadeOf>,
+    inputs: Option<RouteInputs>,
     pub(super) routes: BTreeMap<IpNet, NextHop>,
     /// The same as numbers.
     pub(super) map: Arc<PrefixMap>,
@@ -30,19 +30,19 @@ pub(super) struct Ways {
 
 /// What they rest on.
 #[derive(Debug, PartialEq)]
-struct MadeOf {
+struct RouteInputs {
     topology: Topology,
     underlay: Underlay,
     /// The index of each attached pod's address.
     attached: Vec<(IpAddr, u32)>,
 }
 
-impl Default for Ways {
+impl Default for RouteTables {
     /// To nowhere.
     fn default() -> Self {
         Self {
             nodes: BTreeMap::new(),
-            made_of: None,
+            inputs: None,
             routes: BTreeMap::new(),
             map: Arc::new(PrefixMap::new(NextHop::NoRoute.encode().0)),
             tunnels: Vec::new(),
@@ -51,15 +51,15 @@ impl Default for Ways {
     }
 }
 
-impl Ways {
-    /// Brings them up to the inputs.
-    pub(super) fn follow(&mut self, inputs: &Inputs<'_>) {
+impl RouteTables {
+    /// Makes routes and tunnels anew if an input has changed.
+    pub(super) fn refresh(&mut self, inputs: &Inputs<'_>) {
         let attached = inputs
             .locals
             .values()
             .flat_map(|local| local.addresses.iter().map(|address| (*address, local.index)));
         let attached: Vec<(IpAddr, u32)> = attached.collect();
-        let stand = self.made_of.as_ref().is_some_and(|of| {
+        let stand = self.inputs.as_ref().is_some_and(|of| {
             of.attached == attached
                 && of.underlay == *inputs.underlay
                 && of.topology == *inputs.topology
@@ -77,7 +77,7 @@ impl Ways {
         let routes = self.routes.iter().map(|(net, via)| (*net, via.encode().0));
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
-        self.made_of = Some(MadeOf { topology, underlay, attached });
+        self.inputs = Some(RouteInputs { topology, underlay, attached });
     }
 
     fn tunnels(&mut self, inputs: &Inputs<'_>) -> Vec<Option<Tunnel>> {

@@ -97,7 +97,7 @@ impl Packet {
     }
 
     /// What a host answers to an INIT: INIT ACK with `name` where it listens, else ABORT. Nothing else is answered.
-    pub(super) fn answer(&self, listens: bool, name: &str, tag: u32) -> Option<Self> {
+    pub(super) fn reply(&self, listens: bool, name: &str, tag: u32) -> Option<Self> {
         (self.chunk == Chunk::Init).then(|| Self {
             source: self.destination,
             destination: self.source,
@@ -140,11 +140,11 @@ mod tests {
     #[test]
     fn an_open_port_accepts_with_its_name_and_a_closed_one_aborts() {
         let init = init(40_000, 132, 7);
-        let accept = init.answer(true, "shop/web", 9).unwrap();
+        let accept = init.reply(true, "shop/web", 9).unwrap();
         assert_eq!((accept.verification, accept.source), (7, 132));
         assert_eq!(accept.chunk, Chunk::InitAck(b"shop/web".to_vec()));
-        assert_eq!(init.answer(false, "shop/web", 9).unwrap().chunk, Chunk::Abort);
-        assert_eq!(accept.answer(true, "x", 1), None, "only an INIT is answered");
+        assert_eq!(init.reply(false, "shop/web", 9).unwrap().chunk, Chunk::Abort);
+        assert_eq!(accept.reply(true, "x", 1), None, "only an INIT is answered");
     }
 
     proptest! {
@@ -153,7 +153,7 @@ mod tests {
             let sent = init(source, destination, tag);
             prop_assert_eq!(Packet::parse(&sent.bytes()), Some(sent.clone()));
             for listens in [true, false] {
-                let answer = sent.answer(listens, &name, 5).unwrap();
+                let answer = sent.reply(listens, &name, 5).unwrap();
                 prop_assert_eq!(Packet::parse(&answer.bytes()), Some(answer));
             }
         }

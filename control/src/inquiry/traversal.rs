@@ -1,4 +1,4 @@
-//! The interfaces of nodes that a packet passes between two parties.
+//! The interfaces of nodes that a packet passes on its way between two parties.
 //!
 //! It leaves the source's node and arrives at the destination's, by the uplink or in a tunnel, as the nodes' topologies say:
 //! they are what the agents route by. Nothing is passed between the pods of one node, or a node and its own pods. Of a node
@@ -19,33 +19,33 @@ const TUNNELS: &str = "its tunnels";
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Traversal {
     from: IpAddr,
     to: IpAddr,
     no_route: Option<String>,
-    leaving: Option<Passed>,
-    arriving: Option<Passed>,
+    leaving: Option<TraversedInterface>,
+    arriving: Option<TraversedInterface>,
 }
 
 /// An interface that is passed.
 #[derive(Debug)]
-struct Passed {
+struct TraversedInterface {
     node: String,
     interface: String,
     addresses: Vec<IpAddr>,
     forwarded: bool,
 }
 
-/// One end of the way, and the other as its node sees it.
-struct End<'a> {
+/// How one node routes to the address at the other end.
+struct NodeRoute<'a> {
     node: &'a str,
     other: IpAddr,
     prefix: IpNet,
     route: Route,
 }
 
-impl Way {
-    /// The way from one party to another, if the nodes' uplink is called so. `Err` says why nobody knows the routes.
+impl Traversal {
+    /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `Err` says why no routes are known.
     pub(super) fn new(
         contents: &Contents,
         oracle: &Oracle,
@@ -54,7 +54,7 @@ impl Way {
         uplink: &str,
     ) -> Result<Self, String> {
         let (leaves, arrives) = (oracle.node(from), oracle.node(to));
-        let mut way = Self {
+        let mut traversal = Self {
             from: from.address(),
             to: to.address(),
             no_route: None,
@@ -62,44 +62,46 @@ impl Way {
             arriving: None,
         };
         if leaves == arrives {
-            return Ok(way);
+            return Ok(traversal);
         }
         let cluster = routed(contents);
         let is_placeless = |party: &Party, node: Option<&str>| {
             node.is_none() && matches!(party, Party::Pod { .. })
         };
         let there = leaves.filter(|_| !is_placeless(to, arrives));
-        let there = there.map(|node| End::new(&cluster, node, way.to)).transpose()?.flatten();
+        let there =
+            there.map(|node| NodeRoute::new(&cluster, node, traversal.to)).transpose()?.flatten();
         let back = arrives.filter(|_| !is_placeless(from, leaves));
-        let back = back.map(|node| End::new(&cluster, node, way.from)).transpose()?.flatten();
+        let back =
+            back.map(|node| NodeRoute::new(&cluster, node, traversal.from)).transpose()?.flatten();
         let is_between_pods =
             matches!((from, to), (Party::Pod { .. }, Party::Pod { .. })).then_some(());
-        way.no_route = there
+        traversal.no_route = there
             .as_ref()
             .and_then(|there| there.refusal("to"))
             .or_else(|| back.as_ref()?.refusal("back to"))
             .or_else(|| is_between_pods.and_then(|()| mismatch(there.as_ref()?, back.as_ref()?)));
         let Some(interface) = (match there.or(back).map(|end| end.route) {
-            _ if way.no_route.is_some() => None,
+            _ if traversal.no_route.is_some() => None,
             Some(Route::Node) => None,
             Some(Route::Tunnel(_)) => Some(TUNNELS),
             _ => Some(uplink),
         }) else {
-            return Ok(way);
+            return Ok(traversal);
         };
         let passed = |party: &Party, node: &str| {
             let addresses = super::nodes(contents, |name| name == node);
             let addresses = addresses.filter(|_| interface != TUNNELS);
-            Passed {
+            TraversedInterface {
                 node: node.to_owned(),
                 interface: interface.to_owned(),
                 addresses: addresses.map(|party| party.address()).collect(),
                 forwarded: matches!(party, Party::Pod { .. }),
             }
         };
-        way.leaving = leaves.map(|node| passed(from, node));
-        way.arriving = arrives.map(|node| passed(to, node));
-        Ok(way)
+        traversal.leaving = leaves.map(|node| passed(from, node));
+        traversal.arriving = arrives.map(|node| passed(to, node));
+        Ok(traversal)
     }
 
     /// Why the packet does not get there, or its answer not back, if no route leads there.
@@ -127,7 +129,7 @@ impl Way {
     }
 }
 
-impl<'a> End<'a> {
+impl<'a> NodeRoute<'a> {
     /// What `node` does with packets to the other end. `None`: there is no such node, or it has no pods.
     fn new(cluster: &Cluster, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
         match topology(cluster, node) {
@@ -154,9 +156,9 @@ impl<'a> End<'a> {
 
 /// Why a packet between pods is refused where it arrives, if only one of its ways leads through a tunnel: it comes from where
 /// no packet back would go.
-fn mismatch(there: &End<'_>, back: &End<'_>) -> Option<String> {
-    let in_tunnel = |end: &End<'_>| matches!(end.route, Route::Tunnel(_));
-    let how = |end: &End<'_>| if in_tunnel(end) { "in a tunnel" } else { "without one" };
+fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
+    let in_tunnel = |end: &NodeRoute<'_>| matches!(end.route, Route::Tunnel(_));
+    let how = |end: &NodeRoute<'_>| if in_tunnel(end) { "in a tunnel" } else { "without one" };
     (in_tunnel(there) != in_tunnel(back)).then(|| {
         format!(
             "node {} sends to {} {}, and node {} back to {} {}: neither takes what comes another way than it would answer",

@@ -1,4 +1,4 @@
-//! What rules may speak of and nobody knows enough about, because it is not valid.
+//! What rules may refer to that is not valid: rules with such a reference fail closed.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::store::Contents;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Doubt<'a> {
+pub(super) struct InvalidReferences<'a> {
     /// Network sets whose labels are known, and not their networks.
     sets: Vec<(ObjectName, NetworkSet)>,
     /// Whether there is a network set of which not even the labels are known.
@@ -22,7 +22,7 @@ pub(super) struct Doubt<'a> {
     tiers: BTreeSet<&'a str>,
 }
 
-impl<'a> Doubt<'a> {
+impl<'a> InvalidReferences<'a> {
     pub(super) fn new(contents: &'a Contents) -> Self {
         let invalid = |kind| {
             let all = contents.of_kind(kind).map(|(key, stored)| (key, &stored.state));
@@ -31,7 +31,7 @@ impl<'a> Doubt<'a> {
         // Their sets may match anything.
         let broken: BTreeSet<&str> =
             invalid(Kind::Namespace).map(|key| key.name.as_str()).collect();
-        let mut doubt = Self {
+        let mut references = Self {
             services: invalid(Kind::EndpointSlice).map(|key| key.namespace.as_str()).collect(),
             tiers: invalid(Kind::Tier)
                 .map(|key| key.name.as_str())
@@ -44,18 +44,18 @@ impl<'a> Doubt<'a> {
         for (key, stored) in sets {
             let nowhere = broken.contains(key.namespace.as_str());
             match &stored.state {
-                State::Valid(_) => doubt.unlabelled_set |= nowhere,
+                State::Valid(_) => references.unlabelled_set |= nowhere,
                 State::Invalid(invalid) => match &invalid.labels {
                     Some(labels) if !nowhere => {
                         let name = ObjectName::new(&key.namespace, &key.name);
                         let set = NetworkSet { labels: labels.clone(), ..NetworkSet::default() };
-                        doubt.sets.push((name, set));
+                        references.sets.push((name, set));
                     }
-                    _ => doubt.unlabelled_set = true,
+                    _ => references.unlabelled_set = true,
                 },
             }
         }
-        doubt
+        references
     }
 
     pub(super) fn tier(&self, name: &str) -> bool {

@@ -1,6 +1,6 @@
-//! A party's process: lives in the party's network namespace, serves its ports, and does what it is told
-//! ([`Order`] lines), many things at once; says what came of it ([`Word`] lines). Both go over its stdin, a socket, and it
-//! ends with that.
+//! A prober's process: lives in the prober's network namespace, serves its ports, and runs commands
+//! ([`Command`] lines), many at once. It reports the result of each ([`ProberEvent`] lines). Both go over its stdin, which is a
+//! socket; the process ends when that closes.
 
 mod echo;
 mod probe;
@@ -22,11 +22,11 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use self::wire::Wire;
-use super::order::{Done, Order, Task, Word};
+use super::command::{Command, ProberEvent, Task, TaskResult};
 use super::plan::Port;
 use crate::netns;
 
-/// Why a party's process cannot work.
+/// Why a prober's process cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
     /// Its namespace.
@@ -51,10 +51,10 @@ pub fn run(netns: &Path, name: &str, ports: &[Port], at: &[IpAddr]) -> Result<()
         .enable_all()
         .build()
         .map_err(system("runtime"))?;
-    runtime.block_on(attend(name, ports, at))
+    runtime.block_on(run_control_loop(name, ports, at))
 }
 
-async fn attend(name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(), PodError> {
+async fn run_control_loop(name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(), PodError> {
     let name: Arc<str> = name.into();
     let sctp = |port: &&Port| port.protocol == Protocol::Sctp;
     let listening = ports.iter().filter(sctp).map(|port| port.number).collect();
@@ -64,26 +64,26 @@ async fn attend(name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(), PodErro
     for port in ports {
         serve::serve(*port, at, &name).map_err(|error| PodError::Serve(*port, error))?;
     }
-    let (words, mut said) = mpsc::unbounded_channel();
-    let (heard, mut speak) = channel().map_err(system("stdin"))?.into_split();
+    let (events, mut outgoing) = mpsc::unbounded_channel();
+    let (read_half, mut write_half) = channel().map_err(system("stdin"))?.into_split();
     let writer = tokio::spawn(async move {
-        while let Some(word) = said.recv().await {
-            let mut line = serde_json::to_vec(&word).map_err(io::Error::from)?;
+        while let Some(event) = outgoing.recv().await {
+            let mut line = serde_json::to_vec(&event).map_err(io::Error::from)?;
             line.push(b'\n');
-            speak.write_all(&line).await?;
+            write_half.write_all(&line).await?;
         }
         Ok::<(), io::Error>(())
     });
-    let _ = words.send(Word::Ready);
-    let mut orders = BufReader::new(heard).lines();
-    while let Some(line) = orders.next_line().await.map_err(system("stdin"))? {
-        let Order { id, task } =
-            serde_json::from_str(&line).map_err(|error| PodError::System("order", error.into()))?;
-        let (wire, words) = (wire.clone(), words.clone());
+    let _ = events.send(ProberEvent::Ready);
+    let mut commands = BufReader::new(read_half).lines();
+    while let Some(line) = commands.next_line().await.map_err(system("stdin"))? {
+        let Command { id, task } = serde_json::from_str(&line)
+            .map_err(|error| PodError::System("command", error.into()))?;
+        let (wire, events) = (wire.clone(), events.clone());
         tokio::spawn(async move {
             let result = carry_out(&wire, &task).await;
             // Nobody listens any more when the rig ends.
-            let _ = words.send(Word::Done { id, result });
+            let _ = events.send(ProberEvent::Done { id, result });
         });
     }
     writer.abort();
@@ -97,9 +97,9 @@ fn channel() -> io::Result<UnixStream> {
     UnixStream::from_std(socket)
 }
 
-async fn carry_out(wire: &Wire, task: &Task) -> Done {
+async fn carry_out(wire: &Wire, task: &Task) -> TaskResult {
     match task {
-        Task::Probe(order) => Done::Probed(probe::probe(wire, order).await),
+        Task::Probe(probe) => TaskResult::Probed(probe::probe(wire, probe).await),
         Task::Stream(sample) => sample::stream(sample).await,
         Task::PingPong(sample) => sample::ping_pong(sample).await,
     }

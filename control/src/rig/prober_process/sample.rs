@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::serve::{ECHO, SINK};
-use crate::rig::order::{Done, Sample};
+use crate::rig::command::{Sample, TaskResult};
 
 /// How long a measurement may take beyond its duration.
 const GRACE: Duration = Duration::from_secs(3);
@@ -35,7 +35,7 @@ fn in_time<T>(result: Result<io::Result<T>, tokio::time::error::Elapsed>) -> Res
 }
 
 /// One stream for as long as the sample says. The time counts until the server has read all.
-pub(super) async fn stream(sample: &Sample) -> Done {
+pub(super) async fn stream(sample: &Sample) -> TaskResult {
     let work = async {
         let mut stream = connect(sample, SINK).await?;
         let block = vec![0x6d; 256 << 10];
@@ -45,13 +45,13 @@ pub(super) async fn stream(sample: &Sample) -> Done {
         }
         stream.shutdown().await?;
         let bytes = stream.read_u64().await?;
-        Ok(Done::Streamed { bytes, elapsed_us: start.elapsed().as_micros() as u64 })
+        Ok(TaskResult::Streamed { bytes, elapsed_us: start.elapsed().as_micros() as u64 })
     };
-    in_time(timeout(duration(sample) + GRACE, work).await).unwrap_or_else(Done::Failed)
+    in_time(timeout(duration(sample) + GRACE, work).await).unwrap_or_else(TaskResult::Failed)
 }
 
 /// Small exchanges for as long as the sample says.
-pub(super) async fn ping_pong(sample: &Sample) -> Done {
+pub(super) async fn ping_pong(sample: &Sample) -> TaskResult {
     let work = async {
         let mut stream = connect(sample, ECHO).await?;
         let mut block = [0x6d; SMALL];
@@ -65,7 +65,7 @@ pub(super) async fn ping_pong(sample: &Sample) -> Done {
         }
         times.sort_unstable();
         let median_ns = times[times.len() / 2].as_nanos() as u64;
-        Ok(Done::PingPonged { median_ns, exchanges: times.len() as u64 })
+        Ok(TaskResult::PingPonged { median_ns, exchanges: times.len() as u64 })
     };
-    in_time(timeout(duration(sample) + GRACE, work).await).unwrap_or_else(Done::Failed)
+    in_time(timeout(duration(sample) + GRACE, work).await).unwrap_or_else(TaskResult::Failed)
 }

@@ -18,8 +18,8 @@ use super::export;
 use super::live::Objects;
 use super::matrix;
 use super::measure;
-use super::party::Party;
-use super::report::{self, PartyReport, Report};
+use super::prober::Prober;
+use super::report::{self, ProberReport, Report};
 use super::setup::Setup;
 use super::workdir::Workdir;
 use crate::oracle::Oracle;
@@ -29,13 +29,16 @@ pub type Events = mpsc::UnboundedSender<Event>;
 
 /// The process's whole life; ends only by its end being asked for, or by failing to build.
 pub fn run(workdir: Workdir) -> io::Result<()> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(attend(workdir))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(run_control_loop(workdir))
 }
 
-async fn attend(workdir: Workdir) -> io::Result<()> {
+async fn run_control_loop(workdir: Workdir) -> io::Result<()> {
     let socket = workdir.socket();
     let built = Cluster::build(workdir.clone(), |step, done, total| {
-        tell(&Event::Progress { step: step.to_owned(), done, total });
+        emit(&Event::Progress { step: step.to_owned(), done, total });
     })
     .await;
     let cluster = match built {
@@ -44,25 +47,25 @@ async fn attend(workdir: Workdir) -> io::Result<()> {
             let exports = Setup::read(&workdir).map(|setup| setup.exports).ok();
             let logs = exports.and_then(|exports| export::export_logs(&workdir, &exports).ok()?);
             let logs = logs.map(|logs| format!("; logs: {}", logs.display())).unwrap_or_default();
-            tell(&Event::Failed { fault: error.fault(), message: format!("{error}{logs}") });
+            emit(&Event::Failed { fault: error.fault(), message: format!("{error}{logs}") });
             return Err(io::Error::other(error));
         }
     };
     let listener = UnixListener::bind(&socket)?;
     std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
-    tell(&Event::Ready);
+    emit(&Event::Ready);
     loop {
         let (stream, _) = listener.accept().await?;
         let cluster = cluster.clone();
         tokio::spawn(async move {
             // A caller that breaks off concerns nobody else.
-            let _ = answer(stream, &cluster).await;
+            let _ = handle_request(stream, &cluster).await;
         });
     }
 }
 
 /// Tells the process that started the rig; nobody may be left to listen.
-pub fn tell(event: &Event) {
+pub fn emit(event: &Event) {
     if let Ok(mut line) = serde_json::to_vec(event) {
         line.push(b'\n');
         let mut stdout = io::stdout().lock();
@@ -75,22 +78,22 @@ fn failed(error: &ClusterError) -> Event {
 }
 
 /// One request and the events that answer it.
-async fn answer(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> {
-    let (heard, mut speak) = stream.into_split();
-    let mut heard = BufReader::new(heard);
+async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> {
+    let (read_half, mut write_half) = stream.into_split();
+    let mut read_half = BufReader::new(read_half);
     let mut line = String::new();
-    heard.read_line(&mut line).await?;
+    read_half.read_line(&mut line).await?;
     let request = serde_json::from_str(&line)?;
     let (events, mut told) = mpsc::unbounded_channel();
     let gone = async {
         // A caller says nothing after its request: the end of its stream is its end.
-        let _ = heard.read_u8().await;
+        let _ = read_half.read_u8().await;
     };
     let speaking = async move {
         while let Some(event) = told.recv().await {
             let mut line = serde_json::to_vec(&event)?;
             line.push(b'\n');
-            speak.write_all(&line).await?;
+            write_half.write_all(&line).await?;
         }
         Ok::<(), io::Error>(())
     };
@@ -102,7 +105,7 @@ async fn answer(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> 
             }
             Request::Apply(objects) => {
                 let mut cluster = cluster.lock().await;
-                match cluster.apply(Objects::of(&objects)).await {
+                match cluster.apply(Objects::from_json(&objects)).await {
                     Ok(()) => probe(&cluster, &events).await,
                     Err(error) => drop(events.send(failed(&error))),
                 }
@@ -127,7 +130,7 @@ async fn probe(cluster: &Cluster, events: &Events) {
         oracle: &oracle,
     });
     let total = cells.len();
-    let probes = check::check(cells.clone(), &cluster.parties, &cluster.agents, |done| {
+    let probes = check::check(cells.clone(), &cluster.probers, &cluster.agents, |done| {
         let _ = events.send(Event::Progress { step: "probe".to_owned(), done, total });
     })
     .await;
@@ -149,7 +152,7 @@ async fn probe(cluster: &Cluster, events: &Events) {
     let mut report = Report {
         rig: cluster.workdir.name().to_owned(),
         as_expected: probes.iter().all(Finding::as_expected),
-        parties: parties(cluster),
+        probers: probers(cluster),
         probes,
         rules: report::rules(&statuses),
         drops: report::drops(&statuses),
@@ -169,17 +172,17 @@ async fn probe(cluster: &Cluster, events: &Events) {
     let _ = events.send(Event::Report(Box::new(report)));
 }
 
-fn parties(cluster: &Cluster) -> std::collections::BTreeMap<Party, PartyReport> {
-    let of = |party: &Party| match party {
-        Party::Pod(pod) => (
+fn probers(cluster: &Cluster) -> std::collections::BTreeMap<Prober, ProberReport> {
+    let of = |prober: &Prober| match prober {
+        Prober::Pod(pod) => (
             cluster.plan.pods.get(pod).map(|pod| pod.node.clone()),
             cluster.attached.get(pod).map(|attached| attached.device),
         ),
-        Party::Node(_) | Party::Outside => (None, None),
+        Prober::Node(_) | Prober::Outside => (None, None),
     };
-    let entries = cluster.addresses.iter().map(|(party, addresses)| {
-        let (node, device) = of(party);
-        (party.clone(), PartyReport { addresses: addresses.clone(), node, device })
+    let entries = cluster.addresses.iter().map(|(prober, addresses)| {
+        let (node, device) = of(prober);
+        (prober.clone(), ProberReport { addresses: addresses.clone(), node, device })
     });
     entries.collect()
 }

@@ -14,7 +14,7 @@ use super::echo::Echo;
 use super::raw::{RawProtocol, source_towards};
 use super::sctp::{Chunk, Packet};
 use super::wire::{Key, Reply, Wire};
-use crate::rig::order::{Answer, Probe, Seen};
+use crate::rig::command::{Probe, ProbeReply, ProbeResult};
 use crate::rig::plan::Port;
 use crate::rig::service::Service;
 
@@ -32,7 +32,7 @@ fn next_port() -> u16 {
 }
 
 /// Sends a probe and waits for its answer, no longer than it says.
-pub(super) async fn probe(wire: &Wire, probe: &Probe) -> Seen {
+pub(super) async fn probe(wire: &Wire, probe: &Probe) -> ProbeResult {
     let patience = Duration::from_millis(probe.timeout_ms);
     let mut from = None;
     let seen = match probe.service {
@@ -51,12 +51,12 @@ pub(super) async fn probe(wire: &Wire, probe: &Probe) -> Seen {
         Service::Echo => timeout(patience, echo(wire, probe.to, &mut from)).await,
     };
     let answer = match seen {
-        Err(_elapsed) => Answer::Silence,
+        Err(_elapsed) => ProbeReply::Silence,
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::Refused,
-        Ok(Err(error)) => Answer::Error(error.to_string()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => ProbeReply::Refused,
+        Ok(Err(error)) => ProbeReply::Error(error.to_string()),
     };
-    Seen { from, answer }
+    ProbeResult { from, answer }
 }
 
 fn any_of(to: SocketAddr) -> SocketAddr {
@@ -67,7 +67,7 @@ fn any_of(to: SocketAddr) -> SocketAddr {
     SocketAddr::new(any, 0)
 }
 
-async fn tcp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<Answer> {
+async fn tcp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeReply> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // Bound before it connects, so that the source is known also when nothing answers.
     socket.bind(SocketAddr::new(source_towards(to.ip())?, 0))?;
@@ -76,10 +76,10 @@ async fn tcp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<Answer
     let mut name = Vec::new();
     let mut limited = stream.take(LONGEST_NAME as u64);
     while !name.ends_with(b"\n") && limited.read_buf(&mut name).await? > 0 {}
-    Ok(Answer::From(Some(String::from_utf8_lossy(&name).trim_end().to_owned())))
+    Ok(ProbeReply::From(Some(String::from_utf8_lossy(&name).trim_end().to_owned())))
 }
 
-async fn udp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<Answer> {
+async fn udp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeReply> {
     let socket = UdpSocket::bind(any_of(to)).await?;
     socket.connect(to).await?;
     let local = socket.local_addr()?;
@@ -90,12 +90,12 @@ async fn udp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<Answer
     loop {
         let length = socket.recv(&mut buffer).await?;
         if let Some(name) = buffer[..length].strip_prefix(&nonce) {
-            return Ok(Answer::From(Some(String::from_utf8_lossy(name).into_owned())));
+            return Ok(ProbeReply::From(Some(String::from_utf8_lossy(name).into_owned())));
         }
     }
 }
 
-async fn echo(wire: &Wire, to: IpAddr, from: &mut Option<SocketAddr>) -> io::Result<Answer> {
+async fn echo(wire: &Wire, to: IpAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeReply> {
     let mut waiting;
     let echo = loop {
         let identifier = next_port();
@@ -107,12 +107,16 @@ async fn echo(wire: &Wire, to: IpAddr, from: &mut Option<SocketAddr>) -> io::Res
     *from = Some(SocketAddr::new(source_towards(to)?, 0));
     wire.send(RawProtocol::Icmp, &echo.bytes(to.is_ipv4()), to).await?;
     match waiting.reply().await {
-        Some(_) => Ok(Answer::From(None)),
-        None => Ok(Answer::Silence),
+        Some(_) => Ok(ProbeReply::From(None)),
+        None => Ok(ProbeReply::Silence),
     }
 }
 
-async fn sctp(wire: &Wire, to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<Answer> {
+async fn sctp(
+    wire: &Wire,
+    to: SocketAddr,
+    from: &mut Option<SocketAddr>,
+) -> io::Result<ProbeReply> {
     let (peer, theirs) = (to.ip(), to.port());
     let mut waiting;
     let ours = loop {
@@ -133,9 +137,9 @@ async fn sctp(wire: &Wire, to: SocketAddr, from: &mut Option<SocketAddr>) -> io:
     }
     Ok(match reply {
         Some(Reply::Sctp(Chunk::InitAck(cookie))) => {
-            Answer::From(Some(String::from_utf8_lossy(&cookie).into_owned()))
+            ProbeReply::From(Some(String::from_utf8_lossy(&cookie).into_owned()))
         }
-        Some(Reply::Sctp(Chunk::Abort)) => Answer::Refused,
-        Some(Reply::Sctp(Chunk::Init) | Reply::Echo) | None => Answer::Silence,
+        Some(Reply::Sctp(Chunk::Abort)) => ProbeReply::Refused,
+        Some(Reply::Sctp(Chunk::Init) | Reply::Echo) | None => ProbeReply::Silence,
     })
 }

@@ -1,4 +1,4 @@
-//! What a party serves: on TCP its name, then by the client's wish echo or a sink; on UDP its name to every datagram.
+//! What a prober serves: on TCP its name, then by the client's wish echo or a sink; on UDP its name to every datagram.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

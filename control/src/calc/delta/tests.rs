@@ -254,17 +254,17 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                 }
                 let Some(changes) = store.refresh() else { continue };
                 let contents = store.contents();
-                let left = calculation.follow(&image, &mut cluster, contents, &changes);
+                let left = calculation.apply_delta(&image, &mut cluster, contents, &changes);
                 let count = match left {
-                    FollowUp::Nothing(_) => &in_place,
-                    FollowUp::Tables => &tables,
-                    FollowUp::Import => {
+                    NextStep::Nothing(_) => &in_place,
+                    NextStep::Tables => &tables,
+                    NextStep::Import => {
                         cluster = import_for(contents, NODE);
                         &import
                     }
                 };
                 count.set(count.get() + 1);
-                if !matches!(left, FollowUp::Nothing(_)) {
+                if !matches!(left, NextStep::Nothing(_)) {
                     image = calculation.compiler.compile(&cluster.model, &local);
                 }
                 let mut store = Store::new(directory.path());
@@ -302,18 +302,18 @@ impl Followed {
     }
 
     #[track_caller]
-    fn to(&mut self, objects: &[(&'static str, usize)]) -> FollowUp {
+    fn to(&mut self, objects: &[(&'static str, usize)]) -> NextStep {
         let before = std::mem::replace(&mut self.contents, contents(objects));
         let keys = before.objects.keys().chain(self.contents.objects.keys());
         let differ = keys.filter(|key| before.objects.get(key) != self.contents.objects.get(key));
         let changes = differ.map(|key| (key.clone(), before.objects.get(key).cloned())).collect();
         let changes = Changes::Objects(changes);
         let Self { contents, cluster, calculation, image } = self;
-        let left = calculation.follow(image, cluster, contents, &changes);
-        if left == FollowUp::Import {
+        let left = calculation.apply_delta(image, cluster, contents, &changes);
+        if left == NextStep::Import {
             *cluster = import_for(contents, NODE);
         }
-        if !matches!(left, FollowUp::Nothing(_)) {
+        if !matches!(left, NextStep::Nothing(_)) {
             *image = calculation.compiler.compile(&cluster.model, &local());
         }
         let fresh = Compiler::new().compile(&cluster.model, &local());
@@ -324,7 +324,7 @@ impl Followed {
 
 fn contents(objects: &[(&'static str, usize)]) -> Contents {
     let text = |(name, at): &(&'static str, usize)| (*name, texts(name)[*at]);
-    Contents::of_texts(objects.iter().map(text))
+    Contents::from_texts(objects.iter().map(text))
 }
 
 fn texts(name: &str) -> &'static [&'static str] {
@@ -337,24 +337,24 @@ fn local() -> BTreeSet<ObjectName> {
 
 /// What one object takes where there are others.
 #[track_caller]
-fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> FollowUp {
+fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> NextStep {
     Followed::from(others).to(&[others, &[object]].concat())
 }
 
 #[test]
 fn an_object_takes_as_much_as_rests_on_it() {
-    assert_eq!(left(&[("namespace-a", 0)], ("twice", 0)), FollowUp::Nothing(1));
-    assert_eq!(left(&[("namespace-a", 2)], ("twice", 0)), FollowUp::Import);
-    assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), FollowUp::Tables);
-    assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), FollowUp::Import);
-    assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), FollowUp::Nothing(0));
-    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), FollowUp::Tables);
-    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), FollowUp::Nothing(0));
-    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), FollowUp::Tables);
-    assert_eq!(left(&[("namespace-a", 2), ("global", 0)], ("set", 0)), FollowUp::Import);
-    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 3)), FollowUp::Import);
+    assert_eq!(left(&[("namespace-a", 0)], ("twice", 0)), NextStep::Nothing(1));
+    assert_eq!(left(&[("namespace-a", 2)], ("twice", 0)), NextStep::Import);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), NextStep::Tables);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), NextStep::Import);
+    assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), NextStep::Nothing(0));
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), NextStep::Tables);
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), NextStep::Nothing(0));
+    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), NextStep::Tables);
+    assert_eq!(left(&[("namespace-a", 2), ("global", 0)], ("set", 0)), NextStep::Import);
+    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 3)), NextStep::Import);
     // Its namespace begins with it.
-    assert_eq!(left(&[], ("twice", 0)), FollowUp::Import);
+    assert_eq!(left(&[], ("twice", 0)), NextStep::Import);
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn a_service_that_changes_while_no_rule_names_it_is_known_when_one_does() {
     let others = [("namespace-a", 0), ("namespace-b", 0), ("own", 0)];
     let with = |more: &[(&'static str, usize)]| [&others, more].concat();
     let mut followed = Followed::from(&with(&[("calico", 1), ("slice", 0)]));
-    assert_eq!(followed.to(&with(&[("slice", 0)])), FollowUp::Tables);
-    assert_eq!(followed.to(&with(&[("slice", 1)])), FollowUp::Nothing(0));
-    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0)])), FollowUp::Nothing(1));
-    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0), ("calico", 1)])), FollowUp::Tables);
+    assert_eq!(followed.to(&with(&[("slice", 0)])), NextStep::Tables);
+    assert_eq!(followed.to(&with(&[("slice", 1)])), NextStep::Nothing(0));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0)])), NextStep::Nothing(1));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0), ("calico", 1)])), NextStep::Tables);
 }

@@ -9,7 +9,7 @@ pub(super) const OF_ITSELF: &str = "what every Kubernetes object says of itself"
 
 /// Which kind of object a document is to be judged as.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Claim<'a> {
+pub(super) struct ClaimedKind<'a> {
     pub(super) kind: Kind,
     version: Option<&'a str>,
     /// Whether it is of this kind, valid or not. If not, it is of one of several, and `kind` is the one that closes most;
@@ -19,13 +19,13 @@ pub(super) struct Claim<'a> {
     misspelled: bool,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> ClaimedKind<'a> {
     /// `None`: nothing that is read. A document that lacks its kind or its API version is what the other leaves; if a policy
     /// is among that, it is one. Without either it is nobody's.
     ///
     /// A kind that is spelled nearly like one that is read is that one, and not valid: passed over, it would leave open what
     /// its author believes closed.
-    pub(super) fn of(node: &Node, kind: Option<&str>, version: Option<&'a str>) -> Option<Self> {
+    pub(super) fn new(node: &Node, kind: Option<&str>, version: Option<&'a str>) -> Option<Self> {
         let near = kind.and_then(|kind| nearest(kind, version));
         let claim =
             |kind, certain| Some(Self { kind, version, certain, misspelled: near.is_some() });

@@ -9,10 +9,10 @@ use super::decide::{Chain, Outcome, Watch};
 use super::matching::in_net;
 use super::members::Role;
 use super::profiles::Profile;
-use super::rules::{Direction, Flow, Rule, Seen};
+use super::rules::{Direction, Flow, Occupants, Rule};
 use super::selecting::Placed;
 use super::staged::{Collector, Staged};
-use super::verdict::{Explanation, Verdict};
+use super::verdict::{Verdict, VerdictReason};
 use super::{Oracle, Packet};
 use crate::manifest::object::ObjectKey;
 use crate::manifest::object::calico::Failsafe;
@@ -50,7 +50,7 @@ impl Place {
 
 /// An endpoint at a place and in a direction.
 #[derive(Debug, Clone)]
-pub struct End<'o> {
+pub struct EnforcementPoint<'o> {
     pub(super) place: Place,
     pub(super) direction: Direction,
     /// `None`: there is no such endpoint, so nothing passes.
@@ -69,7 +69,7 @@ pub struct End<'o> {
     pub(super) failsafe: Vec<Failsafe>,
 }
 
-impl End<'_> {
+impl EnforcementPoint<'_> {
     fn is_failsafe(&self, flow: &Flow<'_>) -> bool {
         let Some((_, port)) = flow.packet.ports() else { return false };
         self.failsafe.iter().any(|safe| {
@@ -82,12 +82,18 @@ impl End<'_> {
 
 impl Oracle {
     /// A pod, or without a namespace a host endpoint, at a place and in a direction.
-    pub fn end(&self, namespace: &str, name: &str, place: Place, direction: Direction) -> End<'_> {
+    pub fn end(
+        &self,
+        namespace: &str,
+        name: &str,
+        place: Place,
+        direction: Direction,
+    ) -> EnforcementPoint<'_> {
         let role = if place == Place::Pod { Role::Pod } else { Role::HostEndpoint };
         let member = self.members.named(role, namespace, name);
         let unreadable =
             role == Role::HostEndpoint && self.hosts.broken_endpoints.iter().any(|it| it == name);
-        let mut end = End {
+        let mut end = EnforcementPoint {
             place,
             direction,
             member,
@@ -123,12 +129,12 @@ impl Oracle {
     }
 
     /// The addresses that an end has.
-    pub fn addresses(&self, end: &End<'_>) -> BTreeSet<IpAddr> {
+    pub fn addresses(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpAddr> {
         end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
     }
 
     /// The first enforced policy that is asked there.
-    pub fn first_asked(&self, end: &End<'_>) -> Option<&ObjectKey> {
+    pub fn first_asked(&self, end: &EnforcementPoint<'_>) -> Option<&ObjectKey> {
         let mut asked = end.asked.iter().map(|index| &self.policies[*index]);
         asked.find(|policy| !policy.staged).map(|policy| &policy.key)
     }
@@ -137,12 +143,12 @@ impl Oracle {
     /// is behind it), and what staged policies would have done.
     pub fn judge_end(
         &self,
-        end: &End<'_>,
+        end: &EnforcementPoint<'_>,
         local: IpAddr,
         peer: IpAddr,
         packets: impl IntoIterator<Item = Packet>,
     ) -> Vec<(Verdict, Vec<Staged>)> {
-        let (own, peer) = (self.seen_by(end, local), self.seen(peer, None));
+        let (own, peer) = (self.occupants_at(end, local), self.occupants_of(peer, None));
         let unknown = self.unknown(end, local, peer.address);
         let (source, destination) = match end.direction {
             Direction::Ingress => (peer, own),
@@ -157,7 +163,7 @@ impl Oracle {
             let verdict = match (&unknown, end.member) {
                 (Some(unknown), _) => unknown.clone().into(),
                 (None, Some(member)) => {
-                    self.at(end, member, &flow, &mut Collector::new(direction, &mut staged))
+                    self.judge_at(end, member, &flow, &mut Collector::new(direction, &mut staged))
                 }
                 (None, None) => self.at_unreadable(end, &flow).into(),
             };
@@ -169,34 +175,41 @@ impl Oracle {
     /// Why nothing passes between two addresses, whatever the policies.
     pub(super) fn unknown(
         &self,
-        end: &End<'_>,
+        end: &EnforcementPoint<'_>,
         local: IpAddr,
         peer: IpAddr,
-    ) -> Option<Explanation> {
+    ) -> Option<VerdictReason> {
         let member = end.member.map(|member| &self.members.list[member]);
         let has = |address| member.is_some_and(|member| member.addresses.contains(&address));
         if (member.is_none() && !end.unreadable) || (end.place == Place::Pod && !has(local)) {
-            return Some(Explanation::NoEndpoint);
+            return Some(VerdictReason::NoEndpoint);
         }
         let invalid = [local, peer].iter().any(|it| self.members.invalid_addresses.contains(it));
-        invalid.then_some(Explanation::InvalidPeer)
+        invalid.then_some(VerdictReason::InvalidPeer)
     }
 
     /// The end's own side of its packets. At its own end a pod is meant, and not another that still has its address; of what
     /// a host forwards a port's name is not the host's.
-    pub(super) fn seen_by(&self, end: &End<'_>, local: IpAddr) -> Seen {
-        let mut seen = self.seen(local, end.member.filter(|_| end.place != Place::Forward));
+    pub(super) fn occupants_at(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Occupants {
+        let mut occupants =
+            self.occupants_of(local, end.member.filter(|_| end.place != Place::Forward));
         if end.place == Place::Pod {
-            seen.holders.retain(|holder| {
+            occupants.holders.retain(|holder| {
                 Some(*holder) == end.member || self.members.list[*holder].role == Role::NetworkSet
             });
         }
-        seen
+        occupants
     }
 
-    fn at(&self, end: &End<'_>, member: usize, flow: &Flow<'_>, watch: &mut impl Watch) -> Verdict {
+    fn judge_at(
+        &self,
+        end: &EnforcementPoint<'_>,
+        member: usize,
+        flow: &Flow<'_>,
+        watch: &mut impl Watch,
+    ) -> Verdict {
         if end.is_failsafe(flow) {
-            return Explanation::Failsafe.into();
+            return VerdictReason::Failsafe.into();
         }
         if matches!(end.place, Place::Pod | Place::Host) {
             return self.decide(member, &end.selecting, flow, watch);
@@ -207,24 +220,24 @@ impl Oracle {
         let mut through = Vec::new();
         let why = match self.tiers(end.place.chain(), &end.selecting, flow, &mut through, watch) {
             Outcome::Decided(why) => why,
-            Outcome::Passed if end.place == Place::Forward => Explanation::NotForwarded,
-            Outcome::NobodyAsked | Outcome::Passed => Explanation::NoForwardPolicy,
+            Outcome::Passed if end.place == Place::Forward => VerdictReason::NotForwarded,
+            Outcome::NobodyAsked | Outcome::Passed => VerdictReason::NoForwardPolicy,
         };
         Verdict { why, through }
     }
 
     /// At a host endpoint that is not valid.
-    fn at_unreadable(&self, end: &End<'_>, flow: &Flow<'_>) -> Explanation {
+    fn at_unreadable(&self, end: &EnforcementPoint<'_>, flow: &Flow<'_>) -> VerdictReason {
         let denies = match end.place {
-            Place::Host if end.is_failsafe(flow) => return Explanation::Failsafe,
+            Place::Host if end.is_failsafe(flow) => return VerdictReason::Failsafe,
             Place::Host => true,
             Place::Forward => self.may_deny_forwarded(flow.direction),
             Place::Pod | Place::PreDnat | Place::Untracked => false,
         };
         if denies {
-            Explanation::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
+            VerdictReason::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
         } else {
-            Explanation::NoForwardPolicy
+            VerdictReason::NoForwardPolicy
         }
     }
 }

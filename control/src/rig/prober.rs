@@ -18,7 +18,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::order::{Done, Order, Task, Word};
+use super::command::{Command, ProberEvent, Task, TaskResult};
 use super::plan::Port;
 use super::supervisor::this_program;
 use crate::api::PodName;
@@ -29,14 +29,14 @@ pub const HOST_PORTS: [Port; 2] = [
     Port { protocol: Protocol::Udp, number: 8080 },
 ];
 
-/// How long a party's servers may take to listen.
+/// How long a prober's servers may take to listen.
 const START: Duration = Duration::from_secs(20);
 
-/// Somebody in the rig.
+/// Who sends and receives probes in a rig.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String")]
 #[serde(from = "String")]
-pub enum Party {
+pub enum Prober {
     /// A pod.
     Pod(PodName),
     /// A node.
@@ -45,7 +45,7 @@ pub enum Party {
     Outside,
 }
 
-impl fmt::Display for Party {
+impl fmt::Display for Prober {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(pod) => pod.fmt(f),
@@ -55,13 +55,13 @@ impl fmt::Display for Party {
     }
 }
 
-impl From<Party> for String {
-    fn from(party: Party) -> Self {
-        party.to_string()
+impl From<Prober> for String {
+    fn from(prober: Prober) -> Self {
+        prober.to_string()
     }
 }
 
-impl From<String> for Party {
+impl From<String> for Prober {
     /// `outside`, `node/NAME`, `NAMESPACE/NAME`, or `NAME` in the namespace `default`. Hence a namespace named `node` cannot
     /// be meant.
     fn from(text: String) -> Self {
@@ -76,14 +76,14 @@ impl From<String> for Party {
     }
 }
 
-type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Done>>>>;
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<TaskResult>>>>;
 
-/// A party's process.
+/// A prober's process.
 #[derive(Debug)]
 pub struct Process {
     #[expect(dead_code, reason = "held, so that nobody else waits for it; it ends with the rig")]
     child: Child,
-    orders: mpsc::UnboundedSender<Vec<u8>>,
+    commands: mpsc::UnboundedSender<Vec<u8>>,
     waiting: Waiting,
     next: AtomicU64,
 }
@@ -92,7 +92,7 @@ impl Process {
     /// Starts the process in its network namespace and waits until its servers listen: on every address, unless some are
     /// given.
     pub async fn start(
-        party: &Party,
+        prober: &Prober,
         netns: &Path,
         (ports, at): (&BTreeSet<Port>, &[IpAddr]),
         log: &Path,
@@ -102,7 +102,7 @@ impl Process {
         let log = std::fs::File::options().create(true).append(true).open(log)?;
         let mut command = this_program();
         command.args(["internal", "rig-pod", "--netns"]).arg(netns);
-        command.args(["--name", &party.to_string()]);
+        command.args(["--name", &prober.to_string()]);
         for port in ports {
             command.args(["--serve", &format!("{}:{}", port.protocol, port.number)]);
         }
@@ -114,55 +114,57 @@ impl Process {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()?;
-        let (heard, mut speak) = UnixStream::from_std(ours)?.into_split();
-        let (orders, mut queue) = mpsc::unbounded_channel::<Vec<u8>>();
+        let (read_half, mut write_half) = UnixStream::from_std(ours)?.into_split();
+        let (commands, mut queue) = mpsc::unbounded_channel::<Vec<u8>>();
         tokio::spawn(async move {
             while let Some(line) = queue.recv().await {
-                if speak.write_all(&line).await.is_err() {
+                if write_half.write_all(&line).await.is_err() {
                     return;
                 }
             }
         });
-        let mut words = BufReader::new(heard).lines();
-        match timeout(START, next_word(&mut words)).await {
-            Ok(Ok(Some(Word::Ready))) => {}
+        let mut events = BufReader::new(read_half).lines();
+        match timeout(START, next_event(&mut events)).await {
+            Ok(Ok(Some(ProberEvent::Ready))) => {}
             Ok(Err(error)) => return Err(error),
             Ok(Ok(_)) | Err(_) => {
-                return Err(io::Error::other(format!("the process of {party} does not come up")));
+                return Err(io::Error::other(format!("the process of {prober} does not come up")));
             }
         }
         let waiting = Waiting::default();
-        tokio::spawn(deliver(words, waiting.clone()));
-        Ok(Self { child, orders, waiting, next: AtomicU64::new(0) })
+        tokio::spawn(deliver_results(events, waiting.clone()));
+        Ok(Self { child, commands, waiting, next: AtomicU64::new(0) })
     }
 
-    /// Has the party do something and waits for what comes of it. A process that is gone fails it.
-    pub async fn carry_out(&self, task: Task) -> Done {
+    /// Sends the prober a task and waits for its result. If the process is gone, the task has failed.
+    pub async fn run_task(&self, task: Task) -> TaskResult {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, done) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
-        let sent = match serde_json::to_vec(&Order { id, task }) {
+        let sent = match serde_json::to_vec(&Command { id, task }) {
             Ok(mut line) => {
                 line.push(b'\n');
-                self.orders.send(line).is_ok()
+                self.commands.send(line).is_ok()
             }
             Err(_) => false,
         };
-        let gone = || Done::Failed("its process is gone".to_owned());
+        let gone = || TaskResult::Failed("its process is gone".to_owned());
         if sent { done.await.unwrap_or_else(|_| gone()) } else { gone() }
     }
 }
 
-async fn next_word(words: &mut Lines<BufReader<OwnedReadHalf>>) -> io::Result<Option<Word>> {
-    Ok(match words.next_line().await? {
+async fn next_event(
+    events: &mut Lines<BufReader<OwnedReadHalf>>,
+) -> io::Result<Option<ProberEvent>> {
+    Ok(match events.next_line().await? {
         Some(line) => Some(serde_json::from_str(&line)?),
         None => None,
     })
 }
 
-async fn deliver(mut words: Lines<BufReader<OwnedReadHalf>>, waiting: Waiting) {
-    while let Ok(Some(word)) = next_word(&mut words).await {
-        if let Word::Done { id, result } = word {
+async fn deliver_results(mut events: Lines<BufReader<OwnedReadHalf>>, waiting: Waiting) {
+    while let Ok(Some(event)) = next_event(&mut events).await {
+        if let ProberEvent::Done { id, result } = event {
             let sender = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             if let Some(sender) = sender {
                 // Who asked may have given up.
@@ -181,8 +183,8 @@ mod tests {
     #[test]
     fn a_party_is_named_as_it_is_shown() {
         for text in ["shop/web", "node/worker-1", "outside"] {
-            assert_eq!(Party::from(text.to_owned()).to_string(), text);
+            assert_eq!(Prober::from(text.to_owned()).to_string(), text);
         }
-        assert_eq!(Party::from("web".to_owned()).to_string(), "default/web");
+        assert_eq!(Prober::from("web".to_owned()).to_string(), "default/web");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use manx_policy_compiler::model::{Endpoint, Model, ObjectName, Rule};
 
-use super::doubt::Doubt;
+use super::invalid_references::InvalidReferences;
 use super::{Cluster, member, owners, policy_name};
 use crate::manifest::State;
 use crate::manifest::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
@@ -33,9 +33,9 @@ pub enum Effect {
 }
 
 impl Cluster {
-    /// Takes in one object, of which `contents` say something else than `before`; all else is as it was imported. `None`: the
-    /// whole cluster is to be imported anew, and this one is of no use any more.
-    pub fn follow(
+    /// Applies the change of one object from `before` to what it is in `contents`; everything else is as it was imported.
+    /// `None`: the caller has to import the whole cluster again and must not use this one any more.
+    pub fn apply_delta(
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
@@ -55,12 +55,12 @@ impl Cluster {
             return None;
         }
         match key.kind {
-            Kind::Pod => self.follow_pod(contents, key, state),
+            Kind::Pod => self.apply_pod(contents, key, state),
             Kind::Service => Some(Effect::Nothing),
-            Kind::EndpointSlice => Some(self.follow_slice(contents, key, [before, state])),
-            Kind::NetworkSet | Kind::GlobalNetworkSet => self.follow_set(contents, key, state),
+            Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
+            Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, state),
             kind if kind.enforced_policy() || kind.staged() => {
-                self.follow_policy(contents, key, now)
+                self.apply_policy(contents, key, now)
             }
             _ => None,
         }
@@ -83,7 +83,7 @@ impl Cluster {
         is_there && self.model.namespaces.contains_key(&key.namespace)
     }
 
-    fn follow_pod(
+    fn apply_pod(
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
@@ -107,7 +107,7 @@ impl Cluster {
         Some(self.put_pod(name, pod))
     }
 
-    /// Takes in what a pod is now, or that it is gone. What stays as it is, is not touched.
+    /// Puts, replaces or removes a pod. An endpoint that has not changed is not touched.
     pub(super) fn put_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Effect {
         let pod = pod.filter(|pod| member::takes_part(pod));
         match pod.and_then(|pod| pod.node_name.clone()) {
@@ -127,7 +127,7 @@ impl Cluster {
     }
 
     /// One that is in an invalid namespace makes policies doubtful.
-    fn follow_set(
+    fn apply_set(
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
@@ -160,7 +160,7 @@ impl Cluster {
         Some(Effect::Policy)
     }
 
-    fn follow_policy(
+    fn apply_policy(
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
@@ -170,7 +170,7 @@ impl Cluster {
         let before = self.model.policies.remove(&name);
         let problems = self.problems.len();
         if let Some(stored) = now {
-            self.import_rules(key, stored, &Doubt::new(contents));
+            self.import_rules(key, stored, &InvalidReferences::new(contents));
         }
         if self.problems.len() != problems {
             return None;
@@ -179,7 +179,7 @@ impl Cluster {
         Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
     /// Of a slice that changes its service both are others.
-    fn follow_slice(
+    fn apply_slice(
         &mut self,
         contents: &Contents,
         key: &ObjectKey,

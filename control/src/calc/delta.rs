@@ -9,9 +9,9 @@ use super::Calculation;
 use crate::import::{Cluster, Effect};
 use crate::store::{Changes, Contents};
 
-/// What is left to do.
+/// What the caller has to do after a delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FollowUp {
+pub enum NextStep {
     /// Nothing: the cluster and the image in use say what the objects say. How many pods changed in the image.
     Nothing(u64),
     /// The cluster says what the objects say; tables are to be made of it. The topology is as it was.
@@ -21,19 +21,19 @@ pub enum FollowUp {
 }
 
 impl Calculation {
-    /// Brings `cluster` and `image`, which is in use, from what `contents` were before `changes` to what they are.
-    pub fn follow(
+    /// Applies `changes`, which have led to `contents`, to `cluster` and to `image`, which is in use.
+    pub fn apply_delta(
         &mut self,
         image: &Image,
         cluster: &mut Cluster,
         contents: &Contents,
         changes: &Changes,
-    ) -> FollowUp {
-        let Changes::Objects(objects) = changes else { return FollowUp::Import };
+    ) -> NextStep {
+        let Changes::Objects(objects) = changes else { return NextStep::Import };
         let (mut pods, mut tables) = (0, false);
         for (key, before) in objects {
-            let Some(change) = cluster.follow(contents, key, before.as_ref()) else {
-                return FollowUp::Import;
+            let Some(change) = cluster.apply_delta(contents, key, before.as_ref()) else {
+                return NextStep::Import;
             };
             // Once the image has missed a change it cannot take in another.
             match change {
@@ -48,7 +48,7 @@ impl Calculation {
                 Effect::Policy => tables = true,
             }
         }
-        if tables { FollowUp::Tables } else { FollowUp::Nothing(pods) }
+        if tables { NextStep::Tables } else { NextStep::Nothing(pods) }
     }
 
     fn change_in_place(&mut self, image: &Image, model: &Model, effect: &Effect) -> bool {

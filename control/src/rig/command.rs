@@ -1,4 +1,5 @@
-//! What the cluster's process and a party's process say to each other: a JSON object a line.
+//! The protocol between the cluster's process and a prober's process: commands one way, events the other, a JSON object a
+//! line.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::service::Service;
 
-/// What a party is told to do, with a number under which it answers.
+/// A task for a prober. The prober's answer carries the same number.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Order {
-    /// Comes back with the answer.
+pub struct Command {
+    /// The number; the answer carries it.
     pub id: u64,
     /// What to do.
     pub task: Task,
@@ -47,27 +48,27 @@ pub struct Sample {
     pub duration_ms: u64,
 }
 
-/// What a party says.
+/// What a prober reports.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Word {
-    /// Its servers listen. Said once, first.
+pub enum ProberEvent {
+    /// Its servers listen. The first event, sent once.
     Ready,
-    /// The end of an order.
+    /// A command has ended.
     Done {
-        /// The order's.
+        /// The command's number.
         id: u64,
         /// What came of it.
-        result: Done,
+        result: TaskResult,
     },
 }
 
-/// What came of an order.
+/// The result of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Done {
+pub enum TaskResult {
     /// Of [`Task::Probe`].
-    Probed(Seen),
+    Probed(ProbeResult),
     /// Of [`Task::Stream`]: bytes that the server has read, and in how many microseconds.
     Streamed {
         /// Bytes.
@@ -88,17 +89,17 @@ pub enum Done {
 
 /// What a probe saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ProbeResult {
     /// The source address and port of the probe as they were sent; the port is 0 for an echo. Absent where nothing was sent.
     pub from: Option<SocketAddr>,
     /// What came back.
-    pub answer: Answer,
+    pub answer: ProbeReply,
 }
 
 /// What came back to a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum ProbeReply {
     /// An answer, with the name of who gave it (an echo does not say).
     From(Option<String>),
     /// TCP RST, ICMP port unreachable or SCTP ABORT: it got there and nobody listens.

@@ -1,4 +1,4 @@
-//! The party's raw sockets: answers SCTP, and brings replies to who waits for them.
+//! The prober's raw sockets: answers SCTP, and brings replies to who waits for them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -41,7 +41,7 @@ pub(super) enum Reply {
     Sctp(Chunk),
 }
 
-/// All raw sockets of the party.
+/// All raw sockets of the prober.
 #[derive(Debug)]
 pub(super) struct Wire {
     sockets: Vec<(RawProtocol, bool, RawSocket)>,
@@ -93,8 +93,7 @@ impl Wire {
                 RawProtocol::Sctp => {
                     let Some(packet) = Packet::parse(&bytes) else { continue };
                     let listens = listening.contains(&packet.destination);
-                    if let Some(answer) =
-                        packet.answer(listens, name, packet.initiate ^ 0x6d61_6e78)
+                    if let Some(answer) = packet.reply(listens, name, packet.initiate ^ 0x6d61_6e78)
                     {
                         let _ = socket.send_to(&answer.bytes(), peer).await;
                         continue;
