@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use manx::api::{Attach, Device, PodName, Status};
-use manx::cli::node::{self, Node};
-use manx::client::Client;
-use manx::netns::{self, sysctl};
+use manx::node::{self, Node};
+use manx_api::client::Client;
+use manx_api::{Attach, Device, PodName, Status};
 use manx_dataplane::worker::Polling;
+use manx_linux::netns::{self, sysctl};
 use tempfile::TempDir;
 
 use crate::cores::Cores;

@@ -8,14 +8,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use manx::agent::device::{AgentNamespace, Queues};
-use manx::agent::pod_device::{self, Attachment};
-use manx::api::Device;
-use manx::netns;
+use manx_agent::device::{AgentNamespace, Queues};
+use manx_agent::pod_device::{self, Attachment};
+use manx_api::Device;
 use manx_dataplane::packet::Pool;
 use manx_dataplane::poller::Poller;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Idle, Polling};
+use manx_linux::netns;
 
 use crate::bare_tunnel::{self, Datagrams};
 use crate::cores;

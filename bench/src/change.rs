@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use manx::calc::{Calculation, Inputs, Local, NextStep, Underlay};
-use manx::import::{Cluster, import_for};
-use manx::interfaces::Interfaces;
-use manx::manifest;
-use manx::manifest::object::{Kind, ObjectKey};
-use manx::oracle::Oracle;
-use manx::proof::{Depth, Proof, prove};
-use manx::store::{Changes, Contents, STANDS, Store, Stored};
-use manx::topology::{Topology, topology};
+use manx_analysis::proof::{Depth, Proof, prove};
+use manx_calculation::calc::{Calculation, Inputs, Local, NextStep, Underlay};
+use manx_calculation::import::{Cluster, import_for};
+use manx_calculation::interfaces::Interfaces;
+use manx_calculation::topology::{Topology, topology};
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
+use manx_datastore::{STANDS, Store};
+use manx_objects::contents::{Changes, Contents, Stored};
+use manx_objects::object::{Kind, ObjectKey};
+use manx_oracle::Oracle;
 use manx_policy_compiler::model::ObjectName;
 
 use crate::error::Error;
@@ -155,7 +155,7 @@ fn change(
     key: &ObjectKey,
     text: Option<&str>,
 ) -> Result<Changes, Failure> {
-    let mut manifest = text.map(|text| manifest::read("change", text)).transpose()?;
+    let mut manifest = text.map(|text| manx_objects::read("change", text)).transpose()?;
     let before = match manifest.as_mut().and_then(|it| it.entries.pop()) {
         Some(entry) => {
             contents.objects.insert(entry.key, Stored { state: entry.state, place: entry.place })
@@ -301,7 +301,7 @@ fn measured(pods_changed: usize) -> Result<(Vec<Figure>, Vec<String>), Failure> 
     figures.extend(figure("a directory is looked at", "ms", &[looked]));
     remarks.push(format!(
         "the directory has {} files, of which one is new with {found} other objects",
-        store.contents().files
+        store.contents().texts
     ));
     Ok((figures, remarks))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use manx::api::Device;
+use manx_api::Device;
 use manx_dataplane::worker::Polling;
 
 use crate::agents::Overlay;

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use manx::{client, netlink, netns};
+use manx_api::client;
+use manx_linux::netlink;
+use manx_linux::netns;
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]

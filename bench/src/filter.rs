@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-use manx::netns;
+use manx_linux::netns;
 
 use crate::error::{Error, io};
 use crate::programs;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use manx::api::Device;
+use manx_api::Device;
 use manx_dataplane::worker::Polling;
 
 use crate::agents::{self, Overlay, Shape};

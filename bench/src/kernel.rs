@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path as FilePath;
 
 use ipnet::{IpNet, Ipv4Net};
-use manx::netlink::{self, Netlink, Peer, Route, Veth};
-use manx::netns::{self, sysctl};
+use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
+use manx_linux::netns::{self, sysctl};
 use rtnetlink::LinkVxlan;
 
 use crate::error::{Error, io};

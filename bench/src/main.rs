@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
-use manx::cli::output;
+use manx::output;
 use manx_bench::agents::{self, AGENT};
 use manx_bench::bare::{self, BARE};
 use manx_bench::cores::Placement;

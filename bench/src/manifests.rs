@@ -149,8 +149,8 @@ mod tests {
 
     use super::*;
     use crate::cores::Cores;
-    use manx::import;
-    use manx::store::Store;
+    use manx_calculation::import;
+    use manx_datastore::Store;
 
     #[test]
     fn the_manifests_are_without_a_fault_and_hold_the_rules_asked_for() {

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use manx::netns;
+use manx_linux::netns;
 
 use crate::cores::{self, Cores};
 use crate::error::{Error, io};

@@ -9,12 +9,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use manx::calc::{Calculation, Inputs, Local, Underlay};
-use manx::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
-use manx::interfaces::Interfaces;
-use manx::manifest::object::EncapsulationMode;
-use manx::store::Contents;
-use manx::topology::{Peer, Route, topology};
+use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
+use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
+use manx_calculation::interfaces::Interfaces;
+use manx_calculation::topology::{Peer, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowEntry;
@@ -26,6 +24,8 @@ use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::wire::protocol;
 use manx_dataplane::worker::{Command, Polling, Settings, SharedState, Worker};
+use manx_objects::contents::Contents;
+use manx_objects::object::EncapsulationMode;
 use manx_policy_compiler::model::{ObjectName, Reason};
 
 pub const NODES: [&str; 2] = ["node-1", "node-2"];

@@ -4,11 +4,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use manx::import::import;
-use manx::references::undefined;
-use manx::store::Contents;
+use manx_analysis::references::undefined;
+use manx_calculation::import::import;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::tables::PortId;
+use manx_objects::contents::Contents;
 use manx_tests::fabric::{HOST, RAW, UNDERLAY};
 use manx_tests::packet::{TCP, Tuple, UDP, super_packet, tunnelled};
 use manx_tests::shop::{self, A, A6, B, B6, FAR};

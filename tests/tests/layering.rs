@@ -67,7 +67,13 @@ fn product_crates_depend_on_each_other_one_way() {
         |name: &str| -> BTreeSet<String> { direct[name].intersection(&ours).cloned().collect() };
     assert_eq!(of("manx-policy-compiler"), set(&[]));
     assert_eq!(of("manx-dataplane"), set(&["manx-policy-compiler"]));
-    assert_eq!(of("manx"), set(&["manx-dataplane", "manx-policy-compiler"]));
+    for (at, (package, depends_on)) in CONTROL.iter().enumerate() {
+        assert_eq!(of(package), set(depends_on), "{package}");
+        for known in depends_on.iter().filter(|known| control_folder(known).is_some()) {
+            let before = CONTROL[..at].iter().any(|(package, _)| package == known);
+            assert!(before, "{known} stands before {package}");
+        }
+    }
     assert_eq!(of("manx-fixtures"), set(&[]), "fixtures are data");
 }
 
@@ -195,145 +201,170 @@ fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
 
 #[test]
 fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
-    let control = crate_sources("control");
-    let pure = [
-        "manifest",
-        "import",
-        "oracle",
-        "inquiry",
-        "proof",
-        "references",
-        "interfaces",
-        "block",
-        "topology",
-        "calc",
-    ];
-    let both = |name: &str| [control.join(name), control.join(name).with_extension("rs")];
-    assert!(pure.iter().all(|name| both(name).iter().any(|path| path.exists())), "{pure:?}");
-    assert_eq!(reached(pure.iter().flat_map(|name| both(name))), [""; 0]);
-    assert!(!reached([control.join("store")]).is_empty(), "and sees what does reach the system");
+    for name in ["objects", "oracle", "calculation", "analysis"] {
+        let sources = crate_sources(&format!("control/{name}"));
+        assert!(sources.is_dir(), "{name}");
+        assert_eq!(reached([sources]), [""; 0]);
+    }
+    let datastore = crate_sources("control/datastore");
+    assert!(!reached([datastore]).is_empty(), "and sees what does reach the system");
 }
 
-/// The modules of the control crate and what each may know of the others.
+/// The crates of control, in the order of the layers, and the crates of the workspace that each depends on.
 const CONTROL: &[(&str, &[&str])] = &[
-    ("netns", &[]),
-    ("netlink", &["netns"]),
-    ("doctor", &["netlink", "netns"]),
-    ("manifest", &[]),
-    ("store", &["manifest"]),
-    ("import", &["manifest", "store"]),
-    // The oracle judges the objects themselves: it must not share the import with what it judges.
-    ("oracle", &["manifest", "store"]),
+    ("manx-objects", &["manx-policy-compiler"]),
+    ("manx-datastore", &["manx-objects"]),
+    // A program that speaks to an agent needs nothing else.
+    ("manx-api", &[]),
+    // The oracle judges the objects themselves: it must not share the import with what it judges. Its traces are written in
+    // the types that the agent's socket carries.
+    ("manx-oracle", &["manx-api", "manx-objects"]),
+    ("manx-calculation", &["manx-dataplane", "manx-objects", "manx-policy-compiler"]),
     // Tables, made of what was imported, are held to what the objects say.
-    ("proof", &["import", "manifest", "oracle", "store"]),
-    // Folders that nobody else can write to.
-    ("private", &[]),
-    ("block", &[]),
-    ("interfaces", &[]),
-    ("topology", &["block", "import", "interfaces", "manifest"]),
-    // Where packets go is the topology's to say, as for the agent; what passes is the oracle's.
-    ("inquiry", &["import", "manifest", "oracle", "store", "topology"]),
-    ("api", &["inquiry", "proof"]),
-    ("client", &["api", "inquiry"]),
-    ("ipam", &["api", "block"]),
-    ("references", &["import", "manifest", "store"]),
-    ("calc", &["import", "interfaces", "store", "topology"]),
     (
-        "agent",
+        "manx-analysis",
+        &["manx-api", "manx-calculation", "manx-objects", "manx-oracle", "manx-policy-compiler"],
+    ),
+    ("manx-linux", &["manx-dataplane"]),
+    (
+        "manx-agent",
         &[
-            "api", "calc", "doctor", "import", "inquiry", "ipam", "manifest", "netlink", "netns",
-            "oracle", "private", "proof", "store", "topology",
+            "manx-analysis",
+            "manx-api",
+            "manx-calculation",
+            "manx-dataplane",
+            "manx-datastore",
+            "manx-linux",
+            "manx-objects",
+            "manx-oracle",
+            "manx-policy-compiler",
         ],
     ),
     // The rig speaks with agents as everybody does, by their sockets.
     (
-        "rig",
+        "manx-rig",
         &[
-            "api", "client", "doctor", "import", "manifest", "netlink", "netns", "oracle",
-            "private", "store",
+            "manx-api",
+            "manx-calculation",
+            "manx-datastore",
+            "manx-linux",
+            "manx-objects",
+            "manx-oracle",
+            "manx-policy-compiler",
         ],
     ),
     (
-        "cli",
+        "manx",
         &[
-            "agent",
-            "api",
-            "client",
-            "doctor",
-            "import",
-            "inquiry",
-            "manifest",
-            "oracle",
-            "private",
-            "proof",
-            "references",
-            "rig",
-            "store",
+            "manx-agent",
+            "manx-analysis",
+            "manx-api",
+            "manx-calculation",
+            "manx-dataplane",
+            "manx-datastore",
+            "manx-linux",
+            "manx-objects",
+            "manx-oracle",
+            "manx-policy-compiler",
+            "manx-rig",
         ],
     ),
 ];
 
-/// The modules that a module's sources name by `crate::`, its tests left out.
-fn known_to(module: &Path) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![module.to_owned(), module.with_extension("rs")];
-    while let Some(path) = open.pop() {
-        if path.is_dir() {
-            open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if path.is_file()
-            && path.file_stem().is_some_and(|stem| stem != "tests" && stem != "testing")
-        {
-            let text = fs::read_to_string(&path).unwrap();
-            let text = text.split("\nmod tests {").next().unwrap_or_default();
-            for after in text.split("crate::").skip(1) {
-                let list = after.strip_prefix('{').and_then(|after| after.split('}').next());
-                let names = list.unwrap_or(after).split(',');
-                let names = names.take(if list.is_some() { usize::MAX } else { 1 });
-                let head = |name: &str| -> String {
-                    name.trim().chars().take_while(|c| c.is_lowercase() || *c == '_').collect()
-                };
-                found.extend(names.map(head).filter(|name| !name.is_empty()));
+/// The folder of a crate of control below the workspace. `None`: it is no crate of control.
+fn control_folder(package: &str) -> Option<String> {
+    let is_control = CONTROL.iter().any(|(name, _)| *name == package);
+    let name = package.strip_prefix("manx-").unwrap_or("cli");
+    is_control.then(|| format!("control/{name}"))
+}
+
+/// The modules at the root of a crate: each with whether it is a folder, and the others that it imports, its tests left out.
+fn root_modules(sources: &Path) -> BTreeMap<String, (bool, BTreeSet<String>)> {
+    let mut modules = BTreeMap::new();
+    for entry in fs::read_dir(sources).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let is_source = path.extension().is_some_and(|extension| extension == "rs");
+        let has_sources = path.is_dir() && !["snapshots", "tests", "template"].contains(&&*name);
+        let is_root = ["lib", "main", "tests", "testing", "trees"].contains(&&*name);
+        if (is_source || has_sources) && !is_root {
+            modules.entry(name).or_insert_with(|| (false, BTreeSet::new())).0 |= has_sources;
+        }
+    }
+    let names: BTreeSet<String> = modules.keys().cloned().collect();
+    for (name, (_, imports)) in &mut modules {
+        let both = [sources.join(name), sources.join(name).with_extension("rs")];
+        for (path, text) in self::sources(both) {
+            // Modules above this one: a file of the root has one, `a.rs` and `a/mod.rs` alike, `a/b.rs` two.
+            let inside = path.strip_prefix(sources).unwrap();
+            let is_mod = inside.file_stem().is_some_and(|stem| stem == "mod");
+            let root = "super::".repeat(inside.components().count() - usize::from(is_mod));
+            for start in ["crate::", &root] {
+                for (at, _) in text.match_indices(start) {
+                    if start == root && text[..at].ends_with("super::") {
+                        continue;
+                    }
+                    let after = &text[at + start.len()..];
+                    let list = after.strip_prefix('{').and_then(|after| after.split('}').next());
+                    let items = list.unwrap_or(after).split(',');
+                    let items = items.take(if list.is_some() { usize::MAX } else { 1 });
+                    let head = |item: &str| -> String {
+                        item.trim().chars().take_while(|c| c.is_lowercase() || *c == '_').collect()
+                    };
+                    imports.extend(items.map(head).filter(|head| names.contains(head)));
+                }
+            }
+        }
+        imports.remove(name);
+    }
+    modules
+}
+
+/// Whether one module imports another, itself or by others.
+fn leads_to(modules: &BTreeMap<String, (bool, BTreeSet<String>)>, from: &str, to: &str) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(module) = open.pop() {
+        for next in &modules[module].1 {
+            if next == to {
+                return true;
+            }
+            if seen.insert(next.as_str()) {
+                open.push(next);
             }
         }
     }
-    let own = module.file_name().unwrap().to_string_lossy().into_owned();
-    found.remove(&own);
-    found
+    false
 }
 
+/// Files of one folder may know one another; folders depend one way.
 #[test]
-fn modules_of_control_depend_on_each_other_one_way() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../control/src");
-    let mut found = BTreeSet::new();
-    for entry in fs::read_dir(&sources).unwrap() {
-        let path = entry.unwrap().path().with_extension("");
-        found.insert(path.file_name().unwrap().to_string_lossy().into_owned());
-    }
-    let found: BTreeSet<&str> = found
-        .iter()
-        .map(String::as_str)
-        .filter(|name| !["lib", "main", "snapshots"].contains(name))
-        .collect();
-    assert_eq!(found, CONTROL.iter().map(|(module, _)| *module).collect());
-    for (at, (module, may_know)) in CONTROL.iter().enumerate() {
-        let before = &CONTROL[..at];
-        for known in *may_know {
-            assert!(before.iter().any(|(module, _)| module == known), "{module} before {known}");
+fn folders_of_control_do_not_import_one_another_in_a_loop() {
+    let mut edges = 0;
+    for (package, _) in CONTROL {
+        let sources = crate_sources(&control_folder(package).unwrap());
+        let modules = root_modules(&sources);
+        edges += modules.values().map(|(_, imports)| imports.len()).sum::<usize>();
+        for (name, (is_folder, _)) in &modules {
+            assert!(
+                !is_folder || !leads_to(&modules, name, name),
+                "{package}: {name} is imported by what it imports: {modules:#?}"
+            );
         }
-        assert_eq!(known_to(&sources.join(module)), set(may_know), "{module}");
     }
+    assert!(edges > 100, "the walk finds what is there: {edges}");
 }
 
 #[test]
 fn every_crate_of_the_workspace_is_known_here() {
     let names: BTreeSet<String> = direct().into_keys().collect();
-    let known = set(&[
-        "manx",
+    let mut known = set(&[
         "manx-bench",
         "manx-dataplane",
         "manx-fixtures",
         "manx-policy-compiler",
         "manx-tests",
     ]);
+    known.extend(CONTROL.iter().map(|(package, _)| (*package).to_owned()));
     assert_eq!(names, known, "a new crate needs a place in the order of layers");
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use manx::import;
-use manx::store::{Contents, Store};
+use manx_calculation::import;
+use manx_datastore::Store;
+use manx_objects::contents::Contents;
 
 /// Every rig, by its folder.
 const RIGS: [&str; 14] = [

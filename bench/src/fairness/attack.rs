@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum as _};
-use manx::api::Device;
-use manx::netns;
+use manx_api::Device;
 use manx_dataplane::sys::socket::{self, Instruction};
+use manx_linux::netns;
 use nix::net::if_::if_nametoindex;
 
 use super::packets::{Kind, Packets};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use manx::api::Status;
+use manx_api::Status;
 
 use super::Row;
 use super::attack::{self, Place};

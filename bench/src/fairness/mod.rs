@@ -12,7 +12,7 @@ mod packets;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use manx::api::Device;
+use manx_api::Device;
 
 use crate::agents::Attack;
 use crate::error::Error;

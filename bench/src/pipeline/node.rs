@@ -7,13 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use manx::calc::{Calculation, Inputs, Local, Underlay};
-use manx::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
-use manx::interfaces::Interfaces;
-use manx::manifest::object::EncapsulationMode;
-use manx::manifest::problem::Severity;
-use manx::store::Contents;
-use manx::topology::topology;
+use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
+use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
+use manx_calculation::interfaces::Interfaces;
+use manx_calculation::topology::topology;
 use manx_dataplane::counters::{PortCounters, WorkerCounters};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::FlowEntry;
@@ -23,6 +20,9 @@ use manx_dataplane::port::link::Link as Wire;
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::worker::{Clock, Command, Polling, Settings, SharedState, Worker};
+use manx_objects::contents::Contents;
+use manx_objects::object::EncapsulationMode;
+use manx_objects::problem::Severity;
 use manx_policy_compiler::model::{Endpoint, ObjectName};
 
 use super::Failure;

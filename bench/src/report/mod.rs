@@ -6,7 +6,7 @@ mod table;
 use std::io::Write as _;
 use std::path::Path;
 
-use manx::private;
+use manx_linux::private;
 use serde::Serialize;
 
 use crate::error::{Error, io};

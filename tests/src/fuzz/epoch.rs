@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use ahash::AHashMap;
-use manx::oracle::{Oracle, Packet, Party};
-use manx::store::Contents;
 use manx_dataplane::tables::PortId;
+use manx_objects::contents::Contents;
+use manx_oracle::{Oracle, Packet, Party};
 
 use super::plan::{Plan, Seat};
 use super::read::{Speech, Words};
@@ -228,7 +228,7 @@ impl Epoch {
         let packet = match (speech.words, speech.icmp()) {
             (Words::Ports(source, destination), _) => Packet {
                 protocol: speech.upper,
-                shown: manx::oracle::Shown::Ports { source, destination },
+                shown: manx_oracle::Shown::Ports { source, destination },
             },
             (_, Some((kind, code))) => Packet::icmp(speech.upper, kind, code),
             _ => Packet::bare(speech.upper),

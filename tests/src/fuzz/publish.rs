@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use manx::calc::{Local, NextStep};
-use manx::store::{Changes, Contents};
+use manx_calculation::calc::{Local, NextStep};
 use manx_dataplane::tables::Tables;
 use manx_dataplane::worker::Command;
+use manx_objects::contents::{Changes, Contents};
 
 use super::coverage::{Coverage, Event};
 use super::epoch::Epoch;

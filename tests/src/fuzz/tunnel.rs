@@ -1,6 +1,6 @@
 //! The outer header of what leaves by a tunnel.
 
-use manx::import::Overlay;
+use manx_calculation::import::Overlay;
 
 use super::wire::Fault;
 use crate::fabric::{UNDERLAY, vxlan_mac};

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use manx::manifest::State;
-use manx::manifest::object::{
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::{
     Kind, LabelSelector, Namespace, NetworkPolicy, Object, ObjectKey, Operator, Peer, Phase, Pod,
     PolicyType, Port, PortNumber, Protocol, Rule,
 };
-use manx::store::Stored;
 
 /// A port that nothing generated ever names or asks for.
 const UNUSED: u16 = 9999;

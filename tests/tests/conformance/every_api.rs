@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use manx::import::import;
-use manx::manifest::object::{Kind, ObjectKey, calico};
-use manx::oracle::{
+use manx_analysis::proof::{self, Depth};
+use manx_calculation::import::import;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, ObjectKey, calico};
+use manx_oracle::{
     Direction as Side, Oracle, Packet, Party, RuleName as OracleRule, Staged, VerdictReason,
 };
-use manx::proof::{self, Depth};
-use manx::store::Contents;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
     Action, Direction, Noted, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName,
@@ -574,7 +574,7 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                                 imported
                                     .problems
                                     .iter()
-                                    .map(manx::manifest::problem::Problem::summary)
+                                    .map(manx_objects::problem::Problem::summary)
                                     .collect::<Vec<_>>()
                             )
                         );

@@ -16,14 +16,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use manx::import::{Cluster as Imported, import};
-use manx::manifest::State;
-use manx::manifest::object::ObjectKey;
-use manx::oracle::{Oracle, Packet, Party, VerdictReason};
-use manx::proof::{self, Depth};
-use manx::store::Contents;
+use manx_analysis::proof::{self, Depth};
+use manx_calculation::import::{Cluster as Imported, import};
 use manx_fixtures::cluster::{Cluster, Manifest};
 use manx_fixtures::{generate, probe};
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::ObjectKey;
+use manx_oracle::{Oracle, Packet, Party, VerdictReason};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{

@@ -3,10 +3,10 @@
 
 use std::cell::Cell;
 
-use manx::oracle::{Oracle, Packet};
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
 use manx_fixtures::{generate, probe};
+use manx_oracle::{Oracle, Packet};
 use manx_tests::fabric::{Fabric, NODES};
 use manx_tests::packet::Tuple;
 use proptest::test_runner::{Config, TestRng, TestRunner};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use manx::inquiry::{ExplainRequest, PacketSpec};
+use manx_analysis::explain::explain;
+use manx_api::explain::{ExplainRequest, PacketSpec};
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
@@ -89,7 +90,7 @@ fn explain_says_of_a_closed_pods_addresses_what_becomes_of_their_packets() {
             ipv6: false,
             uplink: None,
         };
-        let told = request.explain(&fabric.contents, &BTreeMap::new(), "eth0").unwrap();
+        let told = explain(&request, &fabric.contents, &BTreeMap::new(), "eth0").unwrap();
         assert_eq!(told.story.allowed, passes, "{told}");
         assert_eq!(arrives(&mut fabric, from, to), passes, "{told}");
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use manx::oracle::{Crossing, Direction, Oracle, Packet};
+use manx_oracle::{Crossing, Direction, Oracle, Packet};
 use manx_tests::fabric::{Fabric, HOST, NODES, UNDERLAY, UPLINK, pod};
 use manx_tests::packet::{TCP, Tuple};
 use proptest::prelude::*;

@@ -8,12 +8,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use manx::manifest::object::ObjectKey;
-use manx::oracle::{Oracle, Packet, Party, VerdictReason};
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
 use manx_fixtures::{generate, probe};
+use manx_objects::object::ObjectKey;
+use manx_oracle::{Oracle, Packet, Party, VerdictReason};
 use manx_policy_compiler::model::{
     Direction, ObjectName, PolicyKind, PolicyName, Reason, RuleName, Verdict,
 };

@@ -1,7 +1,7 @@
 //! VXLAN between the nodes: what holds for IPIP holds for it.
 
 use etherparse::{Ethernet2Slice, PacketBuilder, SlicedPacket, TransportSlice};
-use manx::import::Overlay;
+use manx_calculation::import::Overlay;
 use manx_dataplane::fate::DropReason;
 use manx_dataplane::packet::Offload;
 use manx_tests::fabric::{Fabric, MTU, RAW, UNDERLAY, pod, vxlan_mac};

@@ -1,8 +1,8 @@
 //! Connections that are kept, where tables are published while packets are on their way.
 
 use fastrand::Rng;
-use manx::store::Contents;
 use manx_dataplane::port::memory::Frame;
+use manx_objects::contents::Contents;
 
 use super::super::coverage::Kind;
 use super::super::input::Injected;

@@ -12,11 +12,11 @@ mod selectors;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use manx::import::{Cluster as Imported, import};
-use manx::manifest::problem::Severity;
-use manx::oracle::Oracle;
-use manx::proof::{self, Depth};
-use manx::store::Contents;
+use manx_analysis::proof::{self, Depth};
+use manx_calculation::import::{Cluster as Imported, import};
+use manx_objects::contents::Contents;
+use manx_objects::problem::Severity;
+use manx_oracle::Oracle;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{

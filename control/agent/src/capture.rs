@@ -1,0 +1,320 @@
+//! `manx capture`: a port is wrapped, its copies become a pcapng file, and the wrapper goes when nobody reads any more.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crossbeam::channel::RecvTimeoutError;
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::capture::{Captured, CopyBudget, Direction, Tap, capture};
+use manx_dataplane::tables::PortId;
+use manx_dataplane::worker::{Command, Commands};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::{DataLink, PcapError};
+use tokio::sync::mpsc;
+
+use super::server::Outcome;
+use manx_api::{ErrorKind, Failure};
+
+/// Bytes of a packet that are kept: all of it.
+const SNAPLEN: usize = 65_535;
+/// Copies of a capture that wait for its writer. More are lost: the file tells how many before the next packet, the log how
+/// many in all.
+const WAITING: usize = 4096;
+/// Bytes of them: 256 super-packets.
+const WAITING_BYTES: usize = 16 << 20;
+/// Bytes of all captures' copies. Four whose clients do not read take all of it; then others lose packets, and no memory is
+/// taken beyond it.
+const ALL_WAITING_BYTES: usize = 64 << 20;
+/// Pieces of a file, of 64 KiB or one packet each, that wait for its client.
+const PIECES: usize = 4;
+/// How long the workers may take to begin.
+const TAKEN_UP: Duration = Duration::from_secs(2);
+/// How often an idle capture looks whether its client is still there.
+const LOOK: Duration = Duration::from_millis(250);
+/// pcapng's direction bits in `epb_flags` (pcapng, section 4.3).
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// What to capture.
+pub(super) struct Source {
+    /// The port.
+    pub(super) port: PortId,
+    /// Its name, for the file.
+    pub(super) name: String,
+    /// Bytes of link framing on what it transmits, which the file leaves out.
+    pub(super) framing: usize,
+}
+
+/// The room that an agent's captures share.
+pub(super) fn room() -> Arc<CopyBudget> {
+    CopyBudget::new(ALL_WAITING_BYTES)
+}
+
+/// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One port may have several.
+pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudget>) -> Outcome {
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (copier, tap) = capture(SNAPLEN, WAITING, room.part(WAITING_BYTES), clock);
+    let (done, taken_up) = crossbeam::channel::bounded(workers.len());
+    for worker in &workers {
+        let (copier, done) = (copier.clone(), done.clone());
+        let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
+            // If nobody listens any more, nobody reads, and the copier copies nothing.
+            let _ = done.send(());
+            Box::new(copier.wrap(port))
+        };
+        if !worker.send(Command::Wrap(source.port, Box::new(wrap))) {
+            return refused("a worker has ended");
+        }
+    }
+    drop((copier, done));
+    let (file, pieces) = mpsc::channel(PIECES);
+    std::thread::spawn(move || {
+        // The file begins once packets are copied: whoever has read its first bytes misses none.
+        let deadline = Instant::now() + TAKEN_UP;
+        match workers.iter().try_for_each(|_| taken_up.recv_deadline(deadline)) {
+            Ok(()) => {
+                if let Err(error) = write(&tap, &source, &file) {
+                    tracing::warn!(port = source.name, %error, "the capture ended early");
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let waited_s = TAKEN_UP.as_secs();
+                tracing::warn!(
+                    port = source.name,
+                    waited_s,
+                    "the workers did not take the capture up"
+                );
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                tracing::warn!(port = source.name, "the port went before the capture began");
+            }
+        }
+        if tap.lost() > 0 {
+            tracing::warn!(
+                port = source.name,
+                lost = tap.lost(),
+                "the capture's reader was slow: packets are missing"
+            );
+        }
+        // Without its reader this capture, and no other of the port, comes off.
+        drop(tap);
+        for worker in workers {
+            worker.send(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
+        }
+    });
+    Outcome::Stream(pieces)
+}
+
+fn refused(why: &str) -> Outcome {
+    Outcome::Reply(Err(Failure {
+        kind: ErrorKind::Internal,
+        message: format!("no capture: {why}"),
+    }))
+}
+
+/// Hands what is written to the client, a block at a time.
+struct Client<'a>(&'a mpsc::Sender<Vec<u8>>);
+
+impl std::io::Write for Client<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let gone = |_| std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        self.0.blocking_send(bytes.to_vec()).map_err(gone)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes until the client or the port is gone.
+fn write(tap: &Tap, source: &Source, client: &mpsc::Sender<Vec<u8>>) -> Result<(), PcapError> {
+    let mut buffered = std::io::BufWriter::with_capacity(1 << 16, Client(client));
+    let mut file = PcapNgWriter::new(&mut buffered)?;
+    file.write_pcapng_block(InterfaceDescriptionBlock {
+        linktype: DataLink::RAW,
+        snaplen: 0,
+        // Nanoseconds: what the writer's timestamps are in.
+        options: vec![
+            InterfaceDescriptionOption::IfName(Cow::Borrowed(&source.name)),
+            InterfaceDescriptionOption::IfTsResol(9),
+        ],
+    })?;
+    let mut lost = 0;
+    loop {
+        std::io::Write::flush(file.get_mut()).map_err(PcapError::IoError)?;
+        match tap.next(LOOK) {
+            Ok(copy) => {
+                for copy in std::iter::once(copy).chain(tap.waiting().take(WAITING)) {
+                    block(&mut file, &copy, source.framing, &mut lost)?;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) if client.is_closed() => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+/// Writes one packet, and how many were lost before it beyond those that the file has told already.
+fn block<W: std::io::Write>(
+    file: &mut PcapNgWriter<W>,
+    copy: &Captured,
+    framing: usize,
+    told: &mut u64,
+) -> Result<(), PcapError> {
+    let (skip, flags) = match copy.direction {
+        Direction::Received => (0, INBOUND),
+        Direction::Transmitted => (framing.min(copy.bytes.len()), OUTBOUND),
+    };
+    let mut options = vec![EnhancedPacketOption::Flags(flags)];
+    if copy.lost > *told {
+        options.push(EnhancedPacketOption::DropCount(copy.lost - *told));
+        *told = copy.lost;
+    }
+    file.write_pcapng_block(EnhancedPacketBlock {
+        interface_id: 0,
+        timestamp: copy.at,
+        original_len: copy.original_len.saturating_sub(skip as u32),
+        data: Cow::Borrowed(&copy.bytes[skip..]),
+        options,
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use manx_dataplane::counters::PortCounters;
+    use manx_dataplane::packet::Offload;
+    use manx_dataplane::pipeline::Sizes;
+    use manx_dataplane::port::Capabilities;
+    use manx_dataplane::port::memory::{self, FarSide};
+    use manx_dataplane::worker::{self, Handle, Polling, SharedState};
+    use pcap_file::pcapng::{Block, PcapNgReader};
+
+    use super::*;
+
+    const PORT: PortId = PortId(0);
+    const LONG: Duration = Duration::from_secs(10);
+
+    fn worker() -> (Handle, FarSide) {
+        let settings = worker::Settings {
+            sizes: Sizes { flows: 64, buffers: 64, fragments: 4 },
+            polling: Polling::Adaptive,
+            core: None,
+        };
+        let (reports, _) = crossbeam::channel::unbounded();
+        let worker =
+            worker::spawn("capture-test", settings, SharedState::alone(), reports).unwrap();
+        let (port, far) = memory::pair(Capabilities::ALL, 64);
+        let attach = Command::Attach(PORT, Box::new(port), Arc::new(PortCounters::default()));
+        assert!(worker.commands().send(attach));
+        (worker, far)
+    }
+
+    /// A capture's file as it grows.
+    struct Growing {
+        pieces: mpsc::Receiver<Vec<u8>>,
+        bytes: Vec<u8>,
+    }
+
+    impl Growing {
+        fn start(worker: &Handle) -> Self {
+            let source = Source { port: PORT, name: "host".to_owned(), framing: 0 };
+            let Outcome::Stream(pieces) = start(vec![worker.commands().clone()], source, &room())
+            else {
+                panic!()
+            };
+            Self { pieces, bytes: Vec::new() }
+        }
+
+        /// Waits until `marker` stands in the file, or anything at all.
+        fn read_until(&mut self, marker: &[u8]) {
+            let start = Instant::now();
+            let holds = |bytes: &[u8]| bytes.windows(marker.len()).any(|window| window == marker);
+            while !holds(&self.bytes) {
+                assert!(start.elapsed() < LONG, "{marker:?}");
+                match self.pieces.try_recv() {
+                    Ok(piece) => self.bytes.extend(piece),
+                    Err(error) => {
+                        assert_eq!(error, mpsc::error::TryRecvError::Empty);
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_one_capture_of_a_port_leaves_the_others_on() {
+        let (worker, far) = worker();
+        let mut all = [0, 1, 2].map(|_| Growing::start(&worker)).map(Some);
+        for growing in all.iter_mut().flatten() {
+            growing.read_until(b"host");
+        }
+        // The inner one, the outer one, the last.
+        for (round, gone) in [(1_u8, 0_usize), (2, 2), (3, 1)] {
+            assert!(far.inject(&[round; 40], Offload::default()));
+            for growing in all.iter_mut().flatten() {
+                growing.read_until(&[round; 40]);
+            }
+            drop(all[gone].take());
+            // It looks for its client four times a second.
+            std::thread::sleep(LOOK * 2);
+        }
+    }
+
+    #[test]
+    fn the_file_tells_how_many_packets_were_lost_before_each() {
+        let mut file = PcapNgWriter::new(Vec::new()).unwrap();
+        file.write_pcapng_block(InterfaceDescriptionBlock::new(DataLink::RAW, 0)).unwrap();
+        let mut told = 0;
+        for lost in [0, 5, 5, 7] {
+            let direction = Direction::Received;
+            let bytes = vec![0; 20];
+            let copy = Captured { at: Duration::ZERO, direction, original_len: 20, bytes, lost };
+            block(&mut file, &copy, 0, &mut told).unwrap();
+        }
+        let file = file.into_inner();
+        let mut reader = PcapNgReader::new(&file[..]).unwrap();
+        let mut drops = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let Block::EnhancedPacket(packet) = block.unwrap() {
+                drops.push(packet.options.iter().find_map(|option| match option {
+                    EnhancedPacketOption::DropCount(count) => Some(*count),
+                    _ => None,
+                }));
+            }
+        }
+        assert_eq!(drops, [None, Some(5), None, Some(2)]);
+    }
+
+    #[test]
+    fn a_worker_that_is_busy_holds_nobody_up_and_a_port_that_is_gone_ends_the_file() {
+        let (worker, _far) = worker();
+        let (go_on, wait) = crossbeam::channel::bounded::<()>(0);
+        let hold = Box::new(move |port: Box<dyn PacketIo>| {
+            let _ = wait.recv();
+            port
+        });
+        assert!(worker.commands().send(Command::Wrap(PORT, hold)));
+        let start = Instant::now();
+        let mut held = Growing::start(&worker);
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(held.pieces.try_recv().unwrap_err(), mpsc::error::TryRecvError::Empty);
+        drop(go_on);
+        held.read_until(b"host");
+
+        assert!(worker.commands().send(Command::Detach(PORT)));
+        let mut late = Growing::start(&worker);
+        assert_eq!(late.pieces.blocking_recv(), None);
+        // And that of the port that had begun.
+        while held.pieces.blocking_recv().is_some() {}
+    }
+}

@@ -1,0 +1,184 @@
+//! Denied flows: the last ones kept for whoever asks, one line each in the log, at a bounded rate.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use manx_dataplane::report::Denied;
+
+use manx_api::Denial;
+
+/// Denials kept.
+const KEPT: usize = 65_536;
+/// Log lines about one source in one period; then it is silent about it, and the next period says how many were left out. So
+/// nobody's lines drown in another's.
+const LINES: u32 = 20;
+/// Log lines about all sources in one period.
+const ALL_LINES: u32 = 1_000;
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The last denials.
+pub(super) struct Denials {
+    kept: VecDeque<Denial>,
+    period: Instant,
+    /// Lines of this period, by source: no more sources than lines.
+    lines: HashMap<IpAddr, u32>,
+    all_lines: u32,
+    silent: u64,
+}
+
+impl Default for Denials {
+    fn default() -> Self {
+        Self {
+            kept: VecDeque::new(),
+            period: Instant::now(),
+            lines: HashMap::new(),
+            all_lines: 0,
+            silent: 0,
+        }
+    }
+}
+
+impl Denials {
+    /// Keeps and logs one; `rule` is what decided, in words.
+    pub(super) fn note(&mut self, denied: &Denied, rule: String) {
+        let at_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_millis() as u64);
+        let denial = Denial {
+            at_ms,
+            source: denied.source,
+            destination: denied.destination,
+            protocol: denied.protocol,
+            source_port: denied.source_port,
+            destination_port: denied.destination_port,
+            reason: denied.reason.name().to_owned(),
+            rule,
+        };
+        if self.admit(denial.source) {
+            log(&denial);
+        }
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(denial);
+    }
+
+    /// Counts a denial of a packet from `source`, and tells whether it has a line in the log.
+    fn admit(&mut self, source: IpAddr) -> bool {
+        if self.period.elapsed() >= PERIOD {
+            if self.silent > 0 {
+                tracing::info!(
+                    left_out = self.silent,
+                    "more flows were denied than are logged a second"
+                );
+            }
+            (self.period, self.all_lines, self.silent) = (Instant::now(), 0, 0);
+            self.lines.clear();
+        }
+        let lines = self.lines.get(&source).copied().unwrap_or(0);
+        let admitted = lines < LINES && self.all_lines < ALL_LINES;
+        if admitted {
+            self.lines.insert(source, lines + 1);
+            self.all_lines += 1;
+        } else {
+            self.silent += 1;
+        }
+        admitted
+    }
+
+    /// The kept ones, oldest first.
+    pub(super) fn all(&self) -> Vec<Denial> {
+        self.kept.iter().cloned().collect()
+    }
+}
+
+fn log(denial: &Denial) {
+    tracing::info!(
+        source = %denial.source,
+        source_port = denial.source_port,
+        destination = %denial.destination,
+        destination_port = denial.destination_port,
+        protocol = denial.protocol,
+        reason = denial.reason,
+        rule = denial.rule,
+        "denied"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use manx_dataplane::fate::DropReason;
+
+    use super::*;
+
+    #[test]
+    fn one_sources_denials_leave_the_others_their_lines() {
+        // The period does not end before the test does.
+        let period = Instant::now() + Duration::from_secs(3600);
+        let mut denials = Denials { period, ..Denials::default() };
+        let [attacker, neighbour] = ["10.244.1.2", "10.244.1.3"].map(|it| it.parse().unwrap());
+        let lines = (0..1000).filter(|_| denials.admit(attacker)).count();
+        assert_eq!((lines, denials.silent), (LINES as usize, 1000 - u64::from(LINES)));
+        assert!(denials.admit(neighbour));
+        let many = (0..10_000u32).filter(|n| denials.admit(IpAddr::from(n.to_be_bytes())));
+        assert_eq!(many.count() as u32, ALL_LINES - LINES - 1);
+        assert_eq!(denials.lines.len() as u32, ALL_LINES - LINES + 1, "no more than lines");
+    }
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_denial_that_is_not_admitted_is_kept_and_not_logged() {
+        let period = Instant::now() + Duration::from_secs(3600);
+        let mut denials = Denials { period, ..Denials::default() };
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for port in 0..1000 {
+                denials.note(&denied(port), String::new());
+            }
+        });
+        let told = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(told.lines().filter(|line| line.contains("denied")).count(), LINES as usize);
+        assert_eq!(denials.all().len(), 1000);
+    }
+
+    fn denied(port: u16) -> Denied {
+        Denied {
+            source: "10.244.1.2".parse().unwrap(),
+            destination: "10.244.1.3".parse().unwrap(),
+            protocol: 6,
+            source_port: port,
+            destination_port: 80,
+            reason: DropReason::PolicyIngress,
+            slot: 0,
+        }
+    }
+
+    #[test]
+    fn only_the_last_ones_are_kept() {
+        let mut denials = Denials::default();
+        for port in 0..(KEPT + 10) {
+            denials.note(&denied(port as u16), String::new());
+        }
+        let all = denials.all();
+        assert_eq!((all.len(), all[0].source_port), (KEPT, 10));
+    }
+}

@@ -1,0 +1,321 @@
+//! Devices whose packets Manx carries: an interface in somebody's namespace (a pod's, the node's), its queues in our hands.
+//!
+//! Two kinds. A TUN device lies whole in the namespace. A veth has its far end in a namespace of the agent's own
+//! ([`AgentNamespace`]), where a packet socket reads it; such a socket only gets copies, so that namespace must be one in
+//! which the kernel itself can do nothing with a packet: no address, no IPv6, no forwarding.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ipnet::IpNet;
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::port::link::{Link, Mac};
+use manx_dataplane::port::packet::{PacketPort, Receipt};
+use manx_dataplane::port::tun::{Settings, Tun};
+use manx_dataplane::worker::Polling;
+
+use manx_api::{Device, ErrorKind};
+use manx_linux::doctor::{self, Lack};
+use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
+use manx_linux::netns::{self, sysctl};
+
+/// What the other end of every veth takes for our hardware address, as Calico's host ends have it; it is never seen beyond the pair.
+const OWN_MAC: Mac = [0xee; 6];
+/// Who the other end of a veth believes its router to be; the port answers for it (and for every other address).
+const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// The same for IPv6.
+const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+/// Packets (super-packets count once) that a TUN device keeps for us while we are busy; the driver's own choice is 500.
+const TUN_QUEUE_LEN: u32 = 1000;
+
+/// Why a device cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The namespace.
+    #[error(transparent)]
+    Namespace(#[from] netns::Error),
+    /// The kernel refuses a link, an address or a route.
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
+    /// The name is taken.
+    #[error(
+        "there is an interface {interface} in {place} already, and it is not Manx's: remove it (ip link delete {interface}) or ask \
+         for another name"
+    )]
+    Exists {
+        /// Its name.
+        interface: String,
+        /// Whose namespace.
+        place: String,
+    },
+    /// The environment does not allow this kind of device.
+    #[error(transparent)]
+    Lacking(#[from] Lack),
+    /// The queues cannot be opened.
+    #[error("the queues of interface {interface} cannot be opened: {source}")]
+    Queues {
+        /// Its name.
+        interface: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The kind that the agent's socket reports.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Namespace(
+                netns::Error::Open { .. }
+                | netns::Error::Process(_)
+                | netns::Error::NotANamespace(_),
+            )
+            | Self::Exists { .. } => ErrorKind::Invalid,
+            Self::Namespace(_) | Self::Lacking(_) => ErrorKind::Environment,
+            Self::Netlink(error) => match error.errno() {
+                Some(libc::EPERM | libc::EACCES | libc::EROFS | libc::EOPNOTSUPP) => {
+                    ErrorKind::Environment
+                }
+                _ => ErrorKind::Internal,
+            },
+            Self::Queues { .. } => ErrorKind::Internal,
+        }
+    }
+}
+
+/// The namespace of the agent's own in which the far ends of veths lie. It lives as long as this value, and the veths
+/// with it: when the agent dies, they are gone.
+#[derive(Debug)]
+pub struct AgentNamespace {
+    netns: OwnedFd,
+    made: AtomicU32,
+}
+
+impl AgentNamespace {
+    /// Makes it, with IPv6 and forwarding off, and no answer to ARP.
+    pub fn create() -> Result<Self, Error> {
+        let netns = netns::create()?;
+        netns::run_in(&netns, || {
+            for scope in ["all", "default"] {
+                sysctl::set_if_present(&format!("ipv6/conf/{scope}/disable_ipv6"), "1")?;
+                sysctl::set_if_present(&format!("ipv6/conf/{scope}/forwarding"), "0")?;
+                // 8: never answer, whatever the address (the kernel's ip-sysctl.rst).
+                sysctl::set(&format!("ipv4/conf/{scope}/arp_ignore"), "8")?;
+            }
+            sysctl::set("ipv4/ip_forward", "0")
+        })?
+        .map_err(netlink::Error::from)?;
+        Ok(Self { netns, made: AtomicU32::new(0) })
+    }
+
+    fn next_name(&self) -> String {
+        format!("far{}", self.made.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl AsFd for AgentNamespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.netns.as_fd()
+    }
+}
+
+/// A device to make.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeviceSpec<'a> {
+    /// Whose namespace it is in, for messages.
+    pub place: &'a str,
+    /// The interface's name.
+    pub interface: &'a str,
+    /// The kind.
+    pub device: Device,
+    /// Its addresses.
+    pub addresses: &'a [IpAddr],
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Of how many segments TUN's super-packets may be; `None`: of as many as the kernel likes.
+    pub segments: Option<u32>,
+    /// How many queues.
+    pub queues: usize,
+    /// Whether the workers that own them sleep.
+    pub polling: Polling,
+}
+
+/// What was made, without its queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CreatedDevice {
+    /// The kind.
+    pub device: Device,
+    /// The interface's index in its namespace.
+    pub index: u32,
+    /// The name of a veth's far end in the agent's namespace.
+    far_end: Option<String>,
+}
+
+/// The queues of a device, in worker order.
+pub type Queues = Vec<Box<dyn PacketIo>>;
+
+/// All that a device is held by.
+pub struct OpenDevice {
+    /// Its queues.
+    pub queues: Queues,
+    /// A TUN device's settings, which others may change, too.
+    pub settings: Option<Settings>,
+}
+
+impl From<Queues> for OpenDevice {
+    fn from(queues: Queues) -> Self {
+        Self { queues, settings: None }
+    }
+}
+
+/// Makes the device in `netns`: addresses, MTU, up, its queues open. Nothing is left behind when it fails.
+pub(super) fn make(
+    agent: &AgentNamespace,
+    netns: BorrowedFd<'_>,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(CreatedDevice, OpenDevice), Error> {
+    let taken = netlink::in_netns(netns, async |netlink| netlink.link(wanted.interface).await)?;
+    if taken.is_some() {
+        let (interface, place) = (wanted.interface.to_owned(), wanted.place.to_owned());
+        return Err(Error::Exists { interface, place });
+    }
+    match wanted.device {
+        Device::Tun => make_tun(agent, netns, wanted),
+        Device::Veth => {
+            let far_end = agent.next_name();
+            make_veth(agent, netns, wanted, &far_end).inspect_err(|_| {
+                // The first error is the one to tell.
+                let _ = remove_far_end(agent, &far_end);
+            })
+        }
+    }
+}
+
+impl CreatedDevice {
+    /// A route through the device.
+    pub(super) fn route(&self, destination: IpNet, source: Option<IpAddr>) -> Route {
+        let direct = Route { source, ..Route::direct(destination, self.index) };
+        match (self.device, destination) {
+            (Device::Tun, _) => direct,
+            (Device::Veth, IpNet::V4(_)) => {
+                Route { via: Some(GATEWAY_V4.into()), onlink: true, ..direct }
+            }
+            // A link-local next hop is on the link by itself.
+            (Device::Veth, IpNet::V6(_)) => Route { via: Some(GATEWAY_V6.into()), ..direct },
+        }
+    }
+
+    /// Removes what closing the queues does not. Repeating it is no error.
+    pub(super) fn remove(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        match &self.far_end {
+            // A TUN device goes with its last queue.
+            None => Ok(()),
+            Some(far_end) => remove_far_end(agent, far_end),
+        }
+    }
+}
+
+/// Made in the agent's namespace, where nobody else is who could open a queue before the device has an owner.
+fn make_tun(
+    agent: &AgentNamespace,
+    netns: BorrowedFd<'_>,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(CreatedDevice, OpenDevice), Error> {
+    doctor::tun_opens()?;
+    let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
+    let queues =
+        netns::run_in(agent, || Tun::open(wanted.interface, wanted.queues))?.map_err(error)?;
+    let settings = queues.first().map(Tun::settings).transpose().map_err(error)?;
+    netlink::in_netns(agent, async |netlink| {
+        let link = netlink.existing(wanted.interface).await?;
+        netlink.move_to(link.index, netns).await
+    })?;
+    let index = netlink::in_netns(netns, async |netlink| {
+        let link = netlink.existing(wanted.interface).await?;
+        netlink.set_queue_len(link.index, TUN_QUEUE_LEN).await?;
+        if let Some(segments) = wanted.segments {
+            netlink.set_segments(link.index, segments).await?;
+        }
+        // Nobody listens to a link-local address on a device without a link.
+        sysctl::set_if_present(&format!("ipv6/conf/{}/addr_gen_mode", wanted.interface), "1")?;
+        set_up(&netlink, link.index, wanted).await?;
+        Ok(link.index)
+    })?;
+    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
+    Ok((
+        CreatedDevice { device: Device::Tun, index, far_end: None },
+        OpenDevice { queues, settings },
+    ))
+}
+
+fn make_veth(
+    agent: &AgentNamespace,
+    netns: BorrowedFd<'_>,
+    wanted: &DeviceSpec<'_>,
+    far_end: &str,
+) -> Result<(CreatedDevice, OpenDevice), Error> {
+    let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None };
+    // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which drops them as
+    // soon as the packet socket has its copies, and looks for no route.
+    let veth = Veth { name: far_end, mac: None, mtu: wanted.mtu, peer };
+    let far_index = netlink::in_netns(agent, async |netlink| {
+        netlink.add_veth(&veth).await?;
+        let link = netlink.existing(far_end).await?;
+        netlink.set_up(link.index).await?;
+        Ok(link.index)
+    })?;
+    let link = netlink::in_netns(netns, async |netlink| {
+        let link = netlink.existing(wanted.interface).await?;
+        set_up(&netlink, link.index, wanted).await?;
+        Ok(link)
+    })?;
+    // Every Ethernet device has an address of six bytes.
+    let peer = link.mac.unwrap_or_default();
+    let ours = Link { own: OWN_MAC, peer, addresses: wanted.addresses.to_vec() };
+    let receipt = match wanted.polling {
+        Polling::Adaptive => Receipt::Calls,
+        Polling::Busy => Receipt::Ring,
+    };
+    let opened =
+        netns::run_in(agent, || PacketPort::open(far_index, &ours, wanted.queues, receipt))?;
+    let queues = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => doctor::packet_sockets_refused(&source).into(),
+        _ => Error::Queues { interface: wanted.interface.to_owned(), source },
+    })?;
+    let queues: Queues =
+        queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
+    Ok((
+        CreatedDevice {
+            device: Device::Veth,
+            index: link.index,
+            far_end: Some(far_end.to_owned()),
+        },
+        queues.into(),
+    ))
+}
+
+async fn set_up(
+    netlink: &Netlink,
+    index: u32,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(), netlink::Error> {
+    netlink.set_mtu(index, wanted.mtu).await?;
+    sysctl::make_ipv6_static(wanted.interface)?;
+    for address in wanted.addresses {
+        netlink.add_address(index, IpNet::from(*address)).await?;
+    }
+    netlink.set_up(index).await
+}
+
+fn remove_far_end(agent: &AgentNamespace, far_end: &str) -> Result<(), Error> {
+    netlink::in_netns(agent, async |netlink| match netlink.link(far_end).await? {
+        Some(link) => netlink.delete_link(link.index).await,
+        None => Ok(()),
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

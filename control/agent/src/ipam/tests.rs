@@ -1,0 +1,220 @@
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use manx_calculation::import::import;
+use manx_calculation::topology::topology;
+use manx_objects::contents::Contents;
+use proptest::prelude::*;
+
+use super::store::{self, Store};
+use super::*;
+
+/// What the topology routes to the node itself must be what no pod gets.
+#[test]
+fn the_address_that_is_kept_from_pods_is_the_topologys_own() {
+    let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"spec":{"podCIDRs":["10.244.1.0/24","fd00:10:1::/64"]},
+        "status":{"addresses":[{"type":"InternalIP","address":"172.18.0.2"}]}}"#;
+    let cluster = import(&Contents::from_texts([("node.json", node)]));
+    let seen = topology(&cluster, "a").unwrap();
+    assert_eq!(seen.tunnel_addresses.len(), 2);
+    assert_eq!(Ipam::new(&seen.blocks).unwrap().tunnel_addresses(), seen.tunnel_addresses);
+}
+
+fn pod(number: u32) -> PodName {
+    PodName { namespace: "default".to_owned(), name: format!("pod-{number}") }
+}
+
+fn nets(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn ipam(blocks: &[&str]) -> Ipam {
+    Ipam::new(&nets(blocks)).unwrap()
+}
+
+/// Blocks of one or both families, small enough to run out.
+fn blocks() -> impl Strategy<Value = Vec<IpNet>> {
+    let v4 = (any::<u32>(), 25_u8..=30).prop_map(|(bits, len)| {
+        IpNet::new(IpAddr::from(Ipv4Addr::from_bits(bits)), len).unwrap().trunc()
+    });
+    let v6 = (any::<u128>(), 121_u8..=126).prop_map(|(bits, len)| {
+        IpNet::new(IpAddr::from(Ipv6Addr::from_bits(bits)), len).unwrap().trunc()
+    });
+    prop_oneof![
+        v4.clone().prop_map(|net| vec![net]),
+        v6.clone().prop_map(|net| vec![net]),
+        (v4, v6).prop_map(|(v4, v6)| vec![v4, v6]),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_address_is_given_twice_and_none_is_reserved(
+        blocks in blocks(),
+        steps in prop::collection::vec((any::<bool>(), 0_u32..160), 0..400),
+    ) {
+        let mut ipam = Ipam::new(&blocks).unwrap();
+        let mut held: BTreeMap<PodName, Vec<IpAddr>> = BTreeMap::new();
+        for (attach, number) in steps {
+            let pod = pod(number);
+            if !attach {
+                prop_assert_eq!(ipam.release(&pod), held.remove(&pod).unwrap_or_default());
+                continue;
+            }
+            match ipam.assign(&pod) {
+                Ok(addresses) => {
+                    for (net, address) in blocks.iter().zip(&addresses) {
+                        prop_assert!(net.contains(address));
+                        prop_assert_ne!(*address, net.network());
+                        prop_assert!(net.addr().is_ipv6() || *address != net.broadcast());
+                        prop_assert!(!ipam.tunnel_addresses().contains(address));
+                        let holder = held.iter().find(|(_, theirs)| theirs.contains(address));
+                        prop_assert!(holder.is_none_or(|(holder, _)| *holder == pod));
+                    }
+                    if let Some(before) = held.insert(pod, addresses.clone()) {
+                        prop_assert_eq!(before, addresses, "the same pod has the same address");
+                    }
+                }
+                Err(Error::Exhausted { block, pods }) => {
+                    prop_assert!(blocks.contains(&block));
+                    prop_assert_eq!(pods, held.len());
+                    let host_bits = u32::from(block.max_prefix_len() - block.prefix_len());
+                    let reserved = if block.addr().is_ipv4() { 3 } else { 2 };
+                    prop_assert_eq!(pods, (1 << host_bits) - reserved, "every address is in use");
+                }
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
+        prop_assert_eq!(ipam.pods(), &held);
+    }
+
+    #[test]
+    fn what_was_released_is_the_last_to_come_again(blocks in blocks(), attached in 1_u32..20) {
+        let mut ipam = Ipam::new(&blocks[..1]).unwrap();
+        let attached = (0..attached).take_while(|number| ipam.assign(&pod(*number)).is_ok()).count() as u32;
+        let released = ipam.release(&pod(0));
+        let later = (attached..).map_while(|number| ipam.assign(&pod(number)).ok()).collect::<Vec<_>>();
+        prop_assert_eq!(later.last(), Some(&released));
+        prop_assert_eq!(later.iter().filter(|addresses| **addresses == released).count(), 1);
+    }
+}
+
+#[test]
+fn the_second_address_is_the_nodes_and_the_third_the_first_pods() {
+    let mut ipam = ipam(&["10.244.1.0/24", "fd00:1::/64"]);
+    let own: Vec<IpAddr> = vec!["10.244.1.1".parse().unwrap(), "fd00:1::1".parse().unwrap()];
+    assert_eq!(ipam.tunnel_addresses(), own);
+    let first: Vec<IpAddr> = vec!["10.244.1.2".parse().unwrap(), "fd00:1::2".parse().unwrap()];
+    assert_eq!(ipam.assign(&pod(1)).unwrap(), first);
+}
+
+#[test]
+fn the_whole_address_space_is_a_block_too() {
+    let mut ipam = ipam(&["0.0.0.0/0", "::/0"]);
+    let first: Vec<IpAddr> = vec!["0.0.0.2".parse().unwrap(), "::2".parse().unwrap()];
+    assert_eq!(ipam.assign(&pod(1)).unwrap(), first);
+}
+
+#[test]
+fn refusals_name_the_block() {
+    let refused = |blocks: &[&str]| Ipam::new(&nets(blocks)).unwrap_err().to_string();
+    let mut full = ipam(&["10.0.0.0/30"]);
+    full.assign(&pod(1)).unwrap();
+    let texts = [
+        refused(&[]),
+        refused(&["10.0.0.0/24", "10.0.1.0/24"]),
+        refused(&["10.0.0.0/31"]),
+        refused(&["fd00::/127"]),
+        refused(&["10.0.0.1/32"]),
+        full.assign(&pod(2)).unwrap_err().to_string(),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    the node has no pod CIDR: set Node.spec.podCIDRs
+    the node has two pod CIDRs of one family, 10.0.0.0/24 and 10.0.1.0/24: Node.spec.podCIDRs holds at most one of each
+    pod CIDR 10.0.0.0/31 has no room for a pod: an IPv4 block is /30 or larger, an IPv6 block /126 or larger
+    pod CIDR fd00::/127 has no room for a pod: an IPv4 block is /30 or larger, an IPv6 block /126 or larger
+    pod CIDR 10.0.0.1/32 has no room for a pod: an IPv4 block is /30 or larger, an IPv6 block /126 or larger
+    no address is left in pod CIDR 10.0.0.0/30: all 1 are given to pods
+    ");
+}
+
+#[test]
+fn a_store_remembers_and_goes_on_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("addresses.json");
+    let blocks = nets(&["10.0.0.0/24", "fd00::/64"]);
+    let mut first = Store::open(&path, &blocks).unwrap();
+    let kept = first.assign(&pod(1)).unwrap();
+    let gone = first.assign(&pod(2)).unwrap();
+    assert_eq!(first.release(&pod(2)).unwrap(), gone);
+    let mut second = Store::open(&path, &blocks).unwrap();
+    assert_eq!(second.ipam(), first.ipam());
+    assert_eq!(second.assign(&pod(1)).unwrap(), kept);
+    assert_ne!(second.assign(&pod(3)).unwrap(), gone, "not what was released a moment ago");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
+}
+
+#[test]
+fn what_lies_where_the_file_is_written_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, beside, other] =
+        ["addresses.json", "addresses.json.new", "other"].map(|name| folder.path().join(name));
+    fs::write(&other, "precious").unwrap();
+    std::os::unix::fs::symlink(&other, &beside).unwrap();
+    let blocks = nets(&["10.0.0.0/24"]);
+    Store::open(&path, &blocks).unwrap().assign(&pod(1)).unwrap();
+    assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    assert!(path.symlink_metadata().unwrap().is_file() && !beside.exists());
+}
+
+#[test]
+fn blocks_change_only_without_pods() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("addresses.json");
+    let mut store = Store::open(&path, &nets(&["10.0.0.0/24"])).unwrap();
+    store.assign(&pod(1)).unwrap();
+    let other = nets(&["10.0.1.0/24"]);
+    assert!(matches!(Store::open(&path, &other), Err(store::Error::OtherBlocks { pods: 1, .. })));
+    store.release(&pod(1)).unwrap();
+    assert_eq!(Store::open(&path, &other).unwrap().ipam().blocks(), other);
+}
+
+#[test]
+fn a_damaged_file_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("addresses.json");
+    let state = |pods: &str| {
+        format!(
+            r#"{{"version":1,"blocks":[{{"cidr":"10.0.0.0/24","last":"10.0.0.9"}}],"pods":{{{pods}}}}}"#
+        )
+    };
+    let damaged = [
+        String::new(),
+        state(r#""a/b":["10.0.0.9"]"#).replace("\"version\":1", "\"version\":2"),
+        state(r#""a/b":["10.0.0.9"],"a/c":["10.0.0.9"]"#),
+        state(r#""a/b":["10.0.0.1"]"#),
+        state(r#""a/b":["10.0.1.9"]"#),
+        state(r#""a/b":[]"#),
+        state(r#""b":["10.0.0.9"]"#),
+        state("").replace("10.0.0.9", "10.0.0.255"),
+    ];
+    let mut reasons = Vec::new();
+    for text in damaged {
+        fs::write(&path, &text).unwrap();
+        match Store::open(&path, &nets(&["10.0.0.0/24"])) {
+            Err(store::Error::Damaged { reason, .. }) => reasons.push(reason),
+            other => panic!("{text}: {other:?}"),
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    insta::assert_snapshot!(reasons.join("\n"), @r#"
+    EOF while parsing a value at line 1 column 0
+    it has version 2, this manx reads version 1
+    a/c is not the only pod with 10.0.0.9
+    10.0.0.1 is not a pod's address of 10.0.0.0/24
+    10.0.1.9 is not a pod's address of 10.0.0.0/24
+    a/b has 0 addresses of 1 blocks
+    "b" is not a pod's namespace/name
+    10.0.0.255 is not a pod's address of 10.0.0.0/24
+    "#);
+}

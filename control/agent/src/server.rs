@@ -1,0 +1,390 @@
+//! The agent's socket: takes requests, brings answers.
+//!
+//! The server knows the protocol and nothing of the agent. It sends each request, with a channel for the outcome, through
+//! one channel to the agent. The agent's single-threaded control loop handles requests between its other events:
+//!
+//! ```no_run
+//! # use crate::server::{Outcome, PendingRequest, Server};
+//! # async fn serve(server: Server) {
+//! let (requests, mut inbox) = tokio::sync::mpsc::channel(16);
+//! tokio::spawn(server.run(requests));
+//! while let Some(PendingRequest { call, answer }) = inbox.recv().await {
+//!     // A client that went away no longer waits: nothing to do about it.
+//!     let _ = answer.send(Outcome::Reply(todo(call)));
+//! }
+//! # }
+//! # fn todo(_: manx_api::Call) -> manx_api::Response { Ok(manx_api::Reply::Detached) }
+//! ```
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use manx_api::{Call, ErrorKind, Failure, Reply, Request, Response};
+use manx_linux::private;
+
+/// Connections served at once; more wait in the socket's backlog.
+const CONNECTIONS: usize = 64;
+/// How long the listener rests when the process has no descriptor left for a connection.
+const REST: Duration = Duration::from_millis(100);
+
+/// A request that waits for the agent, and where its outcome goes.
+#[derive(Debug)]
+pub struct PendingRequest {
+    /// The call.
+    pub call: Call,
+    /// Takes the outcome. It is closed if the client has gone away.
+    pub answer: oneshot::Sender<Outcome>,
+}
+
+/// How the agent answers a request.
+pub enum Outcome {
+    /// To every call but a capture, or a capture refused.
+    Reply(Response),
+    /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread, one at a time, so
+    /// that many callers take no more than one core and a stopping agent waits for no more than one answer.
+    Later(Box<dyn FnOnce() -> Response + Send>),
+    /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client that
+    /// has enough closes it.
+    Stream(mpsc::Receiver<Vec<u8>>),
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reply(response) => f.debug_tuple("Reply").field(response).finish(),
+            Self::Later(_) => f.write_str("Later"),
+            Self::Stream(pieces) => f.debug_tuple("Stream").field(pieces).finish(),
+        }
+    }
+}
+
+/// Why the agent cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody listens there.
+    #[error(
+        "another agent listens at {0}: stop it first, or give this one a socket of its own by --socket"
+    )]
+    InUse(PathBuf),
+    /// The path is taken by something else.
+    #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
+    NotASocket(PathBuf),
+    /// Longer than the kernel takes (unix(7)).
+    #[error(
+        "the socket's path {0} is longer than the 107 bytes that the kernel takes: name a shorter one by --socket"
+    )]
+    PathTooLong(PathBuf),
+    /// Others could put a socket of theirs in its place, and addresses of theirs in the file beside it.
+    #[error(
+        "the agent listens in a folder of its user's alone: {0}; name a socket in such a folder by --socket"
+    )]
+    Folder(#[from] private::Error),
+    /// Anything else.
+    #[error(
+        "the agent cannot listen at {path}: {source}; name a path that can be made by --socket"
+    )]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The kind, for the exit code.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InUse(_) | Self::NotASocket(_) | Self::PathTooLong(_) => ErrorKind::Invalid,
+            Self::Folder(_) | Self::Listen { .. } => ErrorKind::Environment,
+        }
+    }
+}
+
+/// A listening socket. It goes, and its files with it, when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Held for as long as the socket: who has it may take a stale socket away.
+    _lock: Flock<File>,
+}
+
+impl Server {
+    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has to be
+    /// the caller's own ([`private::examine`]). A socket that nobody listens to any more is replaced, a living one is not.
+    /// Call within a tokio runtime.
+    pub fn bind(path: &Path) -> Result<Self, Error> {
+        let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+        let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
+        match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => private::make(folder)?,
+            _ => private::examine(Path::new("."))?,
+        }
+        let lock = lock(path)?;
+        remove_stale(path)?;
+
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let made = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+            .map_err(|e| error(e.into()))?;
+        // The file gets the mode that the unbound socket has (unix(7): the umask can only take more away).
+        fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| error(e.into()))?;
+        bind(made.as_raw_fd(), &address).map_err(|e| error(e.into()))?;
+        listen(&made, Backlog::MAXCONN).map_err(|e| error(e.into()))?;
+        let listener = UnixListener::from_std(made.into()).map_err(error)?;
+        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+    }
+
+    /// Serves connections, 64 at once, until nobody takes requests any more.
+    pub async fn run(self, requests: mpsc::Sender<PendingRequest>) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let turn = Arc::new(Semaphore::new(1));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = requests.closed() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (requests, turn) = (requests.clone(), Arc::clone(&turn));
+                    tokio::spawn(async move {
+                        // A connection that breaks is its client's affair.
+                        let _ = serve_connection(stream, &requests, &turn).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection to the agent's socket could not be taken");
+                    tokio::time::sleep(REST).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the next agent takes a stale socket away.
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(lock_path(&self.path));
+    }
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    lock.into()
+}
+
+/// Two agents that start at once must not both find the socket stale.
+fn lock(path: &Path) -> Result<Flock<File>, Error> {
+    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    loop {
+        let name = lock_path(path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&name)
+            .map_err(error)?;
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(Error::InUse(path.to_owned())),
+            Err((_, errno)) => return Err(error(errno.into())),
+        };
+        // An agent that stops removes the file: a lock on a file without a name keeps nobody out.
+        let still_there = fs::metadata(&name).is_ok_and(|there| {
+            use std::os::unix::fs::MetadataExt;
+            lock.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        });
+        if still_there {
+            return Ok(lock);
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), Error> {
+    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(error(e)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(Error::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(error)
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(error(e)),
+        Ok(_) => Err(Error::InUse(path.to_owned())),
+    }
+}
+
+/// The part of a request that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+fn parse(bytes: &[u8]) -> Result<Call, Failure> {
+    let invalid = |error| Failure {
+        kind: ErrorKind::Invalid,
+        message: manx_api::FrameError::Json(error).to_string(),
+    };
+    let Versioned { version } = serde_json::from_slice(bytes).map_err(invalid)?;
+    if version != manx_api::VERSION {
+        return Err(Failure {
+            kind: ErrorKind::Version,
+            message: format!(
+                "the request speaks version {version} of the agent's protocol, this agent (manx {}) speaks version {}: use the manx \
+                 that the agent was started from",
+                env!("CARGO_PKG_VERSION"),
+                manx_api::VERSION
+            ),
+        });
+    }
+    let Request { call, .. } = serde_json::from_slice(bytes).map_err(invalid)?;
+    Ok(call)
+}
+
+async fn serve_connection(
+    mut stream: UnixStream,
+    requests: &mpsc::Sender<PendingRequest>,
+    turn: &Arc<Semaphore>,
+) -> io::Result<()> {
+    while let Some(bytes) = receive(&mut stream).await? {
+        let answer = match parse(&bytes) {
+            Ok(call) => submit(&mut stream, requests, call).await?,
+            Err(failure) => Outcome::Reply(Err(failure)),
+        };
+        match answer {
+            Outcome::Reply(response) => send(&mut stream, &response).await?,
+            Outcome::Later(work) => {
+                let taken = Arc::clone(turn).acquire_owned();
+                let taken = unless_gone(&mut stream, taken).await?.map_err(io::Error::other)?;
+                send(&mut stream, &run_on_thread(work, taken).await).await?;
+            }
+            Outcome::Stream(pieces) => {
+                send(&mut stream, &Ok(Reply::Capturing)).await?;
+                return forward(stream, pieces).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One message; `None` when the client has closed the connection.
+async fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
+    let mut header = [0; 4];
+    match stream.read_exact(&mut header).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    };
+    let len = manx_api::message_len(header).map_err(io::Error::other)?;
+    // Memory follows what has come, not what is announced.
+    let mut bytes = Vec::new();
+    stream.take(len as u64).read_to_end(&mut bytes).await?;
+    if bytes.len() < len { Ok(None) } else { Ok(Some(bytes)) }
+}
+
+async fn submit(
+    stream: &mut UnixStream,
+    requests: &mpsc::Sender<PendingRequest>,
+    call: Call,
+) -> io::Result<Outcome> {
+    let (answer, answered) = oneshot::channel();
+    let stopping = || {
+        let message = "the agent is stopping and answers no more".to_owned();
+        Outcome::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
+    };
+    if requests.send(PendingRequest { call, answer }).await.is_err() {
+        return Ok(stopping());
+    }
+    unless_gone(stream, answered).await.map(|answer| answer.unwrap_or_else(|_| stopping()))
+}
+
+/// Waits for something on behalf of a client. Nothing is sent to the agent meanwhile: readable now means that the client has
+/// gone (or talks out of turn).
+async fn unless_gone<T>(
+    stream: &mut UnixStream,
+    awaited: impl Future<Output = T>,
+) -> io::Result<T> {
+    let mut closed = [0; 1];
+    tokio::select! {
+        awaited = awaited => Ok(awaited),
+        read = stream.read(&mut closed) => match read {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// An answer that is made on another thread, which has its turn until it is done, whoever still waits.
+async fn run_on_thread(
+    work: Box<dyn FnOnce() -> Response + Send>,
+    turn: OwnedSemaphorePermit,
+) -> Response {
+    let in_turn = move || {
+        let response = work();
+        drop(turn);
+        response
+    };
+    let answer = tokio::task::spawn_blocking(in_turn).await;
+    answer.unwrap_or_else(|_| {
+        let message = "the answer could not be made".to_owned();
+        Err(Failure { kind: ErrorKind::Internal, message })
+    })
+}
+
+async fn send(stream: &mut UnixStream, response: &Response) -> io::Result<()> {
+    let bytes = match manx_api::encode(response) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let message = format!("the answer cannot be sent: {error}");
+            manx_api::encode(&Response::Err(Failure { kind: ErrorKind::Internal, message }))
+                .map_err(io::Error::other)?
+        }
+    };
+    stream.write_all(&bytes).await
+}
+
+/// Brings pieces to the client until either has enough. Dropping the channel tells the agent.
+async fn forward(stream: UnixStream, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+    let (mut read, mut write) = stream.into_split();
+    let mut closed = [0; 1];
+    loop {
+        tokio::select! {
+            piece = pieces.recv() => match piece {
+                Some(piece) => write.write_all(&piece).await?,
+                None => return write.shutdown().await,
+            },
+            read = read.read(&mut closed) => return read.map(|_| ()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Whether a connection passes: who asks whom, with what packet, and the answer, by the objects alone.
+
+mod traversal;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, Object, ObjectKey};
+use manx_oracle::{Oracle, Packet, Party, Shown};
+use traversal::Traversal;
+
+/// Whether a connection passes by these objects, and why. `assumed` holds the addresses that the caller has made up for objects without one.
+/// `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is unknown or ambiguous.
+pub fn explain(
+    request: &ExplainRequest,
+    contents: &Contents,
+    assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
+    uplink: &str,
+) -> Result<Explanation, String> {
+    let oracle = Oracle::new(&contents.objects);
+    let from = parties(&request.from, contents, &oracle)?;
+    let to = parties(&request.to, contents, &oracle)?;
+    let Some((from, to)) = in_one_family(&from, &to, request.ipv6) else {
+        return Err(format!(
+            "{} and {} have no addresses of {} family",
+            request.from,
+            request.to,
+            if request.ipv6 { "the IPv6" } else { "one" }
+        ));
+    };
+    let packet = packet(request.packet, to.address().is_ipv4(), request.source_port);
+    let given: Vec<_> = assumed.values().flatten().copied().collect();
+    let mut unsure: Vec<String> = [&from, &to]
+        .into_iter()
+        .filter(|party| given.contains(&party.address()))
+        .map(ToString::to_string)
+        .collect();
+    unsure.dedup();
+    let uplink = request.uplink.as_deref().unwrap_or(uplink);
+    let traversal = Traversal::new(contents, &oracle, &from, &to, uplink)?;
+    let [leaving, arriving] = traversal.crossings(packet);
+    let story = oracle.explain((&from, leaving), (&to, arriving), packet);
+    let story = match traversal.no_route() {
+        Some(why) => story.without_route(why.to_owned()),
+        None => story,
+    };
+    Ok(Explanation { story, assumed: unsure })
+}
+
+/// The packet in one family, from this port.
+pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
+    match spec {
+        PacketSpec::Protocol(protocol, Some(destination)) => {
+            Packet { protocol, shown: Shown::Ports { source, destination } }
+        }
+        PacketSpec::Protocol(protocol, None) => Packet::bare(protocol),
+        PacketSpec::Icmp(None) => Packet::echo(v4),
+        PacketSpec::Icmp(Some((kind, code))) => Packet::icmp(if v4 { 1 } else { 58 }, kind, code),
+    }
+}
+
+/// Everybody that a text may mean: a pod or node once for each of its addresses. An address means the pod or node that has
+/// it. `Err` says why there is nobody.
+fn parties(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<Party>, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        let everybody = oracle.pods().chain(nodes(contents, |_| true));
+        let mut having: Vec<Party> = everybody.filter(|party| party.address() == address).collect();
+        return match having.len() {
+            0 => Ok(vec![Party::Address(address)]),
+            1 => Ok(having),
+            _ => {
+                having.dedup();
+                let names: Vec<String> = having.iter().map(ToString::to_string).collect();
+                Err(format!(
+                    "{address} belongs to {}; name the one that is meant",
+                    names.join(" and ")
+                ))
+            }
+        };
+    }
+    if let Some(name) = text.strip_prefix("node/") {
+        let addresses: Vec<Party> = nodes(contents, |node| node == name).collect();
+        return if addresses.is_empty() {
+            Err(format!("there is no node {name} with an InternalIP in the manifests"))
+        } else {
+            Ok(addresses)
+        };
+    }
+    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    let of_pod: Vec<Party> = oracle
+        .pods()
+        .filter(|party| {
+            matches!(party, Party::Pod { namespace: of, name: called, .. } if of == namespace && called == name)
+        })
+        .collect();
+    if of_pod.is_empty() { Err(no_pod(namespace, name, contents)) } else { Ok(of_pod) }
+}
+
+/// The nodes that are wanted, once for each of their addresses.
+fn nodes(contents: &Contents, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Party> {
+    let valid = contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
+        State::Valid(object) => Some((key, object)),
+        State::Invalid(_) => None,
+    });
+    valid
+        .filter_map(move |(key, object)| match &**object {
+            Object::Node(node) if wanted(&key.name) => Some((&key.name, node)),
+            _ => None,
+        })
+        .flat_map(|(name, node)| {
+            let mut addresses = node.internal_ips.clone();
+            addresses.extend(node.calico_address.map(|net| net.addr()));
+            addresses.sort();
+            addresses.dedup();
+            addresses.into_iter().map(|address| Party::Node { name: name.clone(), address })
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+fn no_pod(namespace: &str, name: &str, contents: &Contents) -> String {
+    let (kind, namespace, name) = (Kind::Pod, namespace.to_owned(), name.to_owned());
+    let key = ObjectKey { kind, namespace, name };
+    match contents.objects.get(&key).map(|stored| &stored.state) {
+        None => format!(
+            "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address"
+        ),
+        Some(State::Invalid(_)) => {
+            format!("{key} is not valid, so it is no endpoint and nothing passes")
+        }
+        Some(State::Valid(_)) => format!(
+            "{key} is no endpoint: it is on the host's network, finished, in a namespace or of a service account that \
+             is not valid, or has no address"
+        ),
+    }
+}
+
+/// The two parties in one family: that which both have, IPv4 first unless IPv6 is asked for.
+fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party)> {
+    let families = if v6 { &[false][..] } else { &[true, false] };
+    families.iter().find_map(|v4| {
+        let of_family = |parties: &[Party]| {
+            parties.iter().find(|party| party.address().is_ipv4() == *v4).cloned()
+        };
+        of_family(from).zip(of_family(to))
+    })
+}
+
+#[cfg(test)]
+mod tests;

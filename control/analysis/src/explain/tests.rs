@@ -1,0 +1,148 @@
+//! Which way packets take, and what is said where there is none.
+
+use manx_api::trace::Trace;
+
+use super::*;
+
+/// Pods `a` and `c` on two nodes, each with an address of each family.
+const PODS: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.2}, {ip: 'fd00:1::2'}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.2.2}, {ip: 'fd00:2::2'}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: unplaced}, status: {podIPs: [{ip: 10.1.1.3}, {ip: 'fd00:1::3'}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h, labels: {role: node}}, spec: {node: n1, interfaceName: eth0}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: closed}, spec: {selector: role == 'node', applyOnForward: true, ingress: [{action: Deny}]}}
+";
+
+const NODES: &str = "
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.1.1.0/24, 'fd00:1::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 'fc00::2'}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDRs: [10.1.2.0/24, 'fd00:2::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}, {type: InternalIP, address: 'fc00::3'}]}}
+";
+
+fn pool(name: &str, cidr: &str, mode: &str) -> String {
+    format!(
+        "---\n{{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {{name: {name}}}, spec: {{cidr: '{cidr}', {mode}}}}}\n"
+    )
+}
+
+fn asked(more: &str, from: &str, to: &str, ipv6: bool) -> Result<Trace, String> {
+    let text = format!("{PODS}{more}");
+    let contents = Contents::from_texts([("objects.yaml", text.as_str())]);
+    let packet = PacketSpec::Protocol(6, Some(80));
+    let (from, to) = (from.to_owned(), to.to_owned());
+    let request = ExplainRequest { from, to, packet, source_port: 49152, ipv6, uplink: None };
+    Ok(explain(&request, &contents, &BTreeMap::new(), "eth0")?.story)
+}
+
+/// The interface at the destination's node, or why there is no route.
+fn way(more: &str, from: &str, to: &str, ipv6: bool) -> String {
+    let story = asked(more, from, to, ipv6).unwrap();
+    assert!(story.no_route.is_none() || !(story.allowed || story.intended), "{story}");
+    let arriving = story.arriving.map(|interface| interface.interface);
+    story.no_route.or(arriving).unwrap_or_else(|| "nothing".to_owned())
+}
+
+#[test]
+fn ipv6_behind_a_pool_that_asks_for_a_tunnel_is_not_allowed() {
+    for mode in ["vxlanMode: Always", "vxlanMode: CrossSubnet"] {
+        let objects = format!("{NODES}{}", pool("six", "fd00::/16", mode));
+        let story = asked(&objects, "c", "a", true).unwrap();
+        assert!(!story.allowed && !story.intended, "{story}");
+        let json = serde_json::to_value(&story).unwrap();
+        assert_eq!(json["allowed"], false);
+        assert_eq!(
+            json["no_route"],
+            "node n2 has no route to fd00:1::2: fd00:1::/64 lies in an IPPool that asks for a tunnel, and only IPv4 travels in tunnels"
+        );
+        let told = story.to_string();
+        assert!(told.lines().next().unwrap().ends_with(": DENIED"), "{told}");
+        assert!(told.contains("\nno route: node n2 has no route to fd00:1::2: "), "{told}");
+    }
+    let never = format!("{NODES}{}", pool("six", "fd00::/16", "vxlanMode: Never"));
+    assert_eq!(way(&never, "c", "a", true), "eth0");
+}
+
+#[test]
+fn the_way_is_the_one_that_the_nodes_route_by() {
+    let pools = |mode| format!("{NODES}{}", pool("four", "10.1.0.0/16", mode));
+    assert_eq!(way(&pools("ipipMode: Never"), "c", "a", false), "eth0");
+    assert_eq!(way(&pools("ipipMode: Always"), "c", "a", false), "its tunnels");
+    assert_eq!(way(&pools("vxlanMode: Always"), "c", "a", false), "its tunnels");
+    assert_eq!(way(&pools("ipipMode: Always"), "192.0.2.1", "a", false), "eth0");
+    let tunnels = pools("ipipMode: Always");
+    assert_eq!(way(&tunnels, "10.1.2.1", "a", false), "its tunnels", "the node's own address");
+    assert_eq!(
+        way(&tunnels, "c", "10.1.9.9", false),
+        "node n2 has no route to 10.1.9.9: 10.1.0.0/16 is part of an IPPool and of no node's pod CIDRs"
+    );
+    assert_eq!(
+        way(&tunnels, "10.1.9.9", "a", false),
+        "node n1 has no route back to 10.1.9.9: 10.1.0.0/16 is part of an IPPool and of no node's pod CIDRs"
+    );
+    assert_eq!(
+        way(&tunnels, "c", "10.1.2.9", false),
+        "node n2 has no route to 10.1.2.9: 10.1.2.0/24 is its own pod CIDR, and none of its pods has the address"
+    );
+    assert_eq!(
+        way(NODES, "c", "a", false),
+        "node n2 has no route to 10.1.1.2: 10.1.1.0/24 is a node's pod CIDR that lies in no IPPool, and so nobody knows whether \
+         it is behind a tunnel"
+    );
+    let halves = pool("one", "10.1.1.0/24", "ipipMode: Always")
+        + &pool("two", "10.1.2.0/24", "ipipMode: Never");
+    assert_eq!(
+        way(&format!("{NODES}{halves}"), "c", "a", false),
+        "node n2 sends to 10.1.1.2 in a tunnel, and node n1 back to 10.1.2.2 without one: neither takes what comes another way \
+         than it would answer"
+    );
+}
+
+#[test]
+fn where_nothing_is_known_of_a_node_nothing_is_said_of_its_routes() {
+    assert_eq!(way("", "c", "a", false), "eth0", "no Node");
+    let pools = pool("four", "10.1.0.0/16", "ipipMode: Always");
+    assert_eq!(way(&pools, "c", "a", false), "eth0", "no Node");
+    let nodes = NODES.replace("podCIDRs", "unread");
+    assert_eq!(way(&format!("{nodes}{pools}"), "c", "a", false), "eth0", "no block");
+    let story = asked(&format!("{NODES}{pools}"), "c", "unplaced", false).unwrap();
+    assert_eq!((story.allowed, story.no_route), (true, None));
+}
+
+#[test]
+fn while_a_pool_is_not_valid_nobody_can_tell() {
+    let objects = format!("{NODES}{}", pool("four", "10.1.0.0/16", "ipipMode: Perhaps"));
+    let told = asked(&objects, "c", "a", false).unwrap_err();
+    assert!(told.starts_with("nobody knows the routes of node n2: not valid"), "{told}");
+    assert!(told.contains("IPPool four"), "{told}");
+}
+
+#[test]
+fn nothing_passes_to_or_from_the_addresses_of_a_pod_that_is_not_valid() {
+    let broken = "---\n{apiVersion: v1, kind: Pod, metadata: {name: broken}, spec: {nodeName: n1, hostNetwork: 5}, \
+                  status: {podIP: 10.1.1.9, podIPs: [{ip: 10.1.1.9}, {ip: 'fd00:1::9'}]}}\n";
+    let objects = format!("{broken}{NODES}{}", pool("four", "10.1.0.0/16", "ipipMode: Always"));
+    for more in [broken, &objects] {
+        for (other, closed, ipv6) in [
+            ("192.0.2.1", "10.1.1.9", false),
+            ("2001:db8::1", "fd00:1::9", true),
+            ("10.1.1.2", "10.1.1.9", false),
+            ("c", "10.1.1.9", false),
+        ] {
+            for (from, to) in [(other, closed), (closed, other)] {
+                let story = asked(more, from, to, ipv6).unwrap();
+                assert!(!story.allowed && !story.intended, "{story}");
+                assert!(story.to_string().lines().next().unwrap().ends_with(": DENIED"), "{story}");
+            }
+        }
+        assert!(asked(more, "192.0.2.1", "198.51.100.1", false).unwrap().allowed);
+    }
+    let story = asked(&objects, "node/n1", "10.1.1.9", false).unwrap();
+    assert!(!story.allowed && story.ingress.why == "no such endpoint", "{story}");
+    let told = asked(broken, "c", "broken", false).unwrap_err();
+    assert_eq!(told, "Pod default/broken is not valid, so it is no endpoint and nothing passes");
+}

@@ -1,0 +1,184 @@
+//! The interfaces of nodes that a packet passes on its way between two parties.
+//!
+//! It leaves the source's node and arrives at the destination's, by the uplink or in a tunnel, as the nodes' topologies say:
+//! they are what the agents route by. Nothing is passed between the pods of one node, or a node and its own pods. Of a node
+//! that the objects do not have, or that has no block, no route is known: what it sends passes its uplink.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use manx_calculation::import::{self, Cluster};
+use manx_calculation::topology::{Route, TopologyError, topology};
+use manx_objects::contents::Contents;
+use manx_objects::object::Kind;
+use manx_oracle::{Crossing, Direction, Oracle, Packet, Party};
+
+/// The tunnels are an interface that no host endpoint can name.
+const TUNNELS: &str = "its tunnels";
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Traversal {
+    from: IpAddr,
+    to: IpAddr,
+    no_route: Option<String>,
+    leaving: Option<TraversedInterface>,
+    arriving: Option<TraversedInterface>,
+}
+
+/// An interface that is passed.
+#[derive(Debug)]
+struct TraversedInterface {
+    node: String,
+    interface: String,
+    addresses: Vec<IpAddr>,
+    forwarded: bool,
+}
+
+/// How one node routes to the address at the other end.
+struct NodeRoute<'a> {
+    node: &'a str,
+    other: IpAddr,
+    prefix: IpNet,
+    route: Route,
+}
+
+impl Traversal {
+    /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `Err` says why no routes are known.
+    pub(super) fn new(
+        contents: &Contents,
+        oracle: &Oracle,
+        from: &Party,
+        to: &Party,
+        uplink: &str,
+    ) -> Result<Self, String> {
+        let (leaves, arrives) = (oracle.node(from), oracle.node(to));
+        let mut traversal = Self {
+            from: from.address(),
+            to: to.address(),
+            no_route: None,
+            leaving: None,
+            arriving: None,
+        };
+        if leaves == arrives {
+            return Ok(traversal);
+        }
+        let cluster = routed(contents);
+        let is_placeless = |party: &Party, node: Option<&str>| {
+            node.is_none() && matches!(party, Party::Pod { .. })
+        };
+        let there = leaves.filter(|_| !is_placeless(to, arrives));
+        let there =
+            there.map(|node| NodeRoute::new(&cluster, node, traversal.to)).transpose()?.flatten();
+        let back = arrives.filter(|_| !is_placeless(from, leaves));
+        let back =
+            back.map(|node| NodeRoute::new(&cluster, node, traversal.from)).transpose()?.flatten();
+        let is_between_pods =
+            matches!((from, to), (Party::Pod { .. }, Party::Pod { .. })).then_some(());
+        traversal.no_route = there
+            .as_ref()
+            .and_then(|there| there.refusal("to"))
+            .or_else(|| back.as_ref()?.refusal("back to"))
+            .or_else(|| is_between_pods.and_then(|()| mismatch(there.as_ref()?, back.as_ref()?)));
+        let Some(interface) = (match there.or(back).map(|end| end.route) {
+            _ if traversal.no_route.is_some() => None,
+            Some(Route::Node) => None,
+            Some(Route::Tunnel(_)) => Some(TUNNELS),
+            _ => Some(uplink),
+        }) else {
+            return Ok(traversal);
+        };
+        let passed = |party: &Party, node: &str| {
+            let addresses = super::nodes(contents, |name| name == node);
+            let addresses = addresses.filter(|_| interface != TUNNELS);
+            TraversedInterface {
+                node: node.to_owned(),
+                interface: interface.to_owned(),
+                addresses: addresses.map(|party| party.address()).collect(),
+                forwarded: matches!(party, Party::Pod { .. }),
+            }
+        };
+        traversal.leaving = leaves.map(|node| passed(from, node));
+        traversal.arriving = arrives.map(|node| passed(to, node));
+        Ok(traversal)
+    }
+
+    /// Why the packet does not get there, or its answer not back, if no route leads there.
+    pub(super) fn no_route(&self) -> Option<&str> {
+        self.no_route.as_deref()
+    }
+
+    /// What a packet passes: first where it leaves, then where it arrives.
+    pub(super) fn crossings(&self, packet: Packet) -> [Option<Crossing<'_>>; 2] {
+        let ends = [(&self.leaving, Direction::Egress), (&self.arriving, Direction::Ingress)];
+        ends.map(|(passed, direction)| {
+            let passed = passed.as_ref()?;
+            Some(Crossing {
+                node: &passed.node,
+                interface: &passed.interface,
+                addresses: &passed.addresses,
+                direction,
+                forwarded: passed.forwarded,
+                source: self.from,
+                destination: self.to,
+                packet,
+                original: None,
+            })
+        })
+    }
+}
+
+impl<'a> NodeRoute<'a> {
+    /// What `node` does with packets to the other end. `None`: there is no such node, or it has no pods.
+    fn new(cluster: &Cluster, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
+        match topology(cluster, node) {
+            Ok(seen) => {
+                let (prefix, route) = seen.route(other);
+                Ok(Some(Self { node, other, prefix, route }))
+            }
+            Err(TopologyError::UnknownNode { .. } | TopologyError::NoBlock(_)) => Ok(None),
+            Err(error) => Err(format!("nobody knows the routes of node {node}: {error}")),
+        }
+    }
+
+    /// Why nothing goes there. What comes from there is not taken either, by the strict reverse path.
+    fn refusal(&self, way: &str) -> Option<String> {
+        let Self { node, other, prefix, .. } = self;
+        let why = match self.route {
+            Route::Nowhere(why) => why.to_string(),
+            Route::Local => "is its own pod CIDR, and none of its pods has the address".to_owned(),
+            Route::Node | Route::Direct(_) | Route::Tunnel(_) | Route::World => return None,
+        };
+        Some(format!("node {node} has no route {way} {other}: {prefix} {why}"))
+    }
+}
+
+/// Why a packet between pods is refused where it arrives, if only one of its ways leads through a tunnel: it comes from where
+/// no packet back would go.
+fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
+    let in_tunnel = |end: &NodeRoute<'_>| matches!(end.route, Route::Tunnel(_));
+    let how = |end: &NodeRoute<'_>| if in_tunnel(end) { "in a tunnel" } else { "without one" };
+    (in_tunnel(there) != in_tunnel(back)).then(|| {
+        format!(
+            "node {} sends to {} {}, and node {} back to {} {}: neither takes what comes another way than it would answer",
+            there.node,
+            there.other,
+            how(there),
+            back.node,
+            back.other,
+            how(back)
+        )
+    })
+}
+
+/// What routes are made of: the nodes and the pools.
+fn routed(contents: &Contents) -> Cluster {
+    let of_routes = contents.objects.iter();
+    let of_routes = of_routes.filter(|(key, _)| matches!(key.kind, Kind::Node | Kind::IpPool));
+    import::import(&Contents {
+        objects: of_routes.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
+        in_sync: contents.in_sync,
+        ..Contents::default()
+    })
+}

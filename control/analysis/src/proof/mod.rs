@@ -1,0 +1,89 @@
+//! Proves compiled tables equal to the oracle, which reads the objects themselves.
+//!
+//! Between objects and tables stand the import, the resolution and the compiler; the oracle shares no code with any of
+//! them. What is asked: for each endpoint, direction and address of its own, every peer and every packet at either side of
+//! every boundary that the oracle or the tables draw, fragments that show no ports among them, in both families. What is
+//! compared: the verdict, what decides, the Pass and Log rules on the way there, and what staged policies would have done.
+//! Not compared: what is decided outside of the tables (that a node always reaches its own pods, and a pod itself).
+//!
+//! Equal questions are asked once: equal to the oracle by what its rules look at ([`manx_oracle::AddressClass`]), and looked up
+//! by the tables in the same row.
+
+mod judge;
+pub mod node;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use manx_policy_compiler::image::Image;
+use manx_policy_compiler::model::{Direction, Protocol, Shown, Verdict};
+use manx_policy_compiler::prove::{Counterexample, Expected, prove_by};
+use manx_policy_compiler::resolve::{LocalName, Stage};
+
+use self::judge::{ByObjects, packet, side};
+use manx_api::proof::{Judged, Refutation};
+use manx_oracle::{Oracle, Party};
+
+pub use manx_policy_compiler::prove::{Depth, Proof};
+
+/// Compares the tables of these endpoints, pods and host endpoints, with what the oracle says of them. At
+/// [`Depth::Every`] equal questions are asked again. `progress` is told how many of how many ends are done.
+pub fn prove(
+    oracle: &Oracle,
+    local: &BTreeSet<LocalName>,
+    image: &Image,
+    depth: Depth,
+    progress: impl FnMut(usize, usize),
+) -> Result<Proof, Box<Refutation>> {
+    let judge = ByObjects::new(oracle, depth);
+    prove_by(&judge, local, image, depth, progress)
+        .map_err(|found| Box::new(refutation(oracle, &found)))
+}
+
+fn refutation(oracle: &Oracle, found: &Counterexample) -> Refutation {
+    let Counterexample { endpoint, stage, direction, local, peer, transport, .. } = found;
+    let (from, to) = match direction {
+        Direction::Ingress => (*peer, *local),
+        Direction::Egress => (*local, *peer),
+    };
+    let holders = oracle.pods().filter(|pod| pod.address() == *peer);
+    let asked = packet(*transport);
+    let pod = Party::Pod {
+        namespace: endpoint.namespace.clone(),
+        name: endpoint.name.clone(),
+        address: *local,
+    };
+    let steps = (*stage == Stage::Pod)
+        .then(|| oracle.explain_side(side(*direction), &pod, &Party::Address(*peer), asked));
+    let answer = |expected: &Expected| Judged {
+        allowed: expected.verdict() == Some(Verdict::Allow),
+        why: match expected.verdict() {
+            Some(_) => expected.to_string(),
+            None => "nothing that tables could say".to_owned(),
+        },
+    };
+    let has_ports = Protocol::from_number(transport.protocol).is_some();
+    Refutation {
+        endpoint: endpoint.to_string(),
+        stage: (*stage != Stage::Pod).then(|| format!("{stage:?}").to_lowercase()),
+        direction: direction.to_string(),
+        from,
+        to,
+        peer: holders.map(|pod| pod.to_string()).collect(),
+        protocol: transport.protocol,
+        ports: match transport.shown {
+            Shown::Ports { source, destination } => Some((source, destination)),
+            Shown::Nothing | Shown::Icmp { .. } => None,
+        },
+        icmp: match transport.shown {
+            Shown::Icmp { kind, code } => Some((kind, code)),
+            Shown::Nothing | Shown::Ports { .. } => None,
+        },
+        fragment: has_ports && transport.shown == Shown::Nothing,
+        packet: asked.to_string(),
+        tables: Judged { allowed: found.verdict == Verdict::Allow, ..answer(&found.found) },
+        objects: answer(&found.expected),
+        steps,
+    }
+}

@@ -1,0 +1,68 @@
+//! The tables of each node of some manifests, as its agent would make them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::image::Image;
+use manx_policy_compiler::resolve::LocalName;
+
+use super::{Depth, Proof, Refutation, prove};
+use manx_calculation::import::{Cluster, import_for};
+use manx_objects::contents::Contents;
+use manx_oracle::{Oracle, Party};
+
+/// A node, its endpoints and their tables.
+#[derive(Debug)]
+pub struct NodeTables {
+    /// The endpoints: its pods and its host endpoints.
+    pub local: BTreeSet<LocalName>,
+    /// The tables.
+    pub image: Image,
+}
+
+/// Every node that manifests speak of, with its endpoints. Pods that no node has yet are the first node's; where there is
+/// no node at all, that of a node without a name. A host endpoint that is not valid may be any node's.
+pub fn endpoints(contents: &Contents, oracle: &Oracle) -> BTreeMap<String, BTreeSet<LocalName>> {
+    let Cluster { model, nodes, pods_by_node, .. } = manx_calculation::import::import(contents);
+    let mut endpoints: BTreeMap<String, BTreeSet<LocalName>> =
+        nodes.keys().map(|node| (node.clone(), BTreeSet::new())).collect();
+    let first = nodes.keys().next().cloned().unwrap_or_default();
+    // What the import knows, and what it should know.
+    let pods = oracle.pods().filter_map(|pod| match pod {
+        Party::Pod { namespace, name, .. } => Some(LocalName::new(namespace, name)),
+        Party::Node { .. } | Party::Address(_) => None,
+    });
+    for pod in model.endpoints.keys().cloned().chain(pods) {
+        let node = pods_by_node.get(&pod).unwrap_or(&first);
+        endpoints.entry(node.clone()).or_default().insert(pod);
+    }
+    for (name, host) in &model.host_endpoints {
+        if host.broken {
+            let anywhere = endpoints.values_mut();
+            anywhere.for_each(|local| {
+                local.insert(LocalName::new("", name));
+            });
+        } else {
+            endpoints.entry(host.node.clone()).or_default().insert(LocalName::new("", name));
+        }
+    }
+    endpoints
+}
+
+impl NodeTables {
+    /// Makes the tables of these endpoints of a node.
+    pub fn new(contents: &Contents, node: &str, local: BTreeSet<LocalName>) -> Self {
+        let cluster = import_for(contents, node);
+        let image = Compiler::new().compile(&cluster.model, &local);
+        Self { local, image }
+    }
+
+    /// Compares them with what the oracle says.
+    pub fn prove(
+        &self,
+        oracle: &Oracle,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<Proof, Box<Refutation>> {
+        prove(oracle, &self.local, &self.image, Depth::Distinct, progress)
+    }
+}

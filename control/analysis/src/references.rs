@@ -1,0 +1,355 @@
+//! What manifests name and no manifest defines. Each object is valid by itself; only all of them together tell.
+//!
+//! Selectors name nothing: that one matches nothing is as a rule meant for pods to come. The exception is a rule's
+//! `namespaceSelector: global()`, which means network sets and host endpoints, and these are written down beforehand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
+
+use manx_policy_compiler::model::NAMESPACE;
+use manx_policy_compiler::model::Tier;
+use manx_policy_compiler::selector::{LabelSource, Selector};
+
+use manx_calculation::import::is_evaluated;
+use manx_objects::contents::{Contents, Stored};
+use manx_objects::object::calico::{EntityRule, HostEndpoint, Rule};
+use manx_objects::object::{Kind, Object, ObjectKey, Pairs};
+use manx_objects::problem::{Cause, MOST_OF_OBJECT, Problem, Severity};
+use manx_objects::{State, Tally};
+
+/// A warning for every name that leads to nothing, with what follows. A definition that is not valid is reported elsewhere
+/// and counts as one here.
+pub fn undefined(contents: &Contents) -> Vec<Problem> {
+    let known = Known::new(contents);
+    let mut problems = Vec::new();
+    for (key, stored) in &contents.objects {
+        let State::Valid(object) = &stored.state else { continue };
+        let mut report = Report { key, stored, problems: &mut problems, tally: Tally::default() };
+        match &**object {
+            // A staged policy that stands for a deletion, is being learnt or is ignored is asked nothing.
+            Object::CalicoPolicy(policy) if is_evaluated(policy.staged_action) => {
+                if let Some(tier) = &policy.tier
+                    && Tier::built_in(tier).is_none()
+                    && !known.has(Kind::Tier, "", tier)
+                {
+                    let follows = if key.kind.staged() {
+                        "enforced, it would come after every other tier, and deny what its policies do not decide"
+                    } else {
+                        "it comes after every other tier, and denies what its policies do not decide"
+                    };
+                    report.undefined("spec.tier", &format!("tier {tier}"), follows);
+                }
+                let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
+                known.rules(namespace, "spec.ingress", &policy.ingress, &mut report);
+                known.rules(namespace, "spec.egress", &policy.egress, &mut report);
+            }
+            Object::Profile(profile) => {
+                known.rules(None, "spec.ingress", &profile.ingress, &mut report);
+                known.rules(None, "spec.egress", &profile.egress, &mut report);
+            }
+            Object::HostEndpoint(host) => known.host_endpoint(host, &mut report),
+            _ => {}
+        }
+        let untold = report.tally.beyond(MOST_OF_OBJECT);
+        problems.extend(
+            untold.map(|(severity, count)| Problem::of_untold(key, &stored.place, severity, count)),
+        );
+    }
+    problems
+}
+
+/// Collects what one object names in vain: of very many names the first, and how many more there are.
+struct Report<'a> {
+    key: &'a ObjectKey,
+    stored: &'a Stored,
+    problems: &'a mut Vec<Problem>,
+    tally: Tally,
+}
+
+impl Report<'_> {
+    fn undefined(&mut self, field: &str, what: &str, follows: &str) {
+        if self.tally.count(Severity::Warning) > MOST_OF_OBJECT {
+            return;
+        }
+        self.problems.push(Problem {
+            severity: Severity::Warning,
+            place: self.stored.place.clone(),
+            object: Some(self.key.clone()),
+            field: field.to_owned(),
+            cause: Cause::Undefined(format!("{what} is not defined: {follows}")),
+            line: None,
+        });
+    }
+}
+
+/// What there is to be named.
+struct Known<'a> {
+    contents: &'a Contents,
+    /// Namespaces and names of service accounts, also those that only pods tell of.
+    accounts: BTreeSet<(&'a str, &'a str)>,
+    /// Of services that have endpoints, by namespace and name.
+    services: BTreeSet<(&'a str, &'a str)>,
+    /// The labels of everything that has no namespace: global network sets and host endpoints.
+    global: Vec<Inherited<'a>>,
+    /// Whether one of these is not valid, so that nobody knows its labels.
+    global_in_doubt: bool,
+}
+
+/// Labels of an object's own, and behind them those of each of its profiles.
+struct Inherited<'a> {
+    own: &'a Pairs,
+    profiles: Vec<&'a Pairs>,
+}
+
+impl LabelSource for Inherited<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        let all = iter::once(self.own).chain(self.profiles.iter().copied());
+        all.filter_map(|labels| labels.get(key)).map(String::as_str).next()
+    }
+}
+
+impl<'a> Known<'a> {
+    fn new(contents: &'a Contents) -> Self {
+        let mut known = Self {
+            contents,
+            accounts: BTreeSet::new(),
+            services: BTreeSet::new(),
+            global: Vec::new(),
+            global_in_doubt: false,
+        };
+        let mut profiles: BTreeMap<&str, &Pairs> = BTreeMap::new();
+        let mut hosts = Vec::new();
+        for (key, stored) in &contents.objects {
+            if key.kind == Kind::ServiceAccount {
+                known.accounts.insert((&key.namespace, &key.name));
+            }
+            let State::Valid(object) = &stored.state else {
+                known.global_in_doubt |=
+                    matches!(key.kind, Kind::GlobalNetworkSet | Kind::HostEndpoint | Kind::Profile);
+                continue;
+            };
+            match &**object {
+                Object::Pod(pod) => {
+                    let account = pod.service_account.as_deref().unwrap_or("default");
+                    known.accounts.insert((&key.namespace, account));
+                }
+                Object::EndpointSlice(slice) => {
+                    known.services.extend(
+                        slice.service.as_deref().map(|service| (key.namespace.as_str(), service)),
+                    );
+                }
+                Object::NetworkSet(set) if !key.kind.namespaced() => {
+                    known.global.push(Inherited { own: &set.labels, profiles: Vec::new() });
+                }
+                Object::Profile(profile) => {
+                    profiles.insert(&key.name, &profile.labels);
+                }
+                Object::HostEndpoint(host) => hosts.push(host),
+                _ => {}
+            }
+        }
+        for host in hosts {
+            let inherited = host.profiles.iter().filter_map(|name| profiles.get(&**name).copied());
+            known.global.push(Inherited { own: &host.labels, profiles: inherited.collect() });
+        }
+        known
+    }
+
+    fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.contents.objects.contains_key(&ObjectKey { kind, namespace, name })
+    }
+
+    fn host_endpoint(&self, host: &HostEndpoint, report: &mut Report<'_>) {
+        let nodes = self.contents.objects.keys().any(|key| key.kind == Kind::Node);
+        if nodes && !self.has(Kind::Node, "", &host.node) {
+            let what = format!("node {}", host.node);
+            report.undefined("spec.node", &what, "the host endpoint is nobody's");
+        }
+        for (index, name) in host.profiles.iter().enumerate() {
+            let made = name == "projectcalico-default-allow"
+                || name.starts_with("ksa.")
+                || name.strip_prefix("kns.").is_some_and(|namespace| self.has_namespace(namespace));
+            if !made && !self.has(Kind::Profile, "", name) {
+                let field = format!("spec.profiles[{index}]");
+                report.undefined(&field, &format!("profile {name}"), "it denies");
+            }
+        }
+    }
+
+    fn has_namespace(&self, name: &str) -> bool {
+        let held = |key: &ObjectKey| key.kind.namespaced() && key.namespace == name;
+        self.has(Kind::Namespace, "", name) || self.contents.objects.keys().any(held)
+    }
+
+    fn rules(&self, namespace: Option<&str>, path: &str, rules: &[Rule], report: &mut Report<'_>) {
+        for (index, rule) in rules.iter().enumerate() {
+            for (side, entity) in [("source", &rule.source), ("destination", &rule.destination)] {
+                self.entity(namespace, &format!("{path}[{index}].{side}"), entity, report);
+            }
+        }
+    }
+
+    fn entity(
+        &self,
+        namespace: Option<&str>,
+        path: &str,
+        entity: &EntityRule,
+        report: &mut Report<'_>,
+    ) {
+        if let Some(service) = &entity.service {
+            let of = service.namespace.as_deref().or(namespace).unwrap_or_default();
+            if !self.services.contains(&(of, service.name.as_str())) {
+                let what = if self.has(Kind::Service, of, &service.name) {
+                    format!("an EndpointSlice of service {of}/{}", service.name)
+                } else {
+                    format!("service {of}/{}", service.name)
+                };
+                report.undefined(&format!("{path}.services"), &what, "it matches nothing");
+            }
+        }
+        let names = entity.service_accounts.iter().flat_map(|accounts| &accounts.names);
+        for (index, name) in names.enumerate() {
+            // A namespaceSelector may mean any namespace.
+            let own = namespace.filter(|_| entity.namespace_selector.is_none());
+            let defined = match own {
+                Some(own) => name == "default" || self.accounts.contains(&(own, name.as_str())),
+                None => name == "default" || self.accounts.iter().any(|(_, other)| other == name),
+            };
+            if !defined {
+                let what = match own {
+                    Some(own) => format!("service account {own}/{name}"),
+                    None => format!("service account {name}, in any namespace,"),
+                };
+                let field = format!("{path}.serviceAccounts.names[{index}]");
+                report.undefined(&field, &what, "it matches nothing");
+            }
+        }
+        self.global_entity(path, entity, report);
+    }
+
+    fn global_entity(&self, path: &str, entity: &EntityRule, report: &mut Report<'_>) {
+        let namespaces = entity.namespace_selector.as_deref().map(Selector::parse_namespace);
+        if self.global_in_doubt || namespaces != Some(Ok(Selector::not_has(NAMESPACE))) {
+            return;
+        }
+        let selector = Selector::parse(entity.selector.as_deref().unwrap_or_default());
+        if let Ok(selector) = selector
+            && !self.global.iter().any(|labels| selector.matches(labels))
+        {
+            let what = "a global network set or host endpoint that this selects";
+            report.undefined(&format!("{path}.namespaceSelector"), what, "it matches nothing");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::undefined;
+    use manx_objects::contents::Contents;
+
+    /// The warnings of manifests that are otherwise clean, a line each.
+    fn warnings(text: &str) -> String {
+        let contents = Contents::from_texts([("all.yaml", text)]);
+        assert!(contents.problems.is_empty(), "{:#?}", contents.problems);
+        let mut lines = String::new();
+        for problem in undefined(&contents) {
+            writeln!(lines, "{}", problem.summary()).unwrap();
+        }
+        lines
+    }
+
+    const POLICY: &str = "
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: p, namespace: shop}
+spec:
+  tier: security
+  ingress:
+  - {action: Allow, source: {serviceAccounts: {names: [web, default]}}}
+  - {action: Allow, source: {namespaceSelector: all(), serviceAccounts: {names: [db]}}}
+  - {action: Deny, source: {namespaceSelector: global(), selector: bad == 'yes'}}
+  egress:
+  - {action: Allow, destination: {services: {name: dns, namespace: kube-system}}}
+  - {action: Allow, destination: {services: {name: cache}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cache, namespace: shop}
+---
+apiVersion: projectcalico.org/v3
+kind: HostEndpoint
+metadata: {name: h}
+spec: {node: n1, interfaceName: '*', profiles: [open, projectcalico-default-allow, kns.shop, kns.none, ksa.shop.web]}
+";
+
+    #[test]
+    fn what_nobody_defines_is_told_with_what_follows() {
+        insta::assert_snapshot!(warnings(POLICY));
+    }
+
+    #[test]
+    fn a_staged_policys_tier_is_told_if_the_policy_would_be_set() {
+        let of = |kind: &str, action: &str| {
+            let global = kind.contains("Global");
+            let namespace = if global { "" } else { ", namespace: shop" };
+            warnings(&format!(
+                "apiVersion: projectcalico.org/v3\nkind: {kind}\nmetadata: {{name: p{namespace}}}\n\
+                 spec: {{tier: ghost{action}}}\n"
+            ))
+        };
+        for kind in ["StagedGlobalNetworkPolicy", "StagedNetworkPolicy"] {
+            for action in ["Delete", "Learn", "Ignore"] {
+                assert_eq!(of(kind, &format!(", stagedAction: {action}")), "", "{kind} {action}");
+            }
+            for action in ["", ", stagedAction: Set"] {
+                let told = of(kind, action);
+                assert!(told.contains("enforced, it would come after"), "{kind} {action}: {told}");
+            }
+        }
+        assert!(of("GlobalNetworkPolicy", "").contains("it comes after every other tier"));
+    }
+
+    #[test]
+    fn of_very_many_names_that_nobody_defines_the_first_are_told_and_the_others_counted() {
+        let profiles: Vec<String> = (0..250).map(|n| format!("p{n}")).collect();
+        let profiles = profiles.join(", ");
+        let host = format!(
+            "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {{name: h}}\n\
+             spec: {{node: n1, interfaceName: '*', profiles: [{profiles}]}}\n"
+        );
+        let told = warnings(&host);
+        assert_eq!(told.lines().count(), 101);
+        insta::assert_snapshot!(told.lines().last().unwrap(), @"all.yaml:1:1: HostEndpoint h: 150 further problems of this object are not told: correct those above first");
+    }
+
+    #[test]
+    fn what_is_defined_is_not_told() {
+        let rest = "
+---
+{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: security}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: shop}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db-0, namespace: far}, spec: {serviceAccountName: db}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: bad, labels: {bad: 'yes'}}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: d, namespace: kube-system, labels: {kubernetes.io/service-name: dns}}, addressType: IPv4, endpoints: []}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: c, namespace: shop, labels: {kubernetes.io/service-name: cache}}, addressType: IPv4, endpoints: []}
+---
+{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: open}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: none}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1}}
+";
+        assert_eq!(warnings(&format!("{POLICY}{rest}")), "");
+        let elsewhere =
+            rest.replace("kind: Node, metadata: {name: n1}", "kind: Node, metadata: {name: n2}");
+        assert!(warnings(&format!("{POLICY}{elsewhere}")).contains("node n1"));
+    }
+}

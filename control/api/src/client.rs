@@ -1,0 +1,213 @@
+//! The agent's socket, seen by a client. It blocks: the command line and the rig ask one thing at a time.
+
+use std::io::{self, Read, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
+
+use crate::explain::{ExplainRequest, Explanation};
+use crate::{
+    self as api, Attach, Attached, Call, Capture, Denial, ErrorKind, Failure, PodName, Reply,
+    Request, Response, Status,
+};
+
+/// How long an agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no answer, or not the one hoped for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens.
+    #[error(
+        "no agent listens at {path} ({source}): start one with `manx node`, or name its socket by --socket"
+    )]
+    NoAgent {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The socket is somebody else's.
+    #[error(
+        "the agent's socket {0} may only be used by the user who runs the agent: run this as that user"
+    )]
+    Denied(PathBuf),
+    /// Somebody else listens.
+    #[error(
+        "user {owner} listens at {path}, and this is run by user {}: nothing that is said there is believed; run this as the user \
+         who runs the agent",
+        geteuid()
+    )]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Who.
+        owner: u32,
+    },
+    /// The agent broke off.
+    #[error("the agent at {path} broke off: {source}")]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The agent is alive, but its control loop is not.
+    #[error("the agent at {0} has not answered for {patience} s: its log tells what it does", patience = PATIENCE.as_secs())]
+    Silent(PathBuf),
+    /// What came is no answer to what was asked.
+    #[error("the agent at {path} speaks another language: {reason}")]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// What came.
+        reason: String,
+    },
+    /// The agent refuses.
+    #[error(transparent)]
+    Refused(#[from] Failure),
+}
+
+impl Error {
+    /// The kind that decides on the exit code.
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoAgent { .. } | Self::Denied(_) | Self::Stranger { .. } => {
+                ErrorKind::Environment
+            }
+            Self::Broken { .. } | Self::Silent(_) => ErrorKind::Internal,
+            Self::Protocol { .. } => ErrorKind::Version,
+            Self::Refused(failure) => failure.kind,
+        }
+    }
+}
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+impl Client {
+    /// Connects to the agent that listens at `path`. It has to be the caller's or root's: a socket lies there by name, and
+    /// whoever was first has the name.
+    pub fn connect(path: &Path) -> Result<Self, Error> {
+        let path = path.to_owned();
+        let stream = match UnixStream::connect(&path) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Error::Denied(path));
+            }
+            Err(source) => return Err(Error::NoAgent { path, source }),
+        };
+        let listener = getsockopt(&stream, PeerCredentials).map_err(io::Error::from);
+        match listener.and_then(|it| stream.set_read_timeout(Some(PATIENCE)).map(|()| it.uid())) {
+            Ok(owner) if owner != 0 && owner != geteuid().as_raw() => {
+                Err(Error::Stranger { path, owner })
+            }
+            Ok(_) => Ok(Self { stream, path }),
+            Err(source) => Err(Error::Broken { path, source }),
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn call(&mut self, call: Call) -> Result<Reply, Error> {
+        let request = Request { version: api::VERSION, call };
+        let bytes = api::encode(&request).map_err(|error| self.protocol(error.to_string()))?;
+        let answer = self.stream.write_all(&bytes).and_then(|()| self.receive());
+        match answer {
+            Ok(bytes) => {
+                let response = serde_json::from_slice::<Response>(&bytes);
+                Ok(response.map_err(|error| self.protocol(error.to_string()))??)
+            }
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
+                Err(Error::Silent(self.path.clone()))
+            }
+            Err(source) => Err(Error::Broken { path: self.path.clone(), source }),
+        }
+    }
+
+    /// [`Call::Attach`].
+    pub fn attach(&mut self, attach: Attach) -> Result<Attached, Error> {
+        match self.call(Call::Attach(attach))? {
+            Reply::Attached(attached) => Ok(attached),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::Detach`].
+    pub fn detach(&mut self, pod: PodName) -> Result<(), Error> {
+        match self.call(Call::Detach(pod))? {
+            Reply::Detached => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::Status`].
+    pub fn status(&mut self) -> Result<Status, Error> {
+        match self.call(Call::Status)? {
+            Reply::Status(status) => Ok(*status),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::Explain`].
+    pub fn explain(&mut self, request: ExplainRequest) -> Result<Explanation, Error> {
+        match self.call(Call::Explain(request))? {
+            Reply::Explained(explanation) => Ok(*explanation),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::Denials`].
+    pub fn denials(&mut self) -> Result<Vec<Denial>, Error> {
+        match self.call(Call::Denials)? {
+            Reply::Denials(denials) => Ok(denials),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::Capture`]: what follows on the stream is the pcapng file, with pauses as long as nothing is captured.
+    /// Closing (or shutting down) the stream ends the capture.
+    pub fn capture(mut self, port: String) -> Result<UnixStream, Error> {
+        match self.call(Call::Capture(Capture { port }))? {
+            Reply::Capturing => match self.stream.set_read_timeout(None) {
+                Ok(()) => Ok(self.stream),
+                Err(source) => Err(Error::Broken { path: self.path, source }),
+            },
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut header = [0; 4];
+        self.stream.read_exact(&mut header)?;
+        let len = api::message_len(header).map_err(io::Error::other)?;
+        let mut bytes = Vec::new();
+        (&mut self.stream).take(len as u64).read_to_end(&mut bytes)?;
+        if bytes.len() < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+    }
+
+    fn protocol(&self, reason: String) -> Error {
+        Error::Protocol { path: self.path.clone(), reason }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> Error {
+        let name = match reply {
+            Reply::Attached(_) => "attached",
+            Reply::Detached => "detached",
+            Reply::Status(_) => "status",
+            Reply::Explained(_) => "explained",
+            Reply::Denials(_) => "denials",
+            Reply::Capturing => "capturing",
+        };
+        self.protocol(format!("it answered `{name}` to another question"))
+    }
+}

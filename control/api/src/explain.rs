@@ -1,0 +1,84 @@
+//! The request to explain a connection, and its answer.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::trace::Trace;
+
+/// A request: whether a connection passes, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainRequest {
+    /// Who asks: `NAMESPACE/POD`, `POD`, `node/NAME` or an address.
+    pub from: String,
+    /// Who is asked.
+    pub to: String,
+    /// With what.
+    pub packet: PacketSpec,
+    /// From which port.
+    pub source_port: u16,
+    /// By the IPv6 addresses of parties that have both.
+    pub ipv6: bool,
+    /// The nodes' uplink, by which host endpoints find it; else as the agent has it, or `eth0`.
+    pub uplink: Option<String>,
+}
+
+/// The answer to an [`ExplainRequest`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// What decides, and how it comes to it.
+    #[serde(flatten)]
+    pub story: Trace,
+    /// The parties whose address is assumed, because the manifests give them none.
+    pub assumed: Vec<String>,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.story.fmt(f)?;
+        if self.assumed.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nno address in the manifests, assumed: {}", self.assumed.join(", "))
+    }
+}
+
+/// A packet whose family is not known yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PacketSpec {
+    /// This protocol by number, to this port if there is one.
+    Protocol(u8, Option<u16>),
+    /// ICMP, or in IPv6 `ICMPv6`: of this type and code, else an echo request.
+    Icmp(Option<(u8, u8)>),
+}
+
+impl PacketSpec {
+    /// Reads `tcp/80`, `icmp`, `icmp/3/1`, `protocol/47`. A number alone would be taken for a port, so it is refused.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "{text:?} is no packet: expected tcp/80, udp/53, sctp/9, icmp, icmp/TYPE/CODE or protocol/NUMBER"
+            )
+        };
+        let byte = |text: &str| text.parse::<u8>().map_err(|_| expected());
+        let lower = text.to_ascii_lowercase();
+        let (name, numbers) = match lower.split_once('/') {
+            Some((name, numbers)) => (name, Some(numbers)),
+            None => (lower.as_str(), None),
+        };
+        let number = match (name, numbers) {
+            ("tcp", _) => 6,
+            ("udp", _) => 17,
+            ("sctp", _) => 132,
+            ("protocol", Some(number)) => return Ok(Self::Protocol(byte(number)?, None)),
+            ("icmp" | "icmpv6", None) => return Ok(Self::Icmp(None)),
+            ("icmp" | "icmpv6", Some(numbers)) => {
+                let (kind, code) = numbers.split_once('/').unwrap_or((numbers, "0"));
+                return Ok(Self::Icmp(Some((byte(kind)?, byte(code)?))));
+            }
+            _ => return Err(expected()),
+        };
+        let port = numbers.map(str::parse).transpose().map_err(|_| expected())?;
+        Ok(Self::Protocol(number, port))
+    }
+}

@@ -1,0 +1,72 @@
+//! What the proof of tables answers where the tables are wrong.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::trace::SideTrace;
+
+/// A packet about which tables and objects disagree.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Refutation {
+    /// The endpoint whose tables are wrong.
+    pub endpoint: String,
+    /// At a host endpoint the place on the packet's way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// The direction, `ingress` or `egress`.
+    pub direction: String,
+    /// The source address.
+    pub from: IpAddr,
+    /// The destination address.
+    pub to: IpAddr,
+    /// Who has the peer's address.
+    pub peer: Vec<String>,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source and destination port, if it shows them.
+    pub ports: Option<(u16, u16)>,
+    /// ICMP type and code, if it shows them.
+    pub icmp: Option<(u8, u8)>,
+    /// A later fragment: of a protocol with ports, and without them.
+    pub fragment: bool,
+    /// The packet in words.
+    pub packet: String,
+    /// What the tables say.
+    pub tables: Judged,
+    /// What the objects say.
+    pub objects: Judged,
+    /// How the objects come to it, at a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<SideTrace>,
+}
+
+/// A verdict and what it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judged {
+    /// Whether it passes.
+    pub allowed: bool,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for Refutation {
+    /// The packet in a line, then what either side says, then how the objects come to it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, to, packet, endpoint, direction, .. } = self;
+        let family = if from.is_ipv4() { "IPv4" } else { "IPv6" };
+        let fragment = if self.fragment { " (a later fragment)" } else { "" };
+        writeln!(f, "{from} -> {to}, {family}, {packet}{fragment}")?;
+        if !self.peer.is_empty() {
+            writeln!(f, "  the peer is {}", self.peer.join(" or "))?;
+        }
+        let stage = self.stage.as_ref().map(|stage| format!(" ({stage})")).unwrap_or_default();
+        writeln!(f, "  {direction} of {endpoint}{stage}")?;
+        for (who, answer) in [("tables", &self.tables), ("objects", &self.objects)] {
+            let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
+            writeln!(f, "  {who}: {verdict}: {}", answer.why)?;
+        }
+        self.steps.iter().try_for_each(|steps| steps.write(f, direction))
+    }
+}

@@ -1,0 +1,253 @@
+//! Why a connection passes or not, step by step: the policies that were asked, in order, and for each rule that did not match
+//! the first term that failed.
+//!
+//! The oracle writes traces; the agent's socket, `manx policy explain` and the proof of tables carry them. They are text and
+//! numbers only, so that a client reads them without the oracle.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole story of a connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Who asks.
+    pub from: String,
+    /// Who is asked.
+    pub to: String,
+    /// With what.
+    pub packet: String,
+    /// Whether it passes, by all that is enforced.
+    pub allowed: bool,
+    /// Whether it would pass if all policy were enforced: that of host endpoints is in part only.
+    pub intended: bool,
+    /// Why the packet gets nowhere whatever policy says, if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_route: Option<String>,
+    /// At the source.
+    pub egress: SideTrace,
+    /// Where it leaves the source's node, if a host endpoint may be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<InterfaceTrace>,
+    /// Where it arrives at the destination's node, if a host endpoint may be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arriving: Option<InterfaceTrace>,
+    /// At the destination.
+    pub ingress: SideTrace,
+    /// What staged policies would have decided.
+    pub staged: Vec<String>,
+}
+
+/// What happened at one end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SideTrace {
+    /// Whether it lets the connection pass.
+    pub allowed: bool,
+    /// What decided.
+    pub why: String,
+    /// The rule that decided, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<DecidingRule>,
+    /// The tier whose end decided, if it is one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier_end: Option<String>,
+    /// The policies that deny the endpoint everything, and why nobody can evaluate them.
+    pub broken: Vec<UnusablePolicy>,
+    /// The tiers that have a policy for the endpoint in this direction, as far as the search went.
+    pub tiers: Vec<TierSteps>,
+    /// The profiles, where no policy decided.
+    pub profiles: Vec<PolicySteps>,
+}
+
+/// The rule of a policy or profile that decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidingRule {
+    /// The kind of its object.
+    pub kind: String,
+    /// The API version of its object.
+    pub api_version: String,
+    /// The object's namespace; empty where it has none.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
+    /// Which of its lists: `ingress` or `egress`.
+    pub direction: String,
+    /// Its index in the list.
+    pub index: usize,
+}
+
+/// A policy that nobody can evaluate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnusablePolicy {
+    /// Its name.
+    pub policy: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What happened in one tier.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TierSteps {
+    /// Its name.
+    pub name: String,
+    /// Its order; `None` is last.
+    pub order: Option<f64>,
+    /// `Deny` or `Pass`.
+    pub default_action: String,
+    /// The policies that were asked, in order.
+    pub policies: Vec<PolicySteps>,
+}
+
+/// What happened in one policy or profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PolicySteps {
+    /// Its name.
+    pub name: String,
+    /// Its order in its tier; `None` is last, and what profiles have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<f64>,
+    /// Whether it is only reported on.
+    pub staged: bool,
+    /// The rules that were asked, in order.
+    pub rules: Vec<RuleStep>,
+}
+
+/// One rule that was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleStep {
+    /// Its index.
+    pub rule: usize,
+    /// What it does.
+    pub action: String,
+    /// The first term that the packet does not fit; `None`: it matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// What happened at an interface of a node's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InterfaceTrace {
+    /// The node.
+    pub node: String,
+    /// The interface.
+    pub interface: String,
+    /// The host endpoint that governs it, if there is one.
+    pub host_endpoint: Option<String>,
+    /// Whether the connection passes, by what is enforced there.
+    pub allowed: bool,
+    /// Whether it would pass if all of its policy were enforced.
+    pub intended: bool,
+    /// The places at which policy speaks of it, in order.
+    pub stages: Vec<StageTrace>,
+}
+
+/// What happened at one place on the way through an interface.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageTrace {
+    /// `doNotTrack`, `preDNAT`, `applyOnForward` (forwarded traffic) or `normal` (that of the node's own processes).
+    pub stage: String,
+    /// Whether a node does what is said here.
+    pub enforced: bool,
+    /// Whether it decides here; else the next place is asked.
+    pub decides: bool,
+    /// What is said.
+    #[serde(flatten)]
+    pub side: SideTrace,
+}
+
+impl Trace {
+    /// The same where nothing passes, since no route leads there.
+    #[must_use]
+    pub fn without_route(self, why: String) -> Self {
+        Self { allowed: false, intended: false, no_route: Some(why), ..self }
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match (self.allowed, self.intended) {
+            (true, true) => "ALLOWED",
+            (false, false) => "DENIED",
+            (true, false) => "ALLOWED, because what denies it is NOT ENFORCED",
+            (false, true) => "DENIED, because what allows it is NOT ENFORCED",
+        };
+        writeln!(f, "{} -> {}, {}: {verdict}", self.from, self.to, self.packet)?;
+        if let Some(why) = &self.no_route {
+            writeln!(f, "\nno route: {why}")?;
+        }
+        writeln!(f, "\negress of {}: {}", self.from, self.egress.why)?;
+        self.egress.write(f, "egress")?;
+        self.leaving.iter().try_for_each(|interface| interface.write(f, "egress"))?;
+        self.arriving.iter().try_for_each(|interface| interface.write(f, "ingress"))?;
+        writeln!(f, "\ningress of {}: {}", self.to, self.ingress.why)?;
+        self.ingress.write(f, "ingress")?;
+        if !self.staged.is_empty() {
+            writeln!(f, "\nstaged, not enforced")?;
+        }
+        for staged in &self.staged {
+            writeln!(f, "  {staged}")?;
+        }
+        Ok(())
+    }
+}
+
+impl SideTrace {
+    /// Writes the steps, the rules by their place in the list of `direction`.
+    pub fn write(&self, f: &mut fmt::Formatter<'_>, direction: &str) -> fmt::Result {
+        for broken in &self.broken {
+            writeln!(f, "  {}: {}", broken.policy, broken.reason)?;
+        }
+        for tier in &self.tiers {
+            let order = order(tier.order);
+            writeln!(f, "  tier {}, order {order}, then {}", tier.name, tier.default_action)?;
+            for policy in &tier.policies {
+                let order = self::order(policy.order);
+                let staged = if policy.staged { ", staged" } else { "" };
+                writeln!(f, "    {}, order {order}{staged}", policy.name)?;
+                steps(f, "      ", direction, &policy.rules)?;
+            }
+        }
+        for profile in &self.profiles {
+            writeln!(f, "  profile {}", profile.name)?;
+            steps(f, "    ", direction, &profile.rules)?;
+        }
+        Ok(())
+    }
+}
+
+fn order(order: Option<f64>) -> String {
+    order.map_or("last".to_owned(), |order| order.to_string())
+}
+
+fn steps(
+    f: &mut fmt::Formatter<'_>,
+    indent: &str,
+    direction: &str,
+    steps: &[RuleStep],
+) -> fmt::Result {
+    for RuleStep { rule, action, failed } in steps {
+        write!(f, "{indent}{direction}[{rule}] {action}: ")?;
+        match failed {
+            Some(failed) => writeln!(f, "no match: {failed}")?,
+            None => writeln!(f, "matches")?,
+        }
+    }
+    Ok(())
+}
+
+impl InterfaceTrace {
+    /// Writes each stage and its steps.
+    fn write(&self, f: &mut fmt::Formatter<'_>, direction: &str) -> fmt::Result {
+        let Self { node, interface, host_endpoint, stages, .. } = self;
+        for StageTrace { stage, enforced, side, .. } in stages {
+            write!(f, "\n{direction} of node {node} by {interface}")?;
+            if let Some(host) = host_endpoint {
+                write!(f, ", host endpoint {host}")?;
+            }
+            let enforced = if *enforced { "" } else { ", NOT ENFORCED" };
+            writeln!(f, ", {stage}{enforced}: {}", side.why)?;
+            side.write(f, direction)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! What the datastore's changes take: a pod of another node mostly a few stores into the image in use; a policy, a network set or
+//! the endpoints of a service that is named other tables; everything else the whole way from the objects on.
+
+use manx_policy_compiler::image::Image;
+use manx_policy_compiler::model::Model;
+use manx_policy_compiler::update::PodChange;
+
+use super::Calculation;
+use crate::import::{Cluster, Effect};
+use manx_objects::contents::{Changes, Contents};
+
+/// What the caller has to do after a delta.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextStep {
+    /// Nothing: the cluster and the image in use say what the objects say. How many pods changed in the image.
+    Nothing(u64),
+    /// The cluster says what the objects say; tables are to be made of it. The topology is as it was.
+    Tables,
+    /// The cluster is to be imported anew.
+    Import,
+}
+
+impl Calculation {
+    /// Applies `changes`, which have led to `contents`, to `cluster` and to `image`, which is in use.
+    pub fn apply_delta(
+        &mut self,
+        image: &Image,
+        cluster: &mut Cluster,
+        contents: &Contents,
+        changes: &Changes,
+    ) -> NextStep {
+        let Changes::Objects(objects) = changes else { return NextStep::Import };
+        let (mut pods, mut tables) = (0, false);
+        for (key, before) in objects {
+            let Some(change) = cluster.apply_delta(contents, key, before.as_ref()) else {
+                return NextStep::Import;
+            };
+            // Once the image has missed a change it cannot take in another.
+            match change {
+                Effect::Nothing => {}
+                change if !tables && self.change_in_place(image, &cluster.model, &change) => {
+                    pods += 1;
+                }
+                Effect::Pod { .. } => {
+                    self.compiler.invalidate();
+                    tables = true;
+                }
+                Effect::Policy => tables = true,
+            }
+        }
+        if tables { NextStep::Tables } else { NextStep::Nothing(pods) }
+    }
+
+    fn change_in_place(&mut self, image: &Image, model: &Model, effect: &Effect) -> bool {
+        let Effect::Pod { name, before, after } = effect else { return false };
+        let change = PodChange { name, before: before.as_deref(), after: after.as_deref() };
+        self.compiler.update(image, model, change)
+    }
+}
+
+#[cfg(test)]
+mod tests;

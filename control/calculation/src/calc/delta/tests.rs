@@ -1,0 +1,369 @@
+//! Any stream of objects, taken in one change after the other, is the same as the objects that there are then.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::model::ObjectName;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use crate::import::import_for;
+use manx_datastore::Store;
+
+const NODE: &str = "n1";
+
+/// Objects, the first [`BY_THEMSELVES`] of kinds that need no whole import: each the same in several ways, of which some are not valid. Some refer to others; `own` and `twice` define pods that [`PODS`] define, too.
+const OBJECTS: &[(&str, &[&str])] = &[
+    (
+        "policy",
+        &[
+            "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: a}, spec: {podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}}",
+            "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: a}, spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: x}}}]}], egress: [{ports: [{port: http}]}]}}",
+            "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: a}, spec: {podSelector: {}, ingress: [{ports: [{port: 99999}]}]}}",
+        ],
+    ),
+    (
+        "calico",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: c, namespace: a}, spec: {tier: t, ingress: [{action: Allow, source: {serviceAccounts: {selector: role == 'x'}}}, {action: Pass}]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: c, namespace: a}, spec: {egress: [{action: Allow, destination: {services: {name: svc, namespace: b}}}]}}",
+        ],
+    ),
+    (
+        "global",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: g}, spec: {order: 1, ingress: [{action: Deny, source: {selector: kind == 'set'}}, {action: Allow}]}}",
+            "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: g}, spec: {order: 1, selector: app == 'web', ingress: [{action: Allow, source: {namespaceSelector: team == 'x', nets: [10.0.0.0/8]}}]}}",
+            "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: g}, spec: {selector: '(', ingress: [{action: Allow}]}}",
+        ],
+    ),
+    (
+        "staged",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: StagedGlobalNetworkPolicy, metadata: {name: s}, spec: {tier: t, ingress: [{action: Allow, source: {selector: kind == 'set'}}]}}",
+            "{apiVersion: projectcalico.org/v3, kind: StagedGlobalNetworkPolicy, metadata: {name: s}, spec: {stagedAction: Delete, ingress: [{action: Allow}]}}",
+        ],
+    ),
+    (
+        "cluster",
+        &[
+            "{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: k}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}}]}]}}",
+        ],
+    ),
+    (
+        "slice",
+        &[
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: svc-1, namespace: b, labels: {kubernetes.io/service-name: svc}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.2]}], ports: [{port: 80, protocol: TCP}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: svc-1, namespace: b, labels: {kubernetes.io/service-name: svc}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.3]}], ports: [{port: 80, protocol: TCP}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: svc-1, namespace: b, labels: {kubernetes.io/service-name: svc}}, addressType: IPv4, endpoints: [{addresses: [x]}]}",
+        ],
+    ),
+    (
+        "slice-2",
+        &[
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: svc-2, namespace: b, labels: {kubernetes.io/service-name: svc}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.3]}], ports: [{port: 80, protocol: TCP}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: svc-2, namespace: b, labels: {kubernetes.io/service-name: none}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.4]}], ports: [{port: 80, protocol: TCP}]}",
+        ],
+    ),
+    (
+        "service",
+        &[
+            "{apiVersion: v1, kind: Service, metadata: {name: svc, namespace: b}, spec: {selector: {app: web}, ports: [{port: 80}]}}",
+        ],
+    ),
+    (
+        "set",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [10.1.0.0/30, 192.0.2.0/24]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: other}}, spec: {nets: [192.0.2.0/24]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [10.0.0.0/8, 192.0.2.0/28]}}",
+            "{apiVersion: projectcalico.org/v3, kind: NetworkSet, metadata: {name: s, namespace: a, labels: {kind: set}}, spec: {nets: [x]}}",
+        ],
+    ),
+    (
+        "global-set",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: s, labels: {kind: set}}, spec: {nets: [10.2.0.1/32]}}",
+            "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: s, labels: {kind: set}}, spec: {nets: [10.2.0.0/24, 'fd00::/64']}}",
+        ],
+    ),
+    (
+        "namespace-a",
+        &[
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: x}}}",
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: y}}}",
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: '!'}}}",
+        ],
+    ),
+    ("namespace-b", &["{apiVersion: v1, kind: Namespace, metadata: {name: b, labels: {team: x}}}"]),
+    (
+        "account",
+        &[
+            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: x}}}",
+            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: y}}}",
+            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: s, namespace: a, labels: {role: '!'}}}",
+        ],
+    ),
+    (
+        "tier",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 1}}",
+            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 2, defaultAction: Pass}}",
+            "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: x}}",
+        ],
+    ),
+    (
+        "profile",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: f}, spec: {ingress: [{action: Allow}], labelsToApply: {zone: dmz}}}",
+        ],
+    ),
+    (
+        "host",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h, labels: {app: web}}, spec: {node: n1, interfaceName: eth0, profiles: [f]}}",
+        ],
+    ),
+    (
+        "node-1",
+        &[
+            "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}",
+        ],
+    ),
+    (
+        "node-2",
+        &[
+            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+        ],
+    ),
+    (
+        "pool",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/8}}",
+        ],
+    ),
+    (
+        "felix",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}, spec: {defaultEndpointToHostAction: Drop}}",
+        ],
+    ),
+    (
+        "own",
+        &[
+            "{apiVersion: v1, kind: Pod, metadata: {name: p0, namespace: a, labels: {app: web}}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIP: 10.1.0.9}}",
+        ],
+    ),
+    (
+        "twice",
+        &[
+            "{apiVersion: v1, kind: Pod, metadata: {name: p1, namespace: a, labels: {app: web}}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.2.0.9}}",
+        ],
+    ),
+];
+
+const BY_THEMSELVES: usize = 10;
+
+/// Pods, the first of which is this node's.
+const PODS: [(&str, &str); 6] =
+    [("a", "p0"), ("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2"), ("c", "p1")];
+
+/// A file's name and what it says from now on.
+type Event = (String, Option<String>);
+
+fn pod() -> impl Strategy<Value = Event> {
+    let spec = prop::sample::select(vec![
+        "nodeName: n2",
+        "nodeName: n2",
+        "nodeName: n2",
+        "nodeName: n2, serviceAccountName: s",
+        "nodeName: n2, hostNetwork: true",
+    ]);
+    let status = prop::sample::select(vec![
+        "podIP: 10.2.0.1",
+        "podIP: 10.2.0.2",
+        "podIP: 10.2.0.9",
+        "podIP: 10.1.0.2",
+        "phase: Succeeded, podIP: 10.2.0.1",
+        "podIPs: [{ip: 10.2.0.3}, {ip: 'fd00::3'}]",
+        "phase: Pending",
+        "podIP: x",
+    ]);
+    let port = prop::sample::select(vec!["", "", ", ports: [{name: http, containerPort: 80}]"]);
+    let app = prop::sample::select(vec!["web", "web", "db"]);
+    let one = (prop::sample::select(&PODS[..]), app, spec, port, status);
+    (one, prop::bool::weighted(0.75)).prop_map(|(((namespace, name), app, spec, port, status), there)| {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {app}}}}}, spec: {{{spec}, containers: [{{name: c{port}}}]}}, status: {{{status}}}}}"
+        );
+        (format!("pod-{namespace}-{name}"), there.then_some(text))
+    })
+}
+
+fn other(objects: &'static [(&str, &[&str])]) -> impl Strategy<Value = Event> {
+    let one = prop::sample::select(objects).prop_flat_map(|(name, texts)| {
+        (Just(name), prop::sample::select(texts), prop::bool::weighted(0.75))
+    });
+    one.prop_map(|(name, text, there)| (name.to_owned(), there.then(|| text.to_owned())))
+}
+
+fn happen(directory: &Path, (name, text): &Event) {
+    let path = directory.join(format!("{name}.yaml"));
+    let Some(text) = text else {
+        // What is not there need not be removed.
+        let _ = fs::remove_file(path);
+        return;
+    };
+    let temporary = directory.join(".temporary");
+    // All of one length: a shorter one might be half of a save.
+    fs::write(&temporary, format!("{text:600}")).unwrap();
+    fs::rename(temporary, path).unwrap();
+}
+
+#[test]
+fn after_any_stream_of_objects_all_is_as_from_nothing() {
+    let [in_place, tables, import] = [const { Cell::new(0) }; 3];
+    let event = prop_oneof![3 => pod(), 2 => other(&OBJECTS[..BY_THEMSELVES]), 1 => other(OBJECTS)];
+    let events = vec(vec(event, 1..3), 1..24);
+    let begin = OBJECTS.iter().map(|(name, texts)| {
+        let text = prop_oneof![3 => Just(texts[0]), 1 => prop::sample::select(*texts)];
+        let event = text.prop_map(|text| ((*name).to_owned(), Some(text.to_owned())));
+        prop::option::weighted(0.6, event)
+    });
+    let begin = begin.collect::<Vec<_>>();
+    let config = Config { cases: 24, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&(begin, events), |(begin, events)| {
+            let directory = tempfile::tempdir().unwrap();
+            begin.iter().flatten().for_each(|event| happen(directory.path(), event));
+            let local = local();
+            let mut store = Store::new(directory.path());
+            store.refresh();
+            let mut calculation = Calculation::default();
+            let mut cluster = import_for(store.contents(), NODE);
+            let mut image = calculation.compiler.compile(&cluster.model, &local);
+            for events in events {
+                for event in &events {
+                    happen(directory.path(), event);
+                }
+                let Some(changes) = store.refresh() else { continue };
+                let contents = store.contents();
+                let left = calculation.apply_delta(&image, &mut cluster, contents, &changes);
+                let count = match left {
+                    NextStep::Nothing(_) => &in_place,
+                    NextStep::Tables => &tables,
+                    NextStep::Import => {
+                        cluster = import_for(contents, NODE);
+                        &import
+                    }
+                };
+                count.set(count.get() + 1);
+                if !matches!(left, NextStep::Nothing(_)) {
+                    image = calculation.compiler.compile(&cluster.model, &local);
+                }
+                let mut store = Store::new(directory.path());
+                store.refresh();
+                prop_assert_eq!(contents, store.contents(), "{:?}", changes);
+                prop_assert_eq!(&cluster, &import_for(contents, NODE), "{:?}", changes);
+                let fresh = Compiler::new().compile(&cluster.model, &local);
+                prop_assert_eq!(image.canonical_hash(), fresh.canonical_hash(), "{:?}", changes);
+                for name in &local {
+                    prop_assert_eq!(image.revision(name), fresh.revision(name));
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    let counts = [in_place.get(), tables.get(), import.get()];
+    let least = counts.iter().sum::<u32>() / 40;
+    assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
+}
+
+/// A cluster of some of `OBJECTS`, each by the number of one of its texts.
+struct Followed {
+    contents: Contents,
+    cluster: Cluster,
+    calculation: Calculation,
+    image: Image,
+}
+
+impl Followed {
+    fn from(objects: &[(&'static str, usize)]) -> Self {
+        let (contents, mut calculation) = (contents(objects), Calculation::default());
+        let cluster = import_for(&contents, NODE);
+        let image = calculation.compiler.compile(&cluster.model, &local());
+        Self { contents, cluster, calculation, image }
+    }
+
+    #[track_caller]
+    fn to(&mut self, objects: &[(&'static str, usize)]) -> NextStep {
+        let before = std::mem::replace(&mut self.contents, contents(objects));
+        let keys = before.objects.keys().chain(self.contents.objects.keys());
+        let differ = keys.filter(|key| before.objects.get(key) != self.contents.objects.get(key));
+        let changes = differ.map(|key| (key.clone(), before.objects.get(key).cloned())).collect();
+        let changes = Changes::Objects(changes);
+        let Self { contents, cluster, calculation, image } = self;
+        let left = calculation.apply_delta(image, cluster, contents, &changes);
+        if left == NextStep::Import {
+            *cluster = import_for(contents, NODE);
+        }
+        if !matches!(left, NextStep::Nothing(_)) {
+            *image = calculation.compiler.compile(&cluster.model, &local());
+        }
+        let fresh = Compiler::new().compile(&cluster.model, &local());
+        assert_eq!(image.canonical_hash(), fresh.canonical_hash());
+        left
+    }
+}
+
+fn contents(objects: &[(&'static str, usize)]) -> Contents {
+    let text = |(name, at): &(&'static str, usize)| (*name, texts(name)[*at]);
+    Contents::from_texts(objects.iter().map(text))
+}
+
+fn texts(name: &str) -> &'static [&'static str] {
+    OBJECTS.iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+fn local() -> BTreeSet<ObjectName> {
+    [ObjectName::new("a", "p0"), ObjectName::new("", "h")].into_iter().collect()
+}
+
+/// What one object takes where there are others.
+#[track_caller]
+fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> NextStep {
+    Followed::from(others).to(&[others, &[object]].concat())
+}
+
+#[test]
+fn an_object_takes_as_much_as_rests_on_it() {
+    assert_eq!(left(&[("namespace-a", 0)], ("twice", 0)), NextStep::Nothing(1));
+    assert_eq!(left(&[("namespace-a", 2)], ("twice", 0)), NextStep::Import);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), NextStep::Tables);
+    assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), NextStep::Import);
+    assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), NextStep::Nothing(0));
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), NextStep::Tables);
+    assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), NextStep::Nothing(0));
+    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), NextStep::Tables);
+    assert_eq!(left(&[("namespace-a", 2), ("global", 0)], ("set", 0)), NextStep::Import);
+    assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 3)), NextStep::Import);
+    // Its namespace begins with it.
+    assert_eq!(left(&[], ("twice", 0)), NextStep::Import);
+}
+
+#[test]
+fn a_service_that_changes_while_no_rule_names_it_is_known_when_one_does() {
+    let others = [("namespace-a", 0), ("namespace-b", 0), ("own", 0)];
+    let with = |more: &[(&'static str, usize)]| [&others, more].concat();
+    let mut followed = Followed::from(&with(&[("calico", 1), ("slice", 0)]));
+    assert_eq!(followed.to(&with(&[("slice", 0)])), NextStep::Tables);
+    assert_eq!(followed.to(&with(&[("slice", 1)])), NextStep::Nothing(0));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0)])), NextStep::Nothing(1));
+    assert_eq!(followed.to(&with(&[("slice", 1), ("twice", 0), ("calico", 1)])), NextStep::Tables);
+}

@@ -1,0 +1,112 @@
+//! ClusterNetworkPolicy, in whichever of its kinds.
+//!
+//! Source: network-policy-api, `ClusterNetworkPolicySpec`.
+
+use manx_policy_compiler::model::{
+    Action, Entity, Hook, KUBERNETES, ORCHESTRATOR, Order, Policy, PortMatch, Protocol, Rule,
+    RuleEnd,
+};
+use manx_policy_compiler::selector::Selector;
+
+use super::kubernetes::pods_in;
+use manx_objects::object::ClusterNetworkPolicy;
+use manx_objects::object::cluster::{
+    ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
+};
+
+/// The policy. It speaks of the directions that it has rules for.
+pub(super) fn import(wire: &ClusterNetworkPolicy) -> Policy {
+    let tier = match wire.tier {
+        ClusterTier::Admin => "kube-admin",
+        ClusterTier::Baseline => "kube-baseline",
+    };
+    let rules = |wire: &[ClusterRule], end: fn(&mut Rule) -> &mut RuleEnd| {
+        let rules = (0..).zip(wire).flat_map(|(index, it)| rule(index, it, end));
+        (!wire.is_empty()).then(|| rules.collect())
+    };
+    Policy {
+        tier: tier.to_owned(),
+        order: Order::new(f64::from(wire.priority)).unwrap_or(Order::LAST),
+        selector: subject(Some(&wire.subject)),
+        hook: Hook::Endpoint,
+        ingress: rules(&wire.ingress, |rule| &mut rule.source),
+        egress: rules(&wire.egress, |rule| &mut rule.destination),
+        broken: false,
+    }
+}
+
+/// Pods of all namespaces; every pod if nobody knows which.
+pub(super) fn subject(wire: Option<&Pods>) -> Selector {
+    match wire {
+        Some(pods) => pods_in(&pods.namespaces, Some(&pods.pods)),
+        None => Selector::equals(ORCHESTRATOR, KUBERNETES),
+    }
+}
+
+/// The rules that one rule becomes, one for each protocol. What cannot be decided here: an Accept is none, Deny and Pass
+/// deny everything.
+fn rule(index: u32, wire: &ClusterRule, end: fn(&mut Rule) -> &mut RuleEnd) -> Vec<Rule> {
+    let action = match wire.action {
+        ClusterAction::Accept => Action::Allow,
+        ClusterAction::Deny => Action::Deny,
+        ClusterAction::Pass => Action::Pass,
+    };
+    let ClusterMatch::Of { peers, protocols } = &wire.matches else {
+        return match action {
+            Action::Allow => Vec::new(),
+            _ => vec![Rule::every_packet(index, Action::Deny)],
+        };
+    };
+    let mut rule = Rule::every_packet(index, action);
+    end(&mut rule).entities = Some(peers.iter().map(entity).collect());
+    match protocols {
+        Some(protocols) => by_protocol(&rule, protocols),
+        None => vec![rule],
+    }
+}
+
+fn entity(wire: &ClusterPeer) -> Entity {
+    match wire {
+        ClusterPeer::Pods(pods) => {
+            Entity { selector: Some(subject(Some(pods))), ..Entity::default() }
+        }
+        ClusterPeer::Networks(nets) => {
+            Entity { nets: nets.iter().map(ipnet::IpNet::trunc).collect(), ..Entity::default() }
+        }
+    }
+}
+
+/// The rule for each protocol that is listed with ports, and once more for the named ports, which bring their protocol
+/// along. An entry without ports takes in all of its protocol.
+fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        let of_protocol = listed.iter().filter_map(|entry| match entry {
+            ClusterProtocol::Ports { protocol: of, ports }
+                if super::protocol(Some(*of)) == protocol =>
+            {
+                Some(ports.map(|(first, last)| PortMatch::Range { first, last }))
+            }
+            _ => None,
+        });
+        let of_protocol: Vec<Option<PortMatch>> = of_protocol.collect();
+        if !of_protocol.is_empty() {
+            let mut rule = Rule { protocol: Some(protocol.number()), ..rule.clone() };
+            // `None` as soon as one entry has no ports.
+            let ports: Option<Vec<PortMatch>> = of_protocol.into_iter().collect();
+            rule.destination.ports = ports.unwrap_or_default();
+            rules.push(rule);
+        }
+    }
+    let named = listed.iter().filter_map(|entry| match entry {
+        ClusterProtocol::Named(name) => Some(PortMatch::Named(name.clone())),
+        ClusterProtocol::Ports { .. } => None,
+    });
+    let named: Vec<PortMatch> = named.collect();
+    if !named.is_empty() {
+        let mut rule = rule.clone();
+        rule.destination.ports = named;
+        rules.push(rule);
+    }
+    rules
+}

@@ -1,0 +1,230 @@
+//! One object that comes, goes or changes, in a cluster that was imported before.
+//!
+//! A pod, a policy, a network set and a service's endpoints are imported by the functions that import all of them; what these read beside
+//! the object (the namespaces, and what of the cluster is not valid) stays as it was, or the whole cluster is imported anew.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use manx_policy_compiler::model::{Endpoint, Model, ObjectName, Rule};
+
+use super::invalid_references::InvalidReferences;
+use super::{Cluster, member, owners, policy_name};
+use manx_objects::State;
+use manx_objects::contents::{Contents, Stored};
+use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
+
+/// What an object's change means for policy. None of these changes a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Nothing,
+    /// A pod came, went or changed as an endpoint.
+    Pod {
+        /// Its name.
+        name: ObjectName,
+        /// What it was, if it was one.
+        before: Option<Arc<Endpoint>>,
+        /// What it is, if it is one.
+        after: Option<Arc<Endpoint>>,
+    },
+    /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
+    Policy,
+}
+
+impl Cluster {
+    /// Applies the change of one object from `before` to what it is in `contents`; everything else is as it was imported.
+    /// `None`: the caller has to import the whole cluster again and must not use this one any more.
+    pub fn apply_delta(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        before: Option<&Stored>,
+    ) -> Option<Effect> {
+        let now = contents.objects.get(key);
+        // The order of the problems, and where they are, is the whole import's.
+        if self.problems.iter().any(|problem| problem.object.as_ref() == Some(key)) {
+            return None;
+        }
+        let [before, state] = [before, now].map(|stored| stored.map(|stored| &stored.state));
+        if before == state {
+            return Some(Effect::Nothing);
+        }
+        let broken = |state: Option<&State>| matches!(state, Some(State::Invalid(_)));
+        if broken(before) || broken(state) || !self.keeps_namespace(contents, key) {
+            return None;
+        }
+        match key.kind {
+            Kind::Pod => self.apply_pod(contents, key, state),
+            Kind::Service => Some(Effect::Nothing),
+            Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
+            Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, state),
+            kind if kind.enforced_policy() || kind.staged() => {
+                self.apply_policy(contents, key, now)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the namespaces that there are stay as they were.
+    fn keeps_namespace(&self, contents: &Contents, key: &ObjectKey) -> bool {
+        if !key.kind.namespaced() {
+            return true;
+        }
+        let is_there = contents.objects.contains_key(key) || {
+            let (kind, name) = (Kind::Namespace, key.namespace.clone());
+            let own = ObjectKey { kind, namespace: String::new(), name };
+            let own = contents.objects.get(&own).map(|stored| &stored.state);
+            let held = |kind: Kind| {
+                kind.namespaced() && contents.of_kind_in(kind, &key.namespace).next().is_some()
+            };
+            matches!(own, Some(State::Valid(_))) || Kind::ALL.into_iter().any(held)
+        };
+        is_there && self.model.namespaces.contains_key(&key.namespace)
+    }
+
+    fn apply_pod(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        state: Option<&State>,
+    ) -> Option<Effect> {
+        let name = ObjectName::new(&key.namespace, &key.name);
+        let pod = match state {
+            Some(State::Valid(object)) => match &**object {
+                Object::Pod(pod) => Some(&**pod),
+                _ => None,
+            },
+            _ => None,
+        };
+        let is_broken = |owner: &ObjectKey| {
+            let owner = contents.objects.get(owner);
+            owner.is_some_and(|owner| matches!(owner.state, State::Invalid(_)))
+        };
+        if pod.is_some_and(|pod| owners(key, pod).iter().any(is_broken)) {
+            return None;
+        }
+        Some(self.put_pod(name, pod))
+    }
+
+    /// Puts, replaces or removes a pod. An endpoint that has not changed is not touched.
+    pub(super) fn put_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Effect {
+        let pod = pod.filter(|pod| member::takes_part(pod));
+        match pod.and_then(|pod| pod.node_name.clone()) {
+            Some(node) => self.pods_by_node.insert(name.clone(), node),
+            None => self.pods_by_node.remove(&name),
+        };
+        let before = self.model.endpoints.get(&name).cloned();
+        let after = pod.and_then(|pod| member::endpoint(pod, &mut self.label_sets)).map(Arc::new);
+        if before == after {
+            return Effect::Nothing;
+        }
+        match &after {
+            Some(after) => self.model.endpoints.insert(name.clone(), Arc::clone(after)),
+            None => self.model.endpoints.remove(&name),
+        };
+        Effect::Pod { name, before, after }
+    }
+
+    /// One that is in an invalid namespace makes policies doubtful.
+    fn apply_set(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        state: Option<&State>,
+    ) -> Option<Effect> {
+        if key.kind == Kind::NetworkSet {
+            let (kind, name) = (Kind::Namespace, key.namespace.clone());
+            let own = ObjectKey { kind, namespace: String::new(), name };
+            let own = contents.objects.get(&own).map(|stored| &stored.state);
+            if matches!(own, Some(State::Invalid(_))) {
+                return None;
+            }
+        }
+        let name = ObjectName::new(&key.namespace, &key.name);
+        let after = match state {
+            Some(State::Valid(object)) => match &**object {
+                Object::NetworkSet(set) => Some(Arc::new(member::network_set(set))),
+                _ => return None,
+            },
+            _ => None,
+        };
+        let sets = &mut self.model.network_sets;
+        if sets.get(&name) == after.as_ref() {
+            return Some(Effect::Nothing);
+        }
+        match after {
+            Some(set) => sets.insert(name, set),
+            None => sets.remove(&name),
+        };
+        Some(Effect::Policy)
+    }
+
+    fn apply_policy(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        now: Option<&Stored>,
+    ) -> Option<Effect> {
+        let name = policy_name(key)?;
+        let before = self.model.policies.remove(&name);
+        let problems = self.problems.len();
+        if let Some(stored) = now {
+            self.import_rules(key, stored, &InvalidReferences::new(contents));
+        }
+        if self.problems.len() != problems {
+            return None;
+        }
+        let after = self.model.policies.get(&name);
+        Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
+    }
+    /// Of a slice that changes its service both are others.
+    fn apply_slice(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        states: [Option<&State>; 2],
+    ) -> Effect {
+        let mut effect = Effect::Nothing;
+        let services = states.map(|state| slice(state?)?.service.as_deref());
+        for service in services.into_iter().flatten().collect::<BTreeSet<_>>() {
+            let slices = contents.of_kind_in(Kind::EndpointSlice, &key.namespace);
+            let slices = slices.filter_map(|(_, stored)| slice(&stored.state));
+            let of_service = slices.filter(|slice| slice.service.as_deref() == Some(service));
+            let now: BTreeSet<_> = of_service.map(member::service_endpoints).collect();
+            let name = ObjectName::new(&key.namespace, service);
+            let before = self.model.services.get(&name);
+            if before.map_or(now.is_empty(), |before| **before == now) {
+                continue;
+            }
+            if now.is_empty() {
+                self.model.services.remove(&name);
+            } else {
+                self.model.services.insert(name.clone(), Arc::new(now));
+            }
+            if is_named(&self.model, &name) {
+                effect = Effect::Policy;
+            }
+        }
+        effect
+    }
+}
+
+fn slice(state: &State) -> Option<&EndpointSlice> {
+    let State::Valid(object) = state else { return None };
+    match &**object {
+        Object::EndpointSlice(slice) => Some(slice),
+        _ => None,
+    }
+}
+
+/// Whether a rule names a service: to all others its endpoints are addresses as any.
+fn is_named(model: &Model, service: &ObjectName) -> bool {
+    let names = |rule: &Rule| {
+        let entities = [&rule.source, &rule.destination].into_iter().flat_map(|end| &end.entities);
+        entities.flatten().any(|entity| entity.service.as_ref() == Some(service))
+    };
+    let of_policies = model.policies.values().flat_map(|it| it.ingress.iter().chain(&it.egress));
+    let of_profiles = model.profiles.values().flat_map(|it| [&it.ingress, &it.egress]);
+    of_policies.chain(of_profiles).flatten().any(names)
+}

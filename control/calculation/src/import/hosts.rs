@@ -1,0 +1,68 @@
+//! What host endpoints need of other objects: their profiles, and Felix's settings for the node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use manx_policy_compiler::model::{Failsafe, Labels};
+
+use super::{Cluster, calico, member};
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::calico::EndpointToHost;
+use manx_objects::object::{Kind, Object, ObjectKey};
+
+impl Cluster {
+    /// Host endpoints inherit the labels of their profiles, also of one whose rules nobody knows; and name profiles that
+    /// need no object, whatever an object of their name says.
+    pub(super) fn apply_host_profiles(&mut self, contents: &Contents) {
+        // One copy of each profile's labels, however many host endpoints have them.
+        let mut labels: BTreeMap<&str, Arc<Labels>> = BTreeMap::new();
+        for (key, stored) in contents.of_kind(Kind::Profile) {
+            if let State::Valid(object) = &stored.state
+                && let Object::Profile(profile) = &**object
+                && !profile.labels.is_empty()
+            {
+                labels.insert(&key.name, Arc::new(profile.labels.clone()));
+            }
+        }
+        for host in self.model.host_endpoints.values_mut() {
+            let of_profile = |name: &String| labels.get(name.as_str()).cloned();
+            let inherited: Vec<_> = host.profiles.iter().filter_map(of_profile).collect();
+            if !inherited.is_empty() {
+                Arc::make_mut(host).inherited = inherited;
+            }
+        }
+        let named = self.model.host_endpoints.values().flat_map(|host| &host.profiles);
+        let built_in: Vec<_> = named
+            .filter_map(|name| Some((name.clone(), calico::built_in_profile(name, &self.model)?)))
+            .collect();
+        self.model.profiles.extend(built_in);
+    }
+
+    /// What Felix is told: of the node by `node.NAME`, else by `default`. A configuration that is not valid may say Drop, and
+    /// closes none of Calico's failsafe ports.
+    pub(super) fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
+        let mut told = Vec::new();
+        self.drops_to_node = false;
+        for name in
+            node.map(|node| format!("node.{node}")).into_iter().chain([String::from("default")])
+        {
+            let (kind, namespace) = (Kind::FelixConfiguration, String::new());
+            match contents.objects.get(&ObjectKey { kind, namespace, name }).map(|it| &it.state) {
+                Some(State::Valid(object)) => {
+                    if let Object::FelixConfiguration(felix) = &**object {
+                        told.push(felix);
+                    }
+                }
+                Some(State::Invalid(_)) => self.drops_to_node = true,
+                None => {}
+            }
+        }
+        let to_host = told.iter().find_map(|felix| felix.endpoint_to_host);
+        self.drops_to_node |= to_host == Some(EndpointToHost::Drop);
+        self.model.failsafe = Failsafe::default();
+        for felix in told.iter().rev() {
+            member::failsafe(felix, &mut self.model.failsafe);
+        }
+    }
+}

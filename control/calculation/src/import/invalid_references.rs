@@ -1,0 +1,78 @@
+//! What rules may refer to that is not valid: rules with such a reference fail closed.
+
+use std::collections::BTreeSet;
+
+use manx_policy_compiler::model::{Model, NetworkSet, ObjectName, Tier};
+use manx_policy_compiler::selector::Selector;
+
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::Kind;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct InvalidReferences<'a> {
+    /// Network sets whose labels are known, and not their networks.
+    sets: Vec<(ObjectName, NetworkSet)>,
+    /// Whether there is a network set of which not even the labels are known.
+    unlabelled_set: bool,
+    /// Namespaces with an `EndpointSlice` that is not valid: it may belong to any service there.
+    services: BTreeSet<&'a str>,
+    /// Tiers. What a built-in one is, no object changes, valid or not.
+    tiers: BTreeSet<&'a str>,
+}
+
+impl<'a> InvalidReferences<'a> {
+    pub(super) fn new(contents: &'a Contents) -> Self {
+        let invalid = |kind| {
+            let all = contents.of_kind(kind).map(|(key, stored)| (key, &stored.state));
+            all.filter(|(_, state)| matches!(state, State::Invalid(_))).map(|(key, _)| key)
+        };
+        // Their sets may match anything.
+        let broken: BTreeSet<&str> =
+            invalid(Kind::Namespace).map(|key| key.name.as_str()).collect();
+        let mut references = Self {
+            services: invalid(Kind::EndpointSlice).map(|key| key.namespace.as_str()).collect(),
+            tiers: invalid(Kind::Tier)
+                .map(|key| key.name.as_str())
+                .filter(|name| Tier::built_in(name).is_none())
+                .collect(),
+            ..Self::default()
+        };
+        let sets =
+            contents.of_kind(Kind::NetworkSet).chain(contents.of_kind(Kind::GlobalNetworkSet));
+        for (key, stored) in sets {
+            let nowhere = broken.contains(key.namespace.as_str());
+            match &stored.state {
+                State::Valid(_) => references.unlabelled_set |= nowhere,
+                State::Invalid(invalid) => match &invalid.labels {
+                    Some(labels) if !nowhere => {
+                        let name = ObjectName::new(&key.namespace, &key.name);
+                        let set = NetworkSet { labels: labels.clone(), ..NetworkSet::default() };
+                        references.sets.push((name, set));
+                    }
+                    _ => references.unlabelled_set = true,
+                },
+            }
+        }
+        references
+    }
+
+    pub(super) fn tier(&self, name: &str) -> bool {
+        self.tiers.contains(name)
+    }
+
+    pub(super) fn service(&self, namespace: &str) -> bool {
+        self.services.contains(namespace)
+    }
+
+    /// Whether a selector takes a set whose networks nobody knows.
+    pub(super) fn set(&self, selector: &Selector, model: &Model) -> bool {
+        self.sets.iter().any(|(name, set)| selector.matches(&model.set_view(name, set)))
+    }
+
+    /// Whether there is a set that any selector may take.
+    pub(super) fn any_set(&self) -> bool {
+        self.unlabelled_set
+    }
+}

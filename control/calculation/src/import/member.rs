@@ -1,0 +1,119 @@
+//! Who can stand behind an address: pods, host endpoints, the endpoints of services; and Felix's settings for hosts.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_policy_compiler::model::{
+    Endpoint, Failsafe, HostEndpoint, Interface, LabelInterner, Model, NamedPort, NetworkSet,
+    ObjectName, Protocol, ServiceEndpoints,
+};
+
+use manx_objects::object::{self, AnnotatedIps, ObjectKey, Phase, calico};
+
+/// Whether a pod takes part with addresses of its own: neither on the host's network nor finished.
+pub(super) fn takes_part(pod: &object::Pod) -> bool {
+    !pod.host_network && !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
+}
+
+/// The pod's service account: `default` if it names none.
+pub(super) fn service_account(pod: &object::Pod) -> &str {
+    pod.service_account.as_deref().unwrap_or("default")
+}
+
+/// The pod as an endpoint; `None` while it has no address.
+pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Option<Endpoint> {
+    let addresses = addresses(pod);
+    let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
+    let named_ports = containers
+        .filter_map(|port| {
+            Some(NamedPort {
+                name: port.name.clone()?,
+                protocol: super::protocol(port.protocol),
+                port: port.port,
+            })
+        })
+        .collect();
+    (!addresses.is_empty()).then(|| Endpoint {
+        labels: label_sets.intern(&pod.labels),
+        service_account: Some(service_account(pod).to_owned()),
+        addresses,
+        named_ports,
+    })
+}
+
+/// `status.podIPs`, else `podIP`, else the first annotation with an address. A pod that is being deleted and whose plugin has
+/// emptied its annotation (Calico's is `podIP`) has released its addresses, whatever its status still says.
+///
+/// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
+fn addresses(pod: &object::Pod) -> BTreeSet<IpAddr> {
+    let AnnotatedIps { pod_ips, pod_ip, aws_pod_ips } = &pod.annotated_ips;
+    let emptied = |list: &Option<Vec<IpAddr>>| list.as_ref().is_some_and(Vec::is_empty);
+    if pod.deleting && (emptied(pod_ip) || emptied(aws_pod_ips)) {
+        return BTreeSet::new();
+    }
+    if !pod.pod_ips.is_empty() {
+        return pod.pod_ips.iter().copied().collect();
+    }
+    if let Some(address) = pod.pod_ip {
+        return BTreeSet::from([address]);
+    }
+    let mut annotated = [pod_ips, pod_ip, aws_pod_ips].into_iter().flatten();
+    let list = annotated.find(|list| !list.is_empty());
+    list.into_iter().flatten().copied().collect()
+}
+
+/// The host endpoint.
+pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
+    let ports = wire.ports.iter().filter_map(|(name, protocol, port)| {
+        let protocol = Protocol::from_number(*protocol)?;
+        Some(NamedPort { name: name.clone(), protocol, port: *port })
+    });
+    HostEndpoint {
+        labels: wire.labels.clone(),
+        node: wire.node.clone(),
+        interface: match wire.interface.as_deref() {
+            Some("*") => Interface::All,
+            Some(name) => Interface::Named(name.to_owned()),
+            None => Interface::OfAddresses,
+        },
+        addresses: wire.expected_ips.iter().copied().collect(),
+        named_ports: ports.collect(),
+        profiles: wire.profiles.clone(),
+        inherited: Vec::new(),
+        broken: false,
+    }
+}
+
+/// The network set.
+pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
+    NetworkSet { labels: wire.labels.clone(), nets: wire.nets.iter().copied().collect() }
+}
+
+/// Adds the endpoints that a slice has for its service.
+pub(super) fn add_slice(model: &mut Model, key: &ObjectKey, slice: &object::EndpointSlice) {
+    let Some(service) = &slice.service else { return };
+    let service = model.services.entry(ObjectName::new(&key.namespace, service)).or_default();
+    Arc::make_mut(service).insert(service_endpoints(slice));
+}
+
+/// The endpoints that a slice has.
+pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoints {
+    ServiceEndpoints {
+        addresses: slice.addresses.clone(),
+        ports: slice.ports.iter().map(|(of, port)| (super::protocol(Some(*of)), *port)).collect(),
+    }
+}
+
+/// The failsafe ports that a configuration changes; what it is silent of stays as it is.
+pub(super) fn failsafe(wire: &calico::FelixConfiguration, failsafe: &mut Failsafe) {
+    let lists = [&wire.failsafe_inbound, &wire.failsafe_outbound];
+    for (ports, listed) in failsafe.ports.iter_mut().zip(lists) {
+        if let Some(listed) = listed {
+            let port = |it: &calico::Failsafe| {
+                Some((Protocol::from_number(it.protocol)?, it.port, it.net))
+            };
+            *ports = listed.iter().filter_map(port).collect();
+        }
+    }
+}

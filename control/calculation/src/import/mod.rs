@@ -1,0 +1,335 @@
+//! Wire objects to the validated model: the defaults of the API server, and who is an endpoint.
+//!
+//! An object that is not valid fails closed: Kubernetes' own NetworkPolicy isolates the pods that it may mean and allows
+//! nothing, every other policy denies them everything, and so does a policy whose tier, network sets or services are not
+//! valid; a pod is no endpoint, and nothing passes its port or comes from its addresses; pods of an invalid namespace or
+//! service account are none either, because nobody knows which selectors should match them; a profile is missing, which
+//! denies; a host endpoint may be any interface's that no valid one governs; a node is absent; a pool is in [`Cluster::invalid_pools`], because nobody knows which blocks it encapsulates. All
+//! of it is in [`Cluster::problems`].
+
+mod calico;
+mod cluster;
+mod delta;
+mod hosts;
+mod invalid;
+mod invalid_references;
+mod kubernetes;
+mod member;
+mod network;
+mod overlap;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use manx_policy_compiler::model::{
+    DefaultAction, HostEndpoint, LabelInterner, Labels, Model, ObjectName, Order, Policy,
+    PolicyKind, PolicyName, Protocol, Tier,
+};
+
+use self::calico::Context;
+use self::invalid_references::InvalidReferences;
+use manx_objects::contents::{Contents, Stored};
+use manx_objects::object::{self, Kind, Object, ObjectKey};
+use manx_objects::problem::{Cause, Place, Problem, Severity};
+use manx_objects::{NAMESPACE_NAME, State};
+
+pub use calico::is_evaluated;
+pub use delta::Effect;
+pub use network::{Node, Overlay, Pool};
+pub use overlap::{Overlap, overlapping_pools};
+
+/// The tier of policies that name none.
+const DEFAULT_TIER: &str = "default";
+
+/// Everything that the calculation needs of the manifests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// What policy sees.
+    pub model: Model,
+    /// The labels of pods, which these share.
+    pub(crate) label_sets: LabelInterner,
+    /// The nodes by name.
+    pub nodes: BTreeMap<String, Node>,
+    /// The node of each pod that has one: endpoints, and pods that are to become endpoints once they have addresses.
+    /// Pods on the host's network and finished pods are not here.
+    pub pods_by_node: BTreeMap<ObjectName, String>,
+    /// The address pools, by CIDR.
+    pub pools: Vec<Pool>,
+    /// Names of the pools that are not valid, or overlap. While there is one, nobody knows which blocks are behind tunnels.
+    pub invalid_pools: Vec<String>,
+    /// Nodes take nothing from their own pods (`defaultEndpointToHostAction: Drop`).
+    pub drops_to_node: bool,
+    /// The blocks that two nodes claim.
+    pub overlaps: Vec<Overlap>,
+    /// What is wrong, errors first: the store's problems and the import's own.
+    pub problems: Vec<Problem>,
+    /// [`Contents::in_sync`].
+    pub in_sync: bool,
+}
+
+/// Imports everything that the store holds.
+pub fn import(contents: &Contents) -> Cluster {
+    let mut cluster = Cluster {
+        problems: contents.problems.clone(),
+        in_sync: contents.in_sync,
+        ..Cluster::default()
+    };
+    let broken: BTreeSet<&ObjectKey> = contents
+        .objects
+        .iter()
+        .filter(|(_, stored)| matches!(stored.state, State::Invalid(_)))
+        .map(|(key, _)| key)
+        .collect();
+    for (key, stored) in &contents.objects {
+        cluster.note_namespace(key);
+        match &stored.state {
+            State::Valid(object) => cluster.import_object(key, stored, object, &broken),
+            State::Invalid(invalid) => match key.kind {
+                Kind::IpPool => cluster.invalid_pools.push(key.name.clone()),
+                Kind::Pod => cluster.model.unknown.extend(&invalid.addresses),
+                Kind::HostEndpoint => {
+                    let broken = Arc::new(HostEndpoint::broken());
+                    cluster.model.host_endpoints.insert(key.name.clone(), broken);
+                }
+                _ => {}
+            },
+        }
+    }
+    let references = InvalidReferences::new(contents);
+    // Policies and profiles ask for the labels of namespaces, so these come first.
+    for (key, stored) in &contents.objects {
+        cluster.import_rules(key, stored, &references);
+    }
+    cluster.apply_host_profiles(contents);
+    cluster.apply_felix_configuration(contents, None);
+    cluster.pools.sort_by_key(|pool| pool.cidr);
+    cluster.note_overlaps(contents);
+    cluster.note_overlapping_pools(contents);
+    cluster.problems.sort_by_key(|problem| problem.severity);
+    cluster
+}
+
+/// [`import`], with what Felix is told of one node.
+pub fn import_for(contents: &Contents, node: &str) -> Cluster {
+    let mut cluster = import(contents);
+    cluster.apply_felix_configuration(contents, Some(node));
+    cluster
+}
+
+impl Cluster {
+    /// Everything but policies and profiles.
+    fn import_object(
+        &mut self,
+        key: &ObjectKey,
+        stored: &Stored,
+        object: &Object,
+        broken: &BTreeSet<&ObjectKey>,
+    ) {
+        let name = ObjectName::new(&key.namespace, &key.name);
+        match object {
+            Object::Namespace(namespace) => {
+                self.model.namespaces.insert(key.name.clone(), namespace.labels.clone());
+            }
+            Object::Node(node) => {
+                self.nodes.insert(key.name.clone(), network::node(&key.name, node));
+            }
+            Object::IpPool(pool) => self.pools.push(network::pool(pool)),
+            Object::Pod(pod) => {
+                match owners(key, pod).iter().find(|owner| broken.contains(owner)) {
+                    Some(owner) => {
+                        let message = format!("its {owner} is not valid: nothing passes it");
+                        self.problem(key, stored, message);
+                    }
+                    None => _ = self.put_pod(name, Some(pod)),
+                }
+            }
+            Object::ServiceAccount(account) => {
+                self.model.service_accounts.insert(name, account.labels.clone());
+            }
+            Object::EndpointSlice(slice) => member::add_slice(&mut self.model, key, slice),
+            Object::NetworkSet(set) => {
+                self.model.network_sets.insert(name, Arc::new(member::network_set(set)));
+            }
+            Object::HostEndpoint(host) => {
+                let host = Arc::new(member::host_endpoint(host));
+                self.model.host_endpoints.insert(key.name.clone(), host);
+                self.problems.push(Problem::of_host_endpoint(key, &stored.place));
+            }
+            Object::Tier(tier) => {
+                self.model.tiers.insert(key.name.clone(), import_tier(tier));
+            }
+            Object::Service(_)
+            | Object::NetworkPolicy(_)
+            | Object::ClusterNetworkPolicy(_)
+            | Object::CalicoPolicy(_)
+            | Object::Profile(_)
+            | Object::FelixConfiguration(_) => {}
+        }
+    }
+
+    /// Policies and profiles.
+    fn import_rules(
+        &mut self,
+        key: &ObjectKey,
+        stored: &Stored,
+        references: &InvalidReferences<'_>,
+    ) {
+        let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
+        let object = match &stored.state {
+            State::Valid(object) => &**object,
+            State::Invalid(invalid) => {
+                if let Some(policy) = invalid::policy(key, invalid.subject.as_ref()) {
+                    self.add_policy(key, policy);
+                }
+                return;
+            }
+        };
+        let context = Context { model: &self.model, invalid: references, namespace };
+        let (policy, unknown) = match object {
+            Object::NetworkPolicy(wire) if is_evaluated(wire.staged_action) => {
+                (kubernetes::import(&key.namespace, wire), None)
+            }
+            Object::ClusterNetworkPolicy(wire) => (cluster::import(wire), None),
+            Object::CalicoPolicy(wire) if is_evaluated(wire.staged_action) => {
+                calico::import(wire, context)
+            }
+            Object::Profile(wire) => {
+                match calico::profile(wire, context) {
+                    Ok(profile) => {
+                        self.model.profiles.insert(key.name.clone(), Arc::new(profile));
+                    }
+                    Err(unknown) => {
+                        let message = format!("{unknown}: endpoints that need it are denied");
+                        self.problem(key, stored, message);
+                    }
+                }
+                return;
+            }
+            _ => return,
+        };
+        if let Some(unknown) = unknown {
+            let follows = if key.kind.staged() {
+                "nothing is reported of it"
+            } else {
+                "it denies everything"
+            };
+            self.problem(key, stored, format!("{unknown}: {follows}"));
+            if key.kind.staged() {
+                return;
+            }
+        }
+        self.add_policy(key, policy);
+    }
+
+    /// A namespace that objects live in exists, manifest or not, and has the label that the API server gives every one.
+    fn note_namespace(&mut self, key: &ObjectKey) {
+        if key.kind.namespaced() && !self.model.namespaces.contains_key(&key.namespace) {
+            let name = key.namespace.clone();
+            let labels = Labels::from([(NAMESPACE_NAME.to_owned(), name.clone())]);
+            self.model.namespaces.insert(name, labels);
+        }
+    }
+
+    fn add_policy(&mut self, key: &ObjectKey, policy: Policy) {
+        if let Some(name) = policy_name(key) {
+            self.model.policies.insert(name, Arc::new(policy));
+        }
+    }
+
+    /// A problem of the node with the inner block: it is as a rule the later mistake.
+    fn note_overlaps(&mut self, contents: &Contents) {
+        self.overlaps = overlap::overlaps(&self.nodes);
+        for Overlap { outer, inner } in self.overlaps.clone() {
+            let key =
+                ObjectKey { kind: Kind::Node, namespace: String::new(), name: inner.0.clone() };
+            if let Some(stored) = contents.objects.get(&key) {
+                let message = format!(
+                    "its pod CIDR {} overlaps {} of node {}: neither is routed",
+                    inner.1, outer.1, outer.0
+                );
+                self.problem(&key, stored, message);
+            }
+        }
+    }
+
+    fn note_overlapping_pools(&mut self, contents: &Contents) {
+        let overlapping = overlapping_pools(contents);
+        let names = overlapping.iter().filter_map(|problem| problem.object.as_ref());
+        self.invalid_pools.extend(names.map(|key| key.name.clone()));
+        self.problems.extend(overlapping);
+    }
+
+    fn problem(&mut self, key: &ObjectKey, stored: &Stored, message: String) {
+        self.problems.push(problem(key, &stored.place, message));
+    }
+}
+
+fn problem(key: &ObjectKey, place: &Place, message: String) -> Problem {
+    Problem {
+        severity: Severity::Error,
+        place: place.clone(),
+        object: Some(key.clone()),
+        field: String::new(),
+        cause: Cause::Cluster(message),
+        line: None,
+    }
+}
+
+/// Whom a pod takes labels from.
+fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
+    let (namespace, account) = (key.namespace.clone(), member::service_account(pod).to_owned());
+    [
+        ObjectKey { kind: Kind::Namespace, namespace: String::new(), name: namespace.clone() },
+        ObjectKey { kind: Kind::ServiceAccount, namespace, name: account },
+    ]
+}
+
+/// What the model calls a policy. `None`: it is none.
+pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
+    let kind = match key.kind {
+        Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
+        Kind::AdminNetworkPolicy => PolicyKind::Admin,
+        Kind::BaselineAdminNetworkPolicy => PolicyKind::BaselineAdmin,
+        Kind::CalicoNetworkPolicy => PolicyKind::Calico,
+        Kind::GlobalNetworkPolicy => PolicyKind::Global,
+        Kind::StagedNetworkPolicy => PolicyKind::StagedCalico,
+        Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobal,
+        Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetes,
+        Kind::NetworkPolicy => PolicyKind::Kubernetes,
+        Kind::Namespace
+        | Kind::Node
+        | Kind::Pod
+        | Kind::ServiceAccount
+        | Kind::Service
+        | Kind::EndpointSlice
+        | Kind::IpPool
+        | Kind::Tier
+        | Kind::NetworkSet
+        | Kind::GlobalNetworkSet
+        | Kind::HostEndpoint
+        | Kind::Profile
+        | Kind::FelixConfiguration => return None,
+    };
+    Some(PolicyName::new(kind, &key.namespace, &key.name))
+}
+
+fn import_tier(wire: &object::calico::Tier) -> Tier {
+    Tier {
+        order: wire.order.and_then(|order| Order::new(order.value())).unwrap_or(Order::LAST),
+        default_action: match wire.default_action {
+            Some(object::calico::Action::Pass) => DefaultAction::Pass,
+            _ => DefaultAction::Deny,
+        },
+    }
+}
+
+/// Absent is TCP.
+fn protocol(wire: Option<object::Protocol>) -> Protocol {
+    match wire {
+        None | Some(object::Protocol::Tcp) => Protocol::Tcp,
+        Some(object::Protocol::Udp) => Protocol::Udp,
+        Some(object::Protocol::Sctp) => Protocol::Sctp,
+    }
+}

@@ -1,0 +1,75 @@
+//! Nodes and address pools, as routing sees them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use sha1::{Digest, Sha1};
+
+use manx_objects::object::{self, EncapsulationMode};
+
+/// A node as routing sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    /// The addresses that other nodes reach it by: Calico's annotation first where there is one, then `InternalIPs`.
+    pub internal_ips: Vec<IpAddr>,
+    /// The subnet of its first address, from Calico's annotation: what `CrossSubnet` compares.
+    pub subnet: Option<IpNet>,
+    /// The blocks that its pods get addresses from.
+    pub pod_cidrs: Vec<IpNet>,
+    /// The hardware address by which VXLAN's frames name it.
+    pub vxlan_mac: [u8; 6],
+}
+
+/// An encapsulation that pools can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Overlay {
+    /// IPIP.
+    #[default]
+    Ipip,
+    /// VXLAN.
+    Vxlan,
+}
+
+/// A pool of pod addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// The addresses.
+    pub cidr: IpNet,
+    /// How packets to them are encapsulated between nodes.
+    pub overlay: Overlay,
+    /// Between which nodes they are.
+    pub mode: EncapsulationMode,
+}
+
+/// The hardware address of the VXLAN device of node `name` where nothing else is said: "f", which makes it a local one, and
+/// the first five bytes of the name's SHA-1, as Calico's nodes reckon each other's.
+fn vxlan_mac(name: &str) -> [u8; 6] {
+    let hash = Sha1::digest(name);
+    let mut mac = [b'f'; 6];
+    mac[1..].copy_from_slice(&hash[..5]);
+    mac
+}
+
+pub(super) fn node(name: &str, node: &object::Node) -> Node {
+    let mut internal_ips: Vec<IpAddr> = Vec::new();
+    let annotated = node.calico_address.map(|net| net.addr());
+    for address in annotated.into_iter().chain(node.internal_ips.iter().copied()) {
+        if !internal_ips.contains(&address) {
+            internal_ips.push(address);
+        }
+    }
+    Node {
+        internal_ips,
+        subnet: node.calico_address.map(|net| net.trunc()),
+        pod_cidrs: node.pod_cidrs.clone(),
+        vxlan_mac: node.vxlan_mac.unwrap_or_else(|| vxlan_mac(name)),
+    }
+}
+
+pub(super) fn pool(pool: &object::IpPool) -> Pool {
+    let (overlay, mode) = match pool.vxlan_mode {
+        None | Some(EncapsulationMode::Never) => (Overlay::Ipip, pool.ipip_mode),
+        mode => (Overlay::Vxlan, mode),
+    };
+    Pool { cidr: pool.cidr, overlay, mode: mode.unwrap_or(EncapsulationMode::Never) }
+}

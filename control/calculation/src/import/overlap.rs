@@ -1,0 +1,118 @@
+//! Blocks that two nodes claim, and addresses that are of two pools.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+
+use super::{Node, problem};
+use manx_objects::State;
+use manx_objects::contents::{Contents, Stored};
+use manx_objects::object::{Kind, Object, ObjectKey};
+use manx_objects::problem::Problem;
+
+/// Two nodes' blocks of which one contains the other, or which are the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overlap {
+    /// The larger block and its node; of equal blocks, the node that is first by name.
+    pub outer: (String, IpNet),
+    /// The block within it and its node.
+    pub inner: (String, IpNet),
+}
+
+/// Overlaps between blocks of different nodes, so that each block that overlaps another node's is in one: for each the
+/// smallest that contains it, and for one that none contains the first that it contains. (All of them would be as many as pairs of
+/// nodes where all claim one block.) A prefix sorts directly before those that it contains.
+pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
+    let mut blocks: Vec<(IpNet, &String)> = nodes
+        .iter()
+        .flat_map(|(name, node)| node.pod_cidrs.iter().map(move |block| (block.trunc(), name)))
+        .collect();
+    blocks.sort();
+    blocks.dedup();
+    let overlap = |(outer, owner): (IpNet, &String), (inner, other): (IpNet, &String)| Overlap {
+        outer: (owner.clone(), outer),
+        inner: (other.clone(), inner),
+    };
+    let mut found = Vec::new();
+    let mut told = BTreeSet::new();
+    // Those that contain the block at hand, the smallest last.
+    let mut around: Vec<usize> = Vec::new();
+    for (at, block) in blocks.iter().enumerate() {
+        while around.pop_if(|outer| !blocks[*outer].0.contains(&block.0)).is_some() {}
+        if let Some(outer) = around.iter().rev().find(|outer| blocks[**outer].1 != block.1) {
+            found.push(overlap(blocks[*outer], *block));
+            told.extend([*outer, at]);
+        }
+        around.push(at);
+    }
+    for (at, block) in blocks.iter().enumerate().filter(|(at, _)| !told.contains(at)) {
+        let mut within = blocks[at + 1..].iter().take_while(|(inner, _)| block.0.contains(inner));
+        found.extend(within.find(|(_, owner)| *owner != block.1).map(|it| overlap(*block, *it)));
+    }
+    found
+}
+
+/// A problem for each pool of which another one contains addresses, in the order of their CIDRs: as Calico refuses the later
+/// one and nobody knows which that is, neither is valid.
+pub fn overlapping_pools(contents: &Contents) -> Vec<Problem> {
+    let mut pools: Vec<(IpNet, &ObjectKey, &Stored)> =
+        contents.of_kind(Kind::IpPool).filter_map(pool).collect();
+    pools.sort_by_key(|(cidr, key, _)| (*cidr, *key));
+    let overlaps = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
+    let told = |(cidr, key, stored): &(IpNet, &ObjectKey, &Stored)| {
+        let (other, of, _) =
+            pools.iter().find(|(other, of, _)| of != key && overlaps(cidr, other))?;
+        let message = format!("its CIDR {cidr} overlaps {other} of {of}: give each pool its own");
+        Some(problem(key, &stored.place, message))
+    };
+    pools.iter().filter_map(told).collect()
+}
+
+fn pool<'a>(
+    (key, stored): (&'a ObjectKey, &'a Stored),
+) -> Option<(IpNet, &'a ObjectKey, &'a Stored)> {
+    let State::Valid(object) = &stored.state else { return None };
+    match &**object {
+        Object::IpPool(pool) => Some((pool.cidr, key, stored)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Blocks of few addresses, so that many overlap, each with the number of its node.
+    fn blocks() -> impl Strategy<Value = Vec<(IpNet, u8)>> {
+        let block = (0_u8..8, 24_u8..=27, 0_u8..4).prop_map(|(bits, length, node)| {
+            let net = IpNet::new([10, 0, 0, bits << 5].into(), length).unwrap();
+            (net.trunc(), node)
+        });
+        prop::collection::vec(block, 0..12)
+    }
+
+    fn is_overlap((one, of): &(IpNet, u8), (other, others): &(IpNet, u8)) -> bool {
+        of != others && (one.contains(other) || other.contains(one))
+    }
+
+    proptest! {
+        #[test]
+        fn each_block_that_overlaps_anothers_is_told_and_they_are_no_more_than_two_each(blocks in blocks()) {
+            let mut nodes = BTreeMap::<String, Node>::new();
+            for (block, node) in &blocks {
+                nodes.entry(node.to_string()).or_default().pod_cidrs.push(*block);
+            }
+            let found = overlaps(&nodes);
+            let mut told = BTreeSet::new();
+            for Overlap { outer, inner } in &found {
+                prop_assert!(outer.1.contains(&inner.1) && outer.0 != inner.0);
+                told.extend([outer, inner].map(|(node, block)| (*block, node.parse().unwrap())));
+            }
+            let all = blocks.iter().filter(|one| blocks.iter().any(|other| is_overlap(one, other)));
+            prop_assert_eq!(told, all.copied().collect::<BTreeSet<(IpNet, u8)>>());
+            prop_assert!(found.len() <= 2 * blocks.len());
+        }
+    }
+}

@@ -1,0 +1,440 @@
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_policy_compiler::model::{
+    Action, Failsafe, Interface, KUBERNETES, Labels, Model, NAMESPACE, ORCHESTRATOR, ObjectName,
+    Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
+};
+
+use manx_policy_compiler::selector::{LabelSource as _, Selector};
+
+use super::Overlay;
+use super::{Cluster, import, import_for};
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{EncapsulationMode, Object};
+use manx_objects::problem::{Problem, Severity};
+
+fn cluster(text: &str) -> Cluster {
+    import(&Contents::from_texts([("file.yaml", text)]))
+}
+
+fn clean(text: &str) -> Cluster {
+    let cluster = cluster(text);
+    assert!(cluster.problems.is_empty(), "{}", cluster.problems[0]);
+    cluster
+}
+
+fn pod(name: &str, spec: &str, status: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {name}}}}}\n\
+         spec: {{nodeName: node-1, {spec}}}\nstatus: {{{status}}}\n"
+    )
+}
+
+fn name(name: &str) -> ObjectName {
+    ObjectName::new("shop", name)
+}
+
+fn addresses(cluster: &Cluster, pod: &str) -> Option<Vec<String>> {
+    let endpoint = cluster.model.endpoints.get(&name(pod))?;
+    Some(endpoint.addresses.iter().map(IpAddr::to_string).collect())
+}
+
+fn policy_name() -> PolicyName {
+    PolicyName::new(PolicyKind::Kubernetes, "shop", "p")
+}
+
+fn policy(spec: &str) -> Policy {
+    let cluster = clean(&format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: shop}}\nspec:\n  {spec}\n"
+    ));
+    let policy = cluster.model.policies[&policy_name()].as_ref().clone();
+    assert_eq!((policy.tier.as_str(), policy.order), ("default", Order::KUBERNETES));
+    policy
+}
+
+#[test]
+fn only_pods_with_addresses_of_their_own_that_are_not_finished_are_endpoints() {
+    let text = [
+        pod("web", "", "podIP: 10.0.0.1"),
+        pod("host", "hostNetwork: true", "podIP: 172.18.0.2"),
+        pod("done", "", "phase: Succeeded, podIP: 10.0.0.2"),
+        pod("failed", "", "phase: Failed, podIP: 10.0.0.3"),
+        pod("pending", "", "phase: Pending"),
+    ]
+    .concat();
+    let cluster = clean(&text);
+    assert_eq!(cluster.model.endpoints.keys().collect::<Vec<_>>(), [&name("web")]);
+    let placed: Vec<_> = cluster.pods_by_node.keys().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(placed, ["pending", "web"]);
+}
+
+#[test]
+fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotations() {
+    let noted = |deleting: &str, annotations: &str, status: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: shop\n  {deleting}\n\
+             \x20 annotations: {{{annotations}}}\nstatus: {{{status}}}\n"
+        );
+        addresses(&clean(&text), "a")
+    };
+    let annotated = |deleting: &str, annotation: &str, status: &str| {
+        noted(deleting, &format!("cni.projectcalico.org/podIPs: '{annotation}'"), status)
+    };
+    let deleting = "deletionTimestamp: x";
+    let all = "podIP: 10.0.0.2, podIPs: [{ip: 10.0.0.3}, {ip: 'fd00::3'}]";
+    let some = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
+    assert_eq!(annotated("", "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(annotated("", "10.0.0.1/32", "podIP: 10.0.0.2"), some(&["10.0.0.2"]));
+    assert_eq!(annotated("", "10.0.0.1/32", ""), some(&["10.0.0.1"]));
+    assert_eq!(annotated(deleting, "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(annotated("", "", all), some(&["10.0.0.3", "fd00::3"]));
+    // Behind the list the one address, behind that Amazon's list.
+    let (list, one, amazons) = (
+        "cni.projectcalico.org/podIPs: '10.0.0.1/32,fd00::1/128'",
+        "cni.projectcalico.org/podIP: 10.0.0.4/32",
+        "vpc.amazonaws.com/pod-ips: '10.0.0.5,10.0.0.6'",
+    );
+    let every = format!("{amazons}, {one}, {list}");
+    assert_eq!(noted("", &every, all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(noted("", &every, ""), some(&["10.0.0.1", "fd00::1"]));
+    assert_eq!(noted("", &format!("{amazons}, {one}"), ""), some(&["10.0.0.4"]));
+    assert_eq!(noted("", amazons, ""), some(&["10.0.0.5", "10.0.0.6"]));
+    let emptied = "cni.projectcalico.org/podIPs: '', cni.projectcalico.org/podIP: ''";
+    assert_eq!(noted("", &format!("{emptied}, {amazons}"), ""), some(&["10.0.0.5", "10.0.0.6"]));
+    // Plugins empty theirs when they have released the addresses; the list alone says nothing.
+    assert_eq!(noted(deleting, emptied, all), None);
+    assert_eq!(noted(deleting, "cni.projectcalico.org/podIP: ''", all), None);
+    assert_eq!(noted(deleting, "vpc.amazonaws.com/pod-ips: ''", all), None);
+    assert_eq!(noted("", emptied, all), some(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(annotated(deleting, "", all), some(&["10.0.0.3", "fd00::3"]));
+}
+
+#[test]
+fn named_ports_are_those_of_all_containers_and_of_their_own_protocol() {
+    let cluster = clean(&pod(
+        "web",
+        "containers: [{name: a, ports: [{name: http, containerPort: 80}, {containerPort: 81}]}, \
+         {name: b, ports: [{name: http, containerPort: 8080}]}], \
+         initContainers: [{name: c, ports: [{name: dns, containerPort: 53, protocol: UDP}]}]",
+        "podIP: 10.0.0.1",
+    ));
+    let ports: Vec<_> = cluster.model.endpoints[&name("web")]
+        .named_ports
+        .iter()
+        .map(|port| (port.name.as_str(), port.protocol, port.port))
+        .collect();
+    assert_eq!(
+        ports,
+        [("dns", Protocol::Udp, 53), ("http", Protocol::Tcp, 80), ("http", Protocol::Tcp, 8080)]
+    );
+}
+
+#[test]
+fn a_namespace_without_a_manifest_has_the_label_that_every_namespace_has() {
+    let cluster = clean(&pod("web", "", "podIP: 10.0.0.1"));
+    let expected = Labels::from([("kubernetes.io/metadata.name".to_owned(), "shop".to_owned())]);
+    assert_eq!(cluster.model.namespaces["shop"], expected);
+}
+
+#[test]
+fn pods_of_an_invalid_namespace_are_no_endpoints() {
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {a: 5}}\n";
+    let cluster = cluster(&format!("{namespace}{}", pod("web", "", "podIP: 10.0.0.1")));
+    assert!(cluster.model.endpoints.is_empty() && cluster.pods_by_node.is_empty());
+    insta::assert_snapshot!(cluster.problems[1]);
+}
+
+#[test]
+fn policy_types_are_defaulted_as_the_api_server_does() {
+    let directions = |spec: &str| {
+        let policy = policy(spec);
+        (policy.ingress.map(|rules| rules.len()), policy.egress.map(|rules| rules.len()))
+    };
+    assert_eq!(directions("podSelector: {}"), (Some(0), None));
+    assert_eq!(directions("policyTypes: []"), (Some(0), None));
+    assert_eq!(directions("egress: []"), (Some(0), None));
+    assert_eq!(directions("egress: [{}]"), (Some(0), Some(1)));
+    assert_eq!(directions("{ingress: [{}], egress: [{}]}"), (Some(1), Some(1)));
+    assert_eq!(directions("{policyTypes: [Egress], ingress: [{}]}"), (None, Some(0)));
+    assert_eq!(directions("{policyTypes: [Ingress], egress: [{}]}"), (Some(0), None));
+    assert_eq!(directions("policyTypes: [Egress, Ingress]"), (Some(0), Some(0)));
+}
+
+#[test]
+fn absent_and_empty_peers_and_ports_are_everybody_and_everything() {
+    for spec in
+        ["ingress: [{}]", "ingress: [{from: [], ports: []}]", "ingress: [{from: , ports: }]"]
+    {
+        let rules = policy(spec).ingress.unwrap();
+        assert_eq!(rules, [Rule::every_packet(0, Action::Allow)], "{spec}");
+    }
+}
+
+#[test]
+fn peers_and_ports_mean_what_they_say() {
+    let policy = policy(
+        "ingress: [{from: [{podSelector: {}}, {namespaceSelector: {}}, {ipBlock: {cidr: 10.1.2.3/8, except: [10.9.9.9/16]}}], \
+         ports: [{port: 80}, {port: 80, endPort: 90, protocol: UDP}, {port: http}, {protocol: SCTP}]}]",
+    );
+    let rules = policy.ingress.as_ref().unwrap();
+    let here = Selector::equals(NAMESPACE, "shop");
+    let pods = Selector::equals(ORCHESTRATOR, KUBERNETES);
+    for rule in rules {
+        let [pods_here, pods_anywhere, block] = &rule.source.entities.as_deref().unwrap() else {
+            panic!()
+        };
+        let all = || Selector::and([]);
+        let here = Selector::and([here.clone(), pods.clone(), all()]);
+        assert_eq!(pods_here.selector, Some(here));
+        let anywhere = Selector::and([pods.clone(), all(), Selector::all()]);
+        assert_eq!(pods_anywhere.selector, Some(anywhere));
+        assert_eq!(block.nets.first().unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(block.not_nets.first().unwrap().to_string(), "10.9.0.0/16");
+    }
+    let services: Vec<_> =
+        rules.iter().map(|rule| (rule.index, rule.protocol, &rule.destination.ports)).collect();
+    assert_eq!(
+        services,
+        [
+            (
+                0,
+                Some(6),
+                &vec![
+                    PortMatch::Range { first: 80, last: 80 },
+                    PortMatch::Named("http".to_owned())
+                ],
+            ),
+            (0, Some(17), &vec![PortMatch::Range { first: 80, last: 90 }]),
+            (0, Some(132), &vec![]),
+        ]
+    );
+}
+
+#[test]
+fn an_invalid_policy_isolates_the_pods_that_it_may_mean() {
+    let isolating = |spec: &str| {
+        let cluster = cluster(&format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: shop}}\nspec: {spec}\n"
+        ));
+        assert_eq!(cluster.problems[0].severity, Severity::Error);
+        let policy = cluster.model.policies[&policy_name()].as_ref().clone();
+        assert_eq!((policy.ingress, policy.egress), (Some(Vec::new()), Some(Vec::new())));
+        policy.selector.to_string()
+    };
+    let web = isolating("{podSelector: {matchLabels: {app: web}}, ingress: 5}");
+    assert!(web.contains(r#"app == "web""#), "{web}");
+    assert!(!isolating("{podSelector: 5}").contains("app"));
+}
+
+#[test]
+fn nodes_and_pools_come_out_as_routing_needs_them() {
+    let cluster = clean(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\n  annotations: {projectcalico.org/IPv4Address: 10.9.0.2/24, projectcalico.org/VXLANTunnelMACAddr: '02:00:00:00:00:09'}\n\
+         spec: {podCIDR: 10.1.0.0/24}\nstatus: {addresses: [{type: InternalIP, address: 172.18.0.2}, {type: InternalIP, address: 10.9.0.2}]}\n---\n\
+         apiVersion: v1\nkind: Node\nmetadata: {name: node-2}\n---\n\
+         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: a}\nspec: {cidr: 10.1.0.0/16, disabled: true, natOutgoing: false}\n---\n\
+         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: b}\nspec: {cidr: 10.0.0.0/16, ipipMode: Always}\n---\n\
+         apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: c}\nspec: {cidr: 10.2.0.0/16, ipipMode: Never, vxlanMode: CrossSubnet}\n",
+    );
+    let node = &cluster.nodes["node-1"];
+    let ips: Vec<_> = node.internal_ips.iter().map(IpAddr::to_string).collect();
+    assert_eq!(ips, ["10.9.0.2", "172.18.0.2"]);
+    assert_eq!(node.subnet.unwrap().to_string(), "10.9.0.0/24");
+    assert_eq!(node.pod_cidrs[0].to_string(), "10.1.0.0/24");
+    assert_eq!(cluster.nodes["node-2"].internal_ips, Vec::<IpAddr>::new());
+    // "f", and the first bytes of the name's SHA-1 as sha1sum prints it.
+    assert_eq!(cluster.nodes["node-2"].vxlan_mac, [0x66, 0xc0, 0x93, 0x2e, 0x56, 0x2c]);
+    assert_eq!(node.vxlan_mac, [2, 0, 0, 0, 0, 9]);
+    let pools: Vec<_> = cluster
+        .pools
+        .iter()
+        .map(|pool| (pool.cidr.to_string(), (pool.overlay, pool.mode)))
+        .collect();
+    assert_eq!(
+        pools,
+        [
+            ("10.0.0.0/16".to_owned(), (Overlay::Ipip, EncapsulationMode::Always)),
+            ("10.1.0.0/16".to_owned(), (Overlay::Ipip, EncapsulationMode::Never)),
+            ("10.2.0.0/16".to_owned(), (Overlay::Vxlan, EncapsulationMode::CrossSubnet)),
+        ]
+    );
+}
+
+#[test]
+fn the_same_objects_in_any_order_are_the_same_cluster() {
+    let one = pod("a", "", "podIP: 10.0.0.1");
+    let two = pod("b", "", "podIP: 10.0.0.2");
+    let [forward, backward] =
+        [format!("{one}{two}"), format!("{two}{one}")].map(|text| clean(&text));
+    assert_eq!(forward, backward);
+}
+
+const CALICO: &str = "apiVersion: projectcalico.org/v3\nkind: ";
+
+#[test]
+fn host_endpoints_inherit_their_profiles_labels_and_name_profiles_that_need_no_object() {
+    let cluster = cluster(&format!(
+        "{CALICO}HostEndpoint\nmetadata: {{name: h, labels: {{a: own}}}}\nspec:\n  node: n1\n  expectedIPs: [10.0.0.1]\n  \
+         profiles: [one, two, kns.shop, ksa.shop.web, kns.none, missing]\n  ports: [{{name: ssh, protocol: TCP, port: 22}}]\n---\n\
+         {CALICO}Profile\nmetadata: {{name: one}}\nspec: {{labelsToApply: {{a: first, b: first}}, ingress: [{{action: Allow}}]}}\n---\n\
+         {CALICO}Profile\nmetadata: {{name: two}}\nspec: {{labelsToApply: {{b: second, c: second}}}}\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\n"
+    ));
+    let host = &cluster.model.host_endpoints["h"];
+    let view = Model::host_view(host);
+    assert_eq!(
+        ["a", "b", "c", "d"].map(|key| view.label(key)),
+        [Some("own"), Some("first"), Some("second"), None]
+    );
+    assert_eq!(host.interface, Interface::OfAddresses);
+    assert_eq!(host.named_ports.len(), 1);
+    let profiles: Vec<&str> = cluster.model.profiles.keys().map(String::as_str).collect();
+    assert_eq!(profiles, ["kns.shop", "ksa.shop.web", "one", "two"]);
+    let open = vec![Rule::every_packet(0, Action::Allow)];
+    assert_eq!(cluster.model.profiles["kns.shop"].egress, open);
+    assert_eq!(cluster.model.profiles["one"].ingress, open);
+    assert!(cluster.model.profiles["ksa.shop.web"].ingress.is_empty());
+    insta::assert_snapshot!(cluster.problems[0]);
+}
+
+#[test]
+fn tiers_without_an_order_come_after_every_order_and_before_tiers_that_nobody_defines() {
+    let cluster = clean(&format!(
+        "{CALICO}Tier\nmetadata: {{name: a}}\n---\n{CALICO}Tier\nmetadata: {{name: z}}\nspec: {{order: 1.7976931348623157e308}}\n"
+    ));
+    let mut tiers = ["0", "a", "z", "kube-baseline"].map(|name| cluster.model.tier_sort_key(name));
+    tiers.sort_unstable();
+    assert_eq!(tiers.map(|(.., name)| name), ["kube-baseline", "z", "a", "0"]);
+}
+
+#[test]
+fn a_nodes_own_settings_come_before_everybodys() {
+    let felix = |name: &str, spec: &str| {
+        format!("{CALICO}FelixConfiguration\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n")
+    };
+    let at = |text: &str, node: &str| {
+        let cluster = import_for(&Contents::from_texts([("file.yaml", text)]), node);
+        (cluster.drops_to_node, cluster.model.failsafe)
+    };
+    let calicos = Failsafe::default();
+    assert_eq!(at(&felix("other", "failsafeInboundHostPorts: []"), "n1"), (false, calicos.clone()));
+    let all = felix(
+        "default",
+        "defaultEndpointToHostAction: Drop, failsafeInboundHostPorts: [{port: 22, net: 10.0.0.0/8}]",
+    );
+    let own =
+        felix("node.n1", "defaultEndpointToHostAction: Accept, failsafeOutboundHostPorts: []");
+    let (drops, told) = at(&format!("{all}{own}"), "n1");
+    assert!(!drops);
+    let net = "10.0.0.0/8".parse().ok();
+    assert_eq!(told.ports, [[(Protocol::Tcp, 22, net)].into(), [].into()]);
+    let (drops, told) = at(&format!("{all}{own}"), "n2");
+    assert!(drops);
+    assert_eq!(told.ports[1], calicos.ports[1]);
+    // Port 0 is one, and takes no pod its node.
+    let (drops, told) = at(&felix("default", "failsafeInboundHostPorts: [{port: 0}]"), "n1");
+    assert!(!drops);
+    assert_eq!(told.ports[0], [(Protocol::Tcp, 0, None)].into());
+    // Nobody knows what the one that is not valid says.
+    let broken = felix("node.n1", "failsafeInboundHostPorts: 5");
+    assert_eq!(at(&broken, "n1"), (true, calicos.clone()));
+    assert_eq!(at(&broken, "n2"), (false, calicos));
+}
+
+#[test]
+fn what_makes_a_policy_deny_everything_is_told() {
+    let cluster = cluster(&format!(
+        "{CALICO}Tier\nmetadata: {{name: t}}\nspec: {{order: x}}\n---\n\
+         {CALICO}GlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{tier: t}}\n---\n\
+         {CALICO}StagedGlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{tier: t}}\n"
+    ));
+    let broken: Vec<_> =
+        cluster.model.policies.iter().map(|(name, policy)| (name.kind, policy.broken)).collect();
+    assert_eq!(broken, [(PolicyKind::Global, true)]);
+    let told: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
+    insta::assert_snapshot!(told.join("\n"));
+}
+
+#[test]
+fn what_is_staged_and_would_not_be_set_is_not_evaluated() {
+    for (action, there) in
+        [("Set", true), ("''", true), ("Delete", false), ("Learn", false), ("Ignore", false)]
+    {
+        let cluster = clean(&format!(
+            "{CALICO}StagedNetworkPolicy\nmetadata: {{name: p}}\nspec: {{stagedAction: {action}}}\n---\n\
+             {CALICO}StagedKubernetesNetworkPolicy\nmetadata: {{name: p}}\nspec: {{stagedAction: {action}}}\n"
+        ));
+        assert_eq!(cluster.model.policies.len(), if there { 2 } else { 0 }, "{action}");
+    }
+}
+
+#[test]
+fn an_http_match_does_not_match_in_an_allow_and_matches_in_a_deny() {
+    // A manifest may have it in an Allow only.
+    let text = format!(
+        "{CALICO}GlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{ingress: [{{action: Allow}}, {{action: Pass}}, {{action: Log}}, {{action: Deny}}]}}\n"
+    );
+    let mut contents = Contents::from_texts([("file.yaml", &*text)]);
+    let stored = contents.objects.values_mut().next().unwrap();
+    let State::Valid(object) = &mut stored.state else { panic!("it is valid") };
+    let Object::CalicoPolicy(policy) = Arc::make_mut(object) else { panic!("a policy") };
+    policy.ingress.iter_mut().for_each(|rule| rule.http = true);
+    let cluster = import(&contents);
+    let (_, policy) = cluster.model.policies.first_key_value().unwrap();
+    assert_eq!(policy.ingress, Some(vec![Rule::every_packet(3, Action::Deny)]));
+}
+
+#[test]
+fn policy_for_the_nodes_own_traffic_is_reported_not_enforced() {
+    let cluster = cluster(&format!(
+        "{CALICO}HostEndpoint\nmetadata: {{name: h}}\nspec: {{node: n1, interfaceName: eth0}}\n"
+    ));
+    let [told] = &cluster.problems[..] else { panic!("{:?}", cluster.problems) };
+    assert_eq!(told.severity, Severity::Warning);
+    assert!(told.summary().starts_with("file.yaml") && told.summary().ends_with("NOT ENFORCED"));
+}
+
+#[test]
+fn profiles_of_namespaces_allow_everything_those_of_service_accounts_have_no_rules() {
+    let cluster = cluster(&format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\n---\n\
+         {CALICO}HostEndpoint\nmetadata: {{name: h}}\nspec: {{node: n1, interfaceName: eth0, \
+         profiles: [kns.shop, kns.none, ksa.shop.web, projectcalico-default-allow]}}\n"
+    ));
+    let open = vec![Rule::every_packet(0, Action::Allow)];
+    let profile = |name: &str| {
+        let profile = cluster.model.profiles.get(name)?;
+        Some((profile.ingress.clone(), profile.egress.clone()))
+    };
+    assert_eq!(profile("kns.shop"), Some((open.clone(), open.clone())));
+    assert_eq!(profile("projectcalico-default-allow"), Some((open.clone(), open)));
+    assert_eq!(profile("ksa.shop.web"), Some((vec![], vec![])));
+    assert_eq!(profile("kns.none"), None, "missing, which denies");
+}
+
+#[test]
+fn of_pools_that_overlap_none_is_valid() {
+    let pool = |name: &str, cidr: &str| {
+        format!(
+            "{{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {{name: {name}}}, spec: {{cidr: {cidr}, disabled: true}}}}\n---\n"
+        )
+    };
+    let text = [
+        pool("wide", "10.0.0.0/8"),
+        pool("inner", "10.1.0.0/16"),
+        pool("other", "10.2.0.0/16"),
+        pool("same", "10.2.0.0/16"),
+        pool("apart", "192.168.0.0/16"),
+        pool("six", "'fd00::/48'"),
+    ];
+    let cluster = import(&Contents::from_texts([("file.yaml", &*text.concat())]));
+    assert_eq!(cluster.invalid_pools, ["wide", "inner", "other", "same"]);
+    let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();
+    assert_eq!(told.len(), 4);
+    assert_eq!(
+        told[1],
+        "file.yaml:3:1: IPPool inner: its CIDR 10.1.0.0/16 overlaps 10.0.0.0/8 of IPPool wide: give each pool its own"
+    );
+}

@@ -1,0 +1,17 @@
+//! From objects to tables: what a cluster's objects mean for one node.
+//!
+//! The layers, in order:
+//! - [`block`]: the addresses of a node's block and what each is for.
+//! - [`interfaces`]: the interfaces of a node that host endpoints may govern.
+//! - [`import`]: objects to the validated model. An object that is not valid fails closed.
+//! - [`topology`]: where every prefix leads, seen from one node.
+//! - [`calc`]: the tables of the dataplane, made anew or changed in place.
+//!
+//! Everything here is calculated from its arguments: no files, no clock, no system call. The oracle, which judges the result,
+//! shares no code with this crate.
+
+pub mod block;
+pub mod calc;
+pub mod import;
+pub mod interfaces;
+pub mod topology;

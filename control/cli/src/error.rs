@@ -1,0 +1,107 @@
+//! How a command ends when it does not end well.
+
+use manx_api::client;
+use manx_api::{ErrorKind, Failure};
+use manx_linux::doctor::Lack;
+
+/// Exit code of a deviation from what was expected, of a denial, and of a failure of our own.
+pub const DEVIATION: u8 = 1;
+/// Exit code of a wrong usage or of input that is not valid.
+pub const INVALID: u8 = 2;
+/// Exit code when the environment does not allow it.
+pub const ENVIRONMENT: u8 = 3;
+
+/// Why a command did not do what it was asked. Each kind has its exit code; 0 is "as expected".
+///
+/// A text says what was found, what was expected, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was observed is not what was expected, or was denied, and the command has already said so. Exit code 1.
+    #[error("not as expected")]
+    Deviation,
+    /// The input is not valid, and the command has already said so. Exit code 2.
+    #[error("the input is not valid")]
+    Refused,
+    /// The environment does not allow it, and the command has already said so. Exit code 3.
+    #[error("the environment does not allow it")]
+    Obstructed,
+    /// Something failed on the way: an agent that broke off, a file that cannot be written. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// The usage or the input is wrong. Exit code 2.
+    #[error("{0}")]
+    Invalid(String),
+    /// The environment does not allow it. Exit code 3.
+    #[error("{0}")]
+    Environment(String),
+}
+
+impl Error {
+    /// The process's exit code.
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::Deviation | Self::Failed(_) => DEVIATION,
+            Self::Invalid(_) | Self::Refused => INVALID,
+            Self::Environment(_) | Self::Obstructed => ENVIRONMENT,
+        }
+    }
+
+    /// Whether the command has said everything itself, so that nothing more is printed.
+    pub const fn is_told(&self) -> bool {
+        matches!(self, Self::Deviation | Self::Refused | Self::Obstructed)
+    }
+}
+
+impl Error {
+    /// The error of this kind.
+    pub fn of_kind(kind: ErrorKind, message: String) -> Self {
+        match kind {
+            ErrorKind::Version | ErrorKind::Invalid => Self::Invalid(message),
+            ErrorKind::Environment => Self::Environment(message),
+            ErrorKind::Exhausted | ErrorKind::Internal => Self::Failed(message),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::of_kind(failure.kind, failure.message)
+    }
+}
+
+impl From<manx_agent::Error> for Error {
+    fn from(error: manx_agent::Error) -> Self {
+        Self::of_kind(error.kind(), error.to_string())
+    }
+}
+
+impl From<client::Error> for Error {
+    fn from(error: client::Error) -> Self {
+        Self::of_kind(error.kind(), error.to_string())
+    }
+}
+
+impl From<Lack> for Error {
+    fn from(lack: Lack) -> Self {
+        Self::Environment(lack.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_failure_has_its_exit_code() {
+        let code = |kind| Error::from(Failure { kind, message: String::new() }).code();
+        assert_eq!(code(ErrorKind::Version), 2);
+        assert_eq!(code(ErrorKind::Invalid), 2);
+        assert_eq!(code(ErrorKind::Exhausted), 1);
+        assert_eq!(code(ErrorKind::Environment), 3);
+        assert_eq!(code(ErrorKind::Internal), 1);
+        assert_eq!(Error::Deviation.code(), 1);
+        assert_eq!(Error::Obstructed.code(), 3);
+        assert_eq!(Error::Refused.code(), 2);
+        assert!([Error::Deviation, Error::Refused, Error::Obstructed].iter().all(Error::is_told));
+    }
+}

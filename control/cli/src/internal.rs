@@ -1,0 +1,37 @@
+//! What manx calls itself by; no interface for anybody else.
+
+use clap::{Args, Subcommand};
+
+use super::{Error, rig};
+use manx_linux::doctor;
+
+/// `manx internal ...`.
+#[derive(Debug, Args)]
+pub struct Internal {
+    /// Which.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The internal commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Try what the environment allows and print it as JSON
+    DoctorProbe,
+    /// The rig's own processes.
+    #[command(flatten)]
+    Rig(rig::Internal),
+}
+
+/// Runs one.
+pub fn run(internal: Internal) -> Result<(), Error> {
+    match internal.command {
+        Command::DoctorProbe => {
+            let text = serde_json::to_string(&doctor::probe())
+                .map_err(|error| Error::Failed(error.to_string()))?;
+            println!("{text}");
+            Ok(())
+        }
+        Command::Rig(command) => rig::run_internal(command),
+    }
+}

@@ -1,0 +1,146 @@
+//! The command line.
+//!
+//! Nothing here starts a thread before the chosen command does: a namespace of users can only be entered while the
+//! process has a single thread (setns(2), unshare(2)).
+//!
+//! Settings: a flag, else its environment variable (`MANX_*`), else the default. Exit codes: see [`Error`].
+
+pub mod bench;
+pub mod capture;
+pub mod doctor;
+pub mod error;
+pub mod internal;
+pub mod log;
+pub mod node;
+pub mod output;
+pub mod policy;
+pub mod rig;
+pub mod socket;
+pub mod status;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub use self::error::Error;
+
+/// Kubernetes pod networking and network policy in userspace.
+#[derive(Debug, Parser)]
+#[command(name = "manx", version, propagate_version = false, max_term_width = 100)]
+pub struct Manx {
+    /// The command, with its settings.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Build a whole cluster on this machine and check its traffic against its policies
+    Rig(rig::Rig),
+    /// Tell what policies do, without a cluster
+    Policy(policy::Policy),
+    /// Run the node agent
+    Node(node::Node),
+    /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
+    Status(status::Status),
+    /// Record the packets of one port of an agent
+    Capture(capture::Capture),
+    /// Measure Manx beside the kernel and other programs on this machine
+    Bench(bench::Bench),
+    /// Tell what this environment allows, what each lack costs and how to mend it
+    Doctor(doctor::Doctor),
+    /// Print the version
+    Version,
+    /// Print a shell's completion script
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// What manx calls itself by
+    #[command(hide = true)]
+    Internal(internal::Internal),
+}
+
+/// Parses the command line, runs the command, prints its error if any, and gives the exit code.
+pub fn main() -> ExitCode {
+    let manx = match Manx::try_parse() {
+        Ok(manx) => manx,
+        Err(error) => {
+            // Nobody is left to tell when even this cannot be printed.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(error::INVALID)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match run(manx.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !error.is_told() {
+                // As above.
+                let _ = writeln!(io::stderr(), "manx: {error}");
+            }
+            ExitCode::from(error.code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Error> {
+    match command {
+        Command::Rig(rig) => rig::run(rig),
+        Command::Policy(policy) => policy::run(&policy),
+        Command::Node(node) => node::run(&node),
+        Command::Status(status) => status::run(&status),
+        Command::Capture(capture) => capture::run(&capture),
+        Command::Bench(bench) => bench::run(&bench),
+        Command::Doctor(doctor) => doctor::run(&doctor),
+        Command::Version => output::print(&version()),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Manx::command(), "manx", &mut script);
+            output::print(&String::from_utf8_lossy(&script))
+        }
+        Command::Internal(internal) => internal::run(internal),
+    }
+}
+
+/// The version, the commit where it was built in a git checkout, and what it speaks with agents.
+fn version() -> String {
+    let commit = option_env!("MANX_COMMIT").map(|commit| format!(" (commit {commit})"));
+    format!(
+        "manx {}{}\nagent protocol {}\n",
+        env!("CARGO_PKG_VERSION"),
+        commit.unwrap_or_default(),
+        manx_api::VERSION
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Manx::command().debug_assert();
+    }
+
+    #[test]
+    fn completions_are_generated_for_every_shell() {
+        use clap::ValueEnum as _;
+        for shell in clap_complete::Shell::value_variants() {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Manx::command(), "manx", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(
+                script.contains("doctor")
+                    && script.contains("bench")
+                    && script.contains("datastore"),
+                "{shell}"
+            );
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The `manx` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    manx::main()
+}

@@ -1,0 +1,179 @@
+//! `manx node`: the node agent's settings.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use manx_dataplane::flow::MAX_WORKERS;
+use manx_dataplane::tables::{self, Connections};
+use manx_dataplane::worker::Polling;
+
+use super::{Error, log, socket};
+use manx_agent::pod_device::Preference;
+use manx_api::Device;
+
+/// The settings of the node agent.
+#[derive(Debug, Clone, Args)]
+pub struct Node {
+    /// Name of this node's Node object
+    #[arg(long, env = "MANX_NAME", value_name = "NODE")]
+    pub name: String,
+    /// Directory of manifests
+    #[arg(long, env = "MANX_DATASTORE", value_name = "DIR")]
+    pub datastore: PathBuf,
+    /// Where to listen for attach, detach and status [default: NODE.sock in the runtime folder]
+    ///
+    /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
+    #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Interface that leads to the other nodes
+    #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
+    pub uplink: String,
+    /// How tunnel packets reach the uplink
+    #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Packet)]
+    pub uplink_mode: UplinkMode,
+    /// How pods are attached
+    #[arg(long, env = "MANX_POD_DEVICE", value_enum, default_value_t = PodDevice::Auto)]
+    pub pod_device: PodDevice,
+    /// What a worker without packets does
+    #[arg(long, env = "MANX_POLL", value_enum, default_value_t = Poll::Adaptive)]
+    pub poll: Poll,
+    /// How many workers carry packets, each a thread with its own queue of every device [default: 1, or one for each core of --pin]
+    #[arg(long, env = "MANX_WORKERS", value_name = "N", value_parser = parse_workers)]
+    pub workers: Option<usize>,
+    /// Core to pin each worker to, in order; not more than there are workers
+    #[arg(long, env = "MANX_PIN", value_name = "CORE,...", value_delimiter = ',')]
+    pub pin: Vec<usize>,
+    /// Drop a TCP packet that is no SYN and belongs to no known connection, instead of asking policy
+    ///
+    /// A restart of the agent then ends every connection of the node's pods.
+    #[arg(long, env = "MANX_TCP_STRICT")]
+    pub tcp_strict: bool,
+    /// What becomes of an established connection that policy has stopped allowing
+    #[arg(long, env = "MANX_ESTABLISHED", value_enum, default_value_t = Established::Judge)]
+    pub established: Established,
+    /// Prove new policy tables equal to the objects before they are published
+    ///
+    /// Tables that are wrong about a packet are not published: those before stay, and `manx status` tells the packet.
+    #[arg(long, env = "MANX_VERIFY_TABLES")]
+    pub verify_tables: bool,
+    /// Form of the log
+    #[arg(long, env = "MANX_LOG", value_enum, default_value_t = LogFormat::Text)]
+    pub log: LogFormat,
+}
+
+impl Node {
+    /// Where the agent listens.
+    pub fn socket_path(&self) -> Result<PathBuf, Error> {
+        match &self.socket {
+            Some(path) => Ok(path.clone()),
+            None => Ok(socket::of_node(&socket::runtime_folder()?, &self.name)),
+        }
+    }
+
+    /// A worker for each; the core that it is pinned to.
+    fn cores(&self) -> Result<Vec<Option<usize>>, Error> {
+        let workers = self.workers.unwrap_or(self.pin.len().max(1));
+        if self.pin.len() > workers {
+            return Err(Error::Invalid(format!(
+                "--pin names {} cores for {workers} workers: name at most one for each",
+                self.pin.len()
+            )));
+        }
+        let twice = self.pin.iter().enumerate().find(|(at, core)| self.pin[..*at].contains(core));
+        if let Some((_, core)) = twice {
+            return Err(Error::Invalid(format!(
+                "--pin names core {core} twice: expected a core of its own for each worker"
+            )));
+        }
+        let pinned = self.pin.iter().copied().map(Some);
+        Ok(pinned.chain(std::iter::repeat(None)).take(workers).collect())
+    }
+}
+
+/// A number of workers.
+pub(super) fn parse_workers(text: &str) -> Result<usize, String> {
+    let most = MAX_WORKERS;
+    text.parse()
+        .ok()
+        .filter(|workers| (1..=most).contains(workers))
+        .ok_or_else(|| format!("expected 1 to {most}"))
+}
+
+/// How tunnel packets reach the uplink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UplinkMode {
+    /// A raw protocol-4 socket: the kernel routes the outer packet
+    Raw,
+    /// A packet socket on the interface, beside the node's own stack
+    Packet,
+}
+
+/// How pods are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodDevice {
+    /// TUN where /dev/net/tun makes devices, else veth
+    Auto,
+    /// A TUN device inside the pod
+    Tun,
+    /// A veth pair that the agent takes over
+    Veth,
+}
+
+/// What a worker without packets does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Poll {
+    /// Sleeps after a while and is woken by packets
+    Adaptive,
+    /// Never sleeps
+    Busy,
+}
+
+/// What becomes of an established connection that policy has stopped allowing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Established {
+    /// It is judged at its next packet, and ends
+    Judge,
+    /// It lives until it ends by itself, as with Calico
+    Keep,
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Runs the agent until it is told to stop.
+pub fn run(node: &Node) -> Result<(), Error> {
+    log::start(node.log);
+    manx_agent::run(&manx_agent::Settings {
+        name: node.name.clone(),
+        datastore: node.datastore.clone(),
+        socket: node.socket_path()?,
+        uplink: node.uplink.clone(),
+        packet_socket: node.uplink_mode == UplinkMode::Packet,
+        pod_device: match node.pod_device {
+            PodDevice::Auto => Preference::Auto,
+            PodDevice::Tun => Preference::Only(Device::Tun),
+            PodDevice::Veth => Preference::Only(Device::Veth),
+        },
+        polling: match node.poll {
+            Poll::Adaptive => Polling::Adaptive,
+            Poll::Busy => Polling::Busy,
+        },
+        cores: node.cores()?,
+        connections: Connections {
+            tcp_strict: node.tcp_strict,
+            established: match node.established {
+                Established::Judge => tables::Established::Judge,
+                Established::Keep => tables::Established::Keep,
+            },
+        },
+        verify_tables: node.verify_tables,
+    })
+    .map_err(Error::from)
+}

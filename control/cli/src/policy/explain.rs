@@ -1,0 +1,302 @@
+//! `manx policy explain`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{assume, tell_invalid};
+use crate::Error;
+use crate::output::{self, Output};
+use crate::socket::Socket;
+use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
+use manx_datastore::read_paths;
+use manx_objects::contents::Contents;
+use manx_oracle::Packet;
+
+/// What a node's uplink is called where nobody says.
+const UPLINK: &str = "eth0";
+
+/// The settings of `manx policy explain`.
+#[derive(Debug, Clone, Args)]
+pub struct Explain {
+    /// Who asks: NAMESPACE/POD, POD, node/NAME or an address
+    #[arg(long, value_name = "PARTY")]
+    pub from: String,
+    /// Who is asked
+    #[arg(long, value_name = "PARTY")]
+    pub to: String,
+    /// With what: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment
+    #[arg(long, value_name = "PACKET", value_parser = PacketSpec::parse)]
+    pub port: PacketSpec,
+    /// The port that it comes from
+    #[arg(long, value_name = "PORT", default_value_t = Packet::EPHEMERAL)]
+    pub source_port: u16,
+    /// By the IPv6 addresses of parties that have both
+    #[arg(long, short = '6')]
+    pub ipv6: bool,
+    /// The nodes' interface to each other, which host endpoints may name [default: the running agent's, or eth0]
+    #[arg(long, value_name = "IFACE")]
+    pub uplink: Option<String>,
+    /// Form of the explanation
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub socket: Socket,
+    /// Directories of manifests, and manifests [default: what the running agent has loaded]
+    #[arg(value_name = "DIR|FILE")]
+    pub paths: Vec<PathBuf>,
+}
+
+impl Explain {
+    fn request(&self) -> ExplainRequest {
+        ExplainRequest {
+            from: self.from.clone(),
+            to: self.to.clone(),
+            packet: self.port,
+            source_port: self.source_port,
+            ipv6: self.ipv6,
+            uplink: self.uplink.clone(),
+        }
+    }
+}
+
+/// Prints what decides. The connection passes: exit code 0; it does not: 1; nobody can tell: 2.
+pub fn run(explain: &Explain) -> Result<(), Error> {
+    let explanation = if explain.paths.is_empty() {
+        by_agent(explain)?
+    } else {
+        let mut contents = read_paths(explain.paths.iter().map(PathBuf::as_path), false);
+        tell_invalid(&contents)?;
+        explain_by_manifests(explain, &mut contents).map_err(Error::Invalid)?
+    };
+    match explain.output {
+        Output::Text => output::print(&explanation.to_string())?,
+        Output::Json => output::print_json(&explanation)?,
+    }
+    if explanation.story.allowed { Ok(()) } else { Err(Error::Deviation) }
+}
+
+fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
+    let agent = explain.socket.connect().map_err(|error| match error {
+        Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
+        other => other,
+    });
+    Ok(agent?.explain(explain.request())?)
+}
+
+fn explain_by_manifests(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
+    let assumed = assume::addresses(contents);
+    manx_analysis::explain::explain(&explain.request(), contents, &assumed, UPLINK)
+}
+
+#[cfg(test)]
+mod tests {
+    use manx_analysis::explain::packet as packet_of;
+
+    use super::*;
+
+    const NODES: &str = "
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.1.0.0/16, ipipMode: Never}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.1.1.0/24, 'fd00:1::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.1.3.0/24}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {app: a}}, spec: {nodeName: n1, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b, labels: {app: b}}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: c, namespace: far}, spec: {nodeName: n2, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: h}, spec: {nodeName: n2, hostNetwork: true, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {nodeName: 5}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-80}
+spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
+";
+
+    fn asked(from: &str, to: &str, port: &str) -> Explain {
+        Explain {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            port: PacketSpec::parse(port).unwrap(),
+            source_port: Packet::EPHEMERAL,
+            ipv6: false,
+            output: Output::Text,
+            socket: Socket::default(),
+            uplink: None,
+            paths: Vec::new(),
+        }
+    }
+
+    fn explain(explain: &Explain) -> Result<Explanation, String> {
+        explain_by_manifests(explain, &mut Contents::from_texts([("objects.yaml", NODES)]))
+    }
+
+    fn says(from: &str, to: &str, port: &str) -> String {
+        match explain(&asked(from, to, port)) {
+            Ok(explanation) => explanation.to_string(),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn a_denial_is_told_with_the_term_that_failed() {
+        insta::assert_snapshot!(says("a", "default/b", "tcp/81"), @r"
+        default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 81: DENIED
+
+        egress of default/a (10.1.1.3): no policy decides, and profile kns.default allows everything
+          profile kns.default
+
+        ingress of default/b (10.1.1.2): isolated by default/only-80, and no rule allows it
+          tier default, order 1000000, then Deny
+            default/only-80, order 1000
+              ingress[0] Allow: no match: ports: TCP 80
+
+        no address in the manifests, assumed: default/a (10.1.1.3)
+        ");
+    }
+
+    const HOSTS: &str = "
+---
+{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h, labels: {role: node}}, spec: {node: n1, interfaceName: eth0}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: untracked}, spec: {selector: role == 'node', doNotTrack: true, applyOnForward: true, ingress: [{action: Deny, protocol: TCP, destination: {ports: [81]}}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: before-nat}, spec: {selector: role == 'node', preDNAT: true, applyOnForward: true, ingress: [{action: Allow, protocol: TCP, destination: {ports: [82]}}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: forwarded}, spec: {selector: role == 'node', applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Allow, protocol: TCP, destination: {ports: ['79:81', 90]}}], egress: [{action: Allow, protocol: UDP}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: own}, spec: {selector: role == 'node', ingress: [{action: Deny, protocol: TCP, destination: {ports: [91]}}]}}
+";
+
+    fn at_hosts(from: &str, to: &str, port: &str) -> Explanation {
+        let objects = format!("{NODES}{HOSTS}").replace("port: 80}", "endPort: 99, port: 1}");
+        let mut contents = Contents::from_texts([("objects.yaml", objects.as_str())]);
+        explain_by_manifests(&asked(from, to, port), &mut contents).unwrap()
+    }
+
+    #[test]
+    fn at_a_nodes_interface_every_stage_is_told_with_what_is_enforced_there() {
+        insta::assert_snapshot!(at_hosts("far/c", "b", "tcp/81").to_string());
+        insta::assert_snapshot!(at_hosts("192.0.2.1", "node/n1", "tcp/91").to_string());
+    }
+
+    #[test]
+    fn what_passes_is_what_is_enforced_and_what_is_meant_is_told_beside_it() {
+        let judged = |from: &str, to: &str, port: &str| {
+            let Explanation { story, .. } = at_hosts(from, to, port);
+            (story.allowed, story.intended)
+        };
+        assert_eq!(judged("far/c", "b", "tcp/80"), (true, true), "applyOnForward allows");
+        assert_eq!(judged("far/c", "b", "tcp/83"), (false, false), "applyOnForward does not");
+        assert_eq!(judged("far/c", "b", "tcp/81"), (true, false), "doNotTrack denies");
+        assert_eq!(judged("far/c", "b", "tcp/82"), (false, true), "preDNAT allows");
+        assert_eq!(judged("b", "far/c", "tcp/80"), (false, false), "what leaves is judged");
+        assert_eq!(judged("b", "192.0.2.1", "udp/80"), (true, true), "what leaves is judged");
+        assert_eq!(judged("a", "b", "tcp/83"), (true, true), "on one node nothing is passed");
+        assert_eq!(judged("192.0.2.1", "node/n1", "tcp/90"), (true, true), "the node's own");
+        assert_eq!(judged("192.0.2.1", "node/n1", "tcp/91"), (true, false), "the node's own");
+        assert_eq!(judged("192.0.2.1", "node/n1", "tcp/22"), (true, true), "a failsafe port");
+        assert_eq!(judged("node/n1", "far/c", "tcp/80"), (true, false), "the node's own");
+    }
+
+    #[test]
+    fn the_uplink_that_is_named_finds_the_host_endpoint() {
+        let objects = format!("{NODES}{HOSTS}");
+        let mut contents = Contents::from_texts([("objects.yaml", objects.as_str())]);
+        let uplink = Some("ens1".to_owned());
+        let explain = Explain { uplink, ..asked("far/c", "b", "tcp/83") };
+        let arriving =
+            explain_by_manifests(&explain, &mut contents).unwrap().story.arriving.unwrap();
+        assert_eq!((arriving.host_endpoint, arriving.allowed), (None, true));
+        let mut tunnelled = Contents::from_texts(
+            [("o", objects.replace("ipipMode: Never", "ipipMode: Always"))]
+                .each_ref()
+                .map(|(name, text)| (*name, text.as_str())),
+        );
+        let story =
+            explain_by_manifests(&asked("far/c", "b", "tcp/83"), &mut tunnelled).unwrap().story;
+        assert_eq!(story.arriving.unwrap().interface, "its tunnels");
+    }
+
+    #[test]
+    fn in_json_the_rule_that_decides_has_fields() {
+        let json = serde_json::to_value(at_hosts("far/c", "b", "tcp/80")).unwrap();
+        let rule = &json["arriving"]["stages"][2]["rule"];
+        let expected = serde_json::json!({
+            "kind": "GlobalNetworkPolicy", "api_version": "projectcalico.org/v3", "namespace": "",
+            "name": "forwarded", "direction": "ingress", "index": 0,
+        });
+        assert_eq!(*rule, expected, "{json:#}");
+        let denied = serde_json::to_value(explain(&asked("a", "b", "tcp/81")).unwrap()).unwrap();
+        assert_eq!(denied["ingress"]["tier_end"], "default");
+        assert_eq!(denied["ingress"]["rule"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn in_json_it_is_the_same() {
+        let json =
+            serde_json::to_value(explain(&asked("172.18.0.2", "b", "tcp/80")).unwrap()).unwrap();
+        assert_eq!(json["from"], "node n1 (172.18.0.2)");
+        assert_eq!(json["allowed"], true);
+        assert_eq!(json["ingress"]["why"], "a node always reaches its own pods");
+        let json =
+            serde_json::to_value(explain(&asked("10.1.1.3", "b", "udp/80")).unwrap()).unwrap();
+        assert_eq!(json["from"], "default/a (10.1.1.3)");
+        assert_eq!(json["assumed"], serde_json::json!(["default/a (10.1.1.3)"]));
+        let rule = &json["ingress"]["tiers"][0]["policies"][0]["rules"][0];
+        let expected = serde_json::json!({"rule": 0, "action": "Allow", "failed": "ports: TCP 80"});
+        assert_eq!(*rule, expected);
+    }
+
+    #[test]
+    fn parties_are_pods_nodes_and_addresses() {
+        let first = |from, to| says(from, to, "icmp").lines().next().unwrap().to_owned();
+        insta::assert_snapshot!(first("a", "far/c"), @"default/a (10.1.1.3) -> far/c (10.1.2.2), ICMP type 8 code 0: ALLOWED");
+        insta::assert_snapshot!(first("far/c", "192.0.2.1"), @"far/c (10.1.2.2) -> 192.0.2.1, ICMP type 8 code 0: ALLOWED");
+        insta::assert_snapshot!(first("a", "node/n1"), @"default/a (10.1.1.3) -> node n1 (172.18.0.2), ICMP type 8 code 0: ALLOWED");
+        insta::assert_snapshot!(first("a", "2001:db8::1"), @"default/a (fd00:1::2) -> 2001:db8::1, ICMPv6 type 128 code 0: ALLOWED");
+        let six = Explain { ipv6: true, ..asked("a", "b", "tcp/80") };
+        insta::assert_snapshot!(explain(&six).unwrap_err(), @"a and b have no addresses of the IPv6 family");
+    }
+
+    #[test]
+    fn who_cannot_be_asked_about_is_said_why() {
+        insta::assert_snapshot!(says("nobody", "b", "tcp/80"), @"Pod default/nobody is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address");
+        insta::assert_snapshot!(says("h", "b", "tcp/80"), @"Pod default/h is no endpoint: it is on the host's network, finished, in a namespace or of a service account that is not valid, or has no address");
+        insta::assert_snapshot!(says("x", "b", "tcp/80"), @"Pod default/x is not valid, so it is no endpoint and nothing passes");
+        insta::assert_snapshot!(says("node/n3", "b", "tcp/80"), @"there is no node n3 with an InternalIP in the manifests");
+        insta::assert_snapshot!(says("b", "fd00:9::9", "tcp/80"), @"b and fd00:9::9 have no addresses of one family");
+    }
+
+    #[test]
+    fn packets_are_protocols_and_ports_or_types_and_codes() {
+        let packet =
+            |text| PacketSpec::parse(text).map(|wanted| packet_of(wanted, true, 1).to_string());
+        for (text, expected) in [
+            ("tcp/80", "TCP from port 1 to port 80"),
+            ("UDP/53", "UDP from port 1 to port 53"),
+            ("sctp/9", "SCTP from port 1 to port 9"),
+            ("tcp", "TCP without ports"),
+            ("protocol/47", "protocol 47"),
+            ("icmp", "ICMP type 8 code 0"),
+            ("icmp/3", "ICMP type 3 code 0"),
+            ("icmp/3/1", "ICMP type 3 code 1"),
+        ] {
+            assert_eq!(packet(text).as_deref(), Ok(expected));
+        }
+        for wrong in
+            ["", "80", "tcp/", "tcp/65536", "tcp/80/1", "http", "icmp/a", "47/1", "protocol/256"]
+        {
+            assert!(packet(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(packet_of(PacketSpec::Icmp(Some((1, 4))), false, 1), Packet::icmp(58, 1, 4));
+    }
+}

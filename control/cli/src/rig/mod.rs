@@ -1,0 +1,298 @@
+//! `manx rig`: the commands of the rig.
+
+mod internal;
+mod run;
+mod screen;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+pub use self::internal::{Internal, run_internal};
+use super::Error;
+use super::node::{PodDevice, UplinkMode, parse_workers};
+use super::output::{self, Output};
+use manx_linux::private;
+use manx_rig::caller::{self, CallError};
+use manx_rig::event::Fault;
+use manx_rig::live::InputError;
+use manx_rig::plan::PlanError;
+use manx_rig::policy_word::PolicyWord;
+use manx_rig::setup::State;
+use manx_rig::template;
+use manx_rig::workdir::{self, Workdir, WorkdirError};
+
+/// `manx rig ...`.
+#[derive(Debug, Args)]
+pub struct Rig {
+    /// The command, with its settings.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The rig's commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Build a cluster from a directory of manifests, probe it, and compare with what its policies say
+    Run(Run),
+    /// Run a command in a pod, on a node (node/NAME) or on the outside host (outside) of a rig left running
+    Exec(Exec),
+    /// Apply manifests to a rig left running, and probe it again
+    Apply(Apply),
+    /// List the rigs that run
+    List,
+    /// Show the nodes, pods and addresses of a rig left running
+    Status(Named),
+    /// End a rig
+    ///
+    /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has to be named.
+    Down(Named),
+    /// Write a small commented rig into a directory
+    Init {
+        /// The directory
+        directory: PathBuf,
+    },
+}
+
+/// The settings of `manx rig run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Directory of manifests, and perhaps rig.yaml
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// The rig's name; the directory's if absent
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Leave the rig running
+    #[arg(long)]
+    pub keep: bool,
+    /// How long a rig that is left running may live, e.g. 30m
+    #[arg(long, default_value = "1h", value_parser = parse_duration)]
+    pub ttl: Duration,
+    /// How long building and probing may take
+    #[arg(long, default_value = "15m", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, not from the oracle: the rig must
+    /// then fail
+    #[arg(long, value_name = "POLICY")]
+    pub sabotage: Vec<PolicyWord>,
+    /// How pods are attached
+    #[arg(long, value_enum, default_value_t = PodDevice::Auto)]
+    pub pod_device: PodDevice,
+    /// How tunnel packets reach the uplink
+    #[arg(long, value_enum, default_value_t = UplinkMode::Packet)]
+    pub uplink_mode: UplinkMode,
+    /// Workers of each node
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = parse_workers)]
+    pub workers: usize,
+    /// Do not measure throughput and latency
+    #[arg(long)]
+    pub no_samples: bool,
+    /// Form of the report
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// The settings of `manx rig exec`.
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// NAMESPACE/POD, POD, node/NAME or outside
+    pub party: String,
+    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
+    #[arg(long)]
+    pub rig: Option<String>,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// The settings of `manx rig apply`.
+#[derive(Debug, Args)]
+pub struct Apply {
+    /// Manifests
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
+    #[arg(long)]
+    pub rig: Option<String>,
+    /// Form of the report
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// A rig by name.
+#[derive(Debug, Args)]
+pub struct Named {
+    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
+    pub rig: Option<String>,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("expected a whole number of s, m or h, e.g. 30m".to_owned()),
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)) {
+        Some(total @ 1..) => Ok(Duration::from_secs(total)),
+        Some(0) | None => Err("expected a whole number of s, m or h, e.g. 30m".to_owned()),
+    }
+}
+
+impl From<WorkdirError> for Error {
+    fn from(error: WorkdirError) -> Self {
+        match error {
+            WorkdirError::Name(_) | WorkdirError::Running(_) | WorkdirError::NotRunning(_) => {
+                Self::Invalid(error.to_string())
+            }
+            WorkdirError::Private(_) | WorkdirError::TooLong(_) | WorkdirError::File { .. } => {
+                Self::Environment(error.to_string())
+            }
+        }
+    }
+}
+
+impl From<InputError> for Error {
+    fn from(error: InputError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Failed { fault: Fault::Input, message } => Self::Invalid(message),
+            CallError::Failed { fault: Fault::Environment, message } => Self::Environment(message),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+/// Runs one of the rig's commands.
+pub fn run(rig: Rig) -> Result<(), Error> {
+    match rig.command {
+        Command::Run(settings) => run::run(&settings),
+        Command::Exec(settings) => run::exec(&settings),
+        Command::Apply(settings) => run::apply(&settings),
+        Command::List => list(),
+        Command::Status(named) => status(&named),
+        Command::Down(named) => {
+            let workdir = chosen_to_change(named.rig.as_deref())?;
+            Ok(caller::down(&workdir)?)
+        }
+        Command::Init { directory } => {
+            template::write(&directory).map_err(|error| Error::Invalid(error.to_string()))?;
+            output::print(&format!("{0} is a rig: `manx rig run {0}`\n", directory.display()))
+        }
+    }
+}
+
+/// The rig that is to be changed or ended. The rigs of root are those of everybody who is root here: one is named, lest one
+/// person ends another's.
+fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
+    choose(name, private::is_shared_by_root())
+}
+
+/// The rig that is meant.
+fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
+    choose(name, false)
+}
+
+/// The named rig; the only one, unless rigs are to be named.
+fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
+    if let Some(name) = name {
+        let workdir = Workdir::from_name(name)?;
+        return if workdir.is_running()? {
+            Ok(workdir)
+        } else {
+            Err(WorkdirError::NotRunning(name.to_owned()).into())
+        };
+    }
+    let mut running = workdir::running()?;
+    let names = running.iter().map(Workdir::name).collect::<Vec<&str>>().join(", ");
+    match (running.pop(), running.len()) {
+        (None, _) => Err(Error::Invalid(
+            "no rig is running: `manx rig run --keep DIR` leaves one running".to_owned(),
+        )),
+        (Some(_), _) if to_be_named => Err(Error::Invalid(format!(
+            "root's rigs are those of everybody who is root here ({names}): name the one that is meant"
+        ))),
+        (Some(only), 0) => Ok(only),
+        (Some(_), _) => {
+            Err(Error::Invalid(format!("several rigs are running ({names}): say which is meant")))
+        }
+    }
+}
+
+fn list() -> Result<(), Error> {
+    for workdir in workdir::running()? {
+        // A rig that is being built has no state yet.
+        output::print(&match State::read(&workdir) {
+            Ok(state) => format!(
+                "{}: {} nodes, {} pods, from {}\n",
+                state.name,
+                state.nodes.len(),
+                state.pods.len(),
+                state.source.display()
+            ),
+            Err(_) => format!("{}: being built\n", workdir.name()),
+        })?;
+    }
+    Ok(())
+}
+
+fn status(named: &Named) -> Result<(), Error> {
+    let workdir = chosen(named.rig.as_deref())?;
+    let state = State::read(&workdir)?;
+    let ips = |ips: &[std::net::IpAddr]| {
+        ips.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ")
+    };
+    let mut lines = vec![
+        format!(
+            "rig {} from {}, files in {}",
+            state.name,
+            state.source.display(),
+            workdir.path().display()
+        ),
+        format!("outside: {}", ips(&state.outside)),
+    ];
+    for node in &state.nodes {
+        lines.push(format!(
+            "node/{}: {}; agent at {}",
+            node.name,
+            ips(&node.addresses),
+            node.socket.display()
+        ));
+        for pod in state.pods.iter().filter(|pod| pod.node == node.name) {
+            lines.push(format!("  {}: {} ({})", pod.name, ips(&pod.addresses), pod.device));
+        }
+    }
+    lines.push(String::new());
+    output::print(&lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_and_are_not_zero() {
+        assert_eq!(parse_duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("15m"), Ok(Duration::from_secs(900)));
+        assert_eq!(parse_duration("1h"), Ok(Duration::from_secs(3600)));
+        for wrong in ["", "0", "1d", "m", "-1s", "99999999999999999999h"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `manx rig run`, `apply` and `exec`.
+
+use std::io::IsTerminal;
+
+use clap::ValueEnum;
+
+use super::screen::Screen;
+use super::{Apply, Error, Exec, Run, chosen_to_change};
+use crate::node::PodDevice;
+use crate::output::{Output, is_coloured, print, print_json};
+use manx_api::Device;
+use manx_datastore::Store;
+use manx_linux::doctor;
+use manx_linux::private;
+use manx_rig::caller::{self, Listener, Running};
+use manx_rig::cluster;
+use manx_rig::enter;
+use manx_rig::event::Request;
+use manx_rig::live::{self, Input};
+use manx_rig::plan;
+use manx_rig::prober::Prober;
+use manx_rig::render::{self, Style};
+use manx_rig::report::Report;
+use manx_rig::setup::{Setup, State};
+use manx_rig::supervisor::Bounds;
+use manx_rig::underlay::Names;
+use manx_rig::workdir::{Workdir, WorkdirLock};
+
+/// Width of a report that nobody's terminal limits.
+const PIPED_WIDTH: u16 = 120;
+
+/// `manx rig run`.
+pub(super) fn run(settings: &Run) -> Result<(), Error> {
+    let input = live::read(&settings.directory)?;
+    let mut screen = Screen::new();
+    for warning in &input.warnings {
+        screen.note(warning);
+    }
+    let workdir = Workdir::from_name(&rig_name(settings)?)?;
+    let held = workdir.create()?;
+    let prepared = prepare(settings, input, &workdir);
+    if let Err(error) = prepared {
+        workdir.remove()?;
+        return Err(error);
+    }
+    let bounds = Bounds { timeout: settings.timeout, ttl: settings.ttl };
+    let checked = build_and_check(settings, &workdir, held, bounds, &mut screen);
+    screen.clear();
+    finish(&checked?, settings.output)
+}
+
+fn build_and_check(
+    settings: &Run,
+    workdir: &Workdir,
+    held: WorkdirLock,
+    bounds: Bounds,
+    screen: &mut Screen,
+) -> Result<Report, Error> {
+    let running = Running::start(workdir, held, bounds, screen)?;
+    let report = caller::send_request(workdir, &Request::Check, screen)?;
+    if report.probers.values().any(|prober| prober.device == Some(Device::Veth)) {
+        tell_of_veth(settings, screen);
+    }
+    if settings.keep {
+        running.keep().map_err(|error| Error::Failed(error.to_string()))?;
+        let name = workdir.name();
+        screen.note(&format!(
+            "rig {name} is left running for {} s: `manx rig exec --rig {name} POD -- CMD`, \
+             `manx rig down {name}`",
+            settings.ttl.as_secs()
+        ));
+    }
+    Ok(report)
+}
+
+/// Says once that pods hang on veth pairs, why, and what would give them TUN devices.
+fn tell_of_veth(settings: &Run, screen: &mut Screen) {
+    if settings.pod_device == PodDevice::Auto
+        && let Ok(report) = doctor::examine()
+        && let Some(lack) = report.lack(doctor::Capability::Tun)
+    {
+        screen.note(&lack.to_string());
+    }
+}
+
+/// The rig's name: as given, or the directory's with what a name may not have taken out.
+fn rig_name(settings: &Run) -> Result<String, Error> {
+    if let Some(name) = &settings.name {
+        return Ok(name.clone());
+    }
+    let directory = settings
+        .directory
+        .canonicalize()
+        .map_err(|error| Error::Invalid(format!("{}: {error}", settings.directory.display())))?;
+    let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let legal = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
+    let name: String = name.chars().filter(legal).take(40).collect();
+    let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    Ok(if name.is_empty() { "rig".to_owned() } else { name.to_owned() })
+}
+
+/// Fills the rig's folder, and makes the plan once here, so that input of which no rig can be made is refused at once.
+fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Error> {
+    for policy in &settings.sabotage {
+        let (id, object) = input
+            .objects
+            .withhold(policy)
+            .map_err(|error| Error::Invalid(format!("--sabotage {policy}: {error}")))?;
+        live::write(&workdir.withheld(), &id, &object)?;
+    }
+    input.objects.write(&workdir.manifests())?;
+    if settings.no_samples {
+        input.settings.samples = false;
+    }
+    let contents = Store::load(workdir.manifests());
+    let (nodes, pods) = (cluster::nodes(&contents), cluster::pods(&contents));
+    plan::plan(&nodes, &pods, &input.settings)?;
+    let exports = private::temporary().map_err(|error| {
+        Error::Environment(format!(
+            "what a deviation leaves goes to the folder for temporary files: {error}; set TMPDIR to a folder of your own"
+        ))
+    })?;
+    let setup = Setup {
+        source: settings.directory.clone(),
+        settings: input.settings,
+        agent_arguments: agent_arguments(settings),
+        exports,
+    };
+    Ok(setup.write(workdir)?)
+}
+
+fn agent_arguments(settings: &Run) -> Vec<String> {
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    };
+    vec![
+        "--pod-device".to_owned(),
+        name(settings.pod_device.to_possible_value()),
+        "--uplink-mode".to_owned(),
+        name(settings.uplink_mode.to_possible_value()),
+        "--workers".to_owned(),
+        settings.workers.to_string(),
+    ]
+}
+
+/// `manx rig apply`.
+pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
+    let (objects, warnings) = live::read_files(&settings.files)?;
+    let workdir = chosen_to_change(settings.rig.as_deref())?;
+    let mut screen = Screen::new();
+    for warning in &warnings {
+        screen.note(warning);
+    }
+    let request = Request::Apply(objects.0.into_values().collect());
+    let report = caller::send_request(&workdir, &request, &mut screen);
+    screen.clear();
+    finish(&report?, settings.output)
+}
+
+/// Prints a report; a deviation is the command's failure.
+fn finish(report: &Report, output: Output) -> Result<(), Error> {
+    match output {
+        Output::Json => print_json(report)?,
+        Output::Text => {
+            let width = console_width().unwrap_or(PIPED_WIDTH);
+            print(&render::text(report, Style { colour: is_coloured(), width }))?;
+        }
+    }
+    if report.as_expected { Ok(()) } else { Err(Error::Deviation) }
+}
+
+fn console_width() -> Option<u16> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    comfy_table::Table::new().width()
+}
+
+/// `manx rig exec`: ends with the command's own exit code.
+pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
+    let workdir = chosen_to_change(settings.rig.as_deref())?;
+    let state = State::read(&workdir)?;
+    let prober = Prober::from(settings.party.clone());
+    let netns = netns(&state, &Names::new(&workdir.names()), &prober).ok_or_else(|| {
+        Error::Invalid(format!(
+            "there is no {prober} in rig {}: `manx rig status` shows what there is",
+            state.name
+        ))
+    })?;
+    let status = enter::run_in_rig(&workdir, &netns, &settings.command)
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    match (status.success(), status.code()) {
+        (true, _) => Ok(()),
+        (false, Some(code)) => std::process::exit(code),
+        (false, None) => Err(Error::Failed(format!("the command has ended: {status}"))),
+    }
+}
+
+fn netns(state: &State, names: &Names, prober: &Prober) -> Option<std::path::PathBuf> {
+    match prober {
+        Prober::Outside => Some(names.outside()),
+        Prober::Node(node) => {
+            state.nodes.iter().position(|known| known.name == *node).map(|i| names.node(i))
+        }
+        Prober::Pod(pod) => {
+            state.pods.iter().position(|known| known.name == *pod).map(|i| names.pod(i))
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The `manx` program as its users start it: exit codes, what goes where, nothing left behind.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+fn manx(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_manx"))
+        .args(arguments)
+        .env_remove("MANX_SOCKET")
+        .env("XDG_RUNTIME_DIR", "/nonexistent")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn doctor_ends_with_what_it_says_and_leaves_nothing_behind() {
+    let output = manx(&["doctor", "--output", "json"]);
+    for file in ["/proc/self/mounts", "/proc/net/dev"] {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(
+            !text
+                .lines()
+                .any(|line| line.trim_start().starts_with("manx ") || line.contains("manx-doctor")),
+            "{text}"
+        );
+    }
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rig = report["rig"].as_bool().unwrap();
+    assert_eq!(output.status.code(), Some(if rig { 0 } else { 3 }), "{report}");
+    let checks = report["checks"].as_array().unwrap();
+    for check in checks {
+        let allowed = check["allowed"].as_bool().unwrap();
+        assert_eq!(check["remedy"].is_string(), !allowed, "{check}");
+    }
+    let names: Vec<_> = checks.iter().map(|check| check["capability"].as_str().unwrap()).collect();
+    for name in ["kernel", "user-namespaces", "tun", "no-ipip-module", "io-uring", "cores"] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
+    let table = text(&manx(&["doctor"]).stdout);
+    assert!(!table.contains('\u{1b}'), "no colours into a pipe: {table:?}");
+    assert!(names.iter().all(|name| table.contains(name)));
+}
+
+#[test]
+fn a_wrong_usage_is_2_and_help_is_0() {
+    for wrong in [&["fly"][..], &[], &["status", "--output", "xml"], &["capture", "web"], &["node"]]
+    {
+        let output = manx(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert_eq!(text(&output.stdout), "", "{wrong:?}");
+        assert!(!output.stderr.is_empty(), "{wrong:?}");
+    }
+    for right in
+        [&["--help"][..], &["help", "rig"], &["version"], &["--version"], &["completions", "bash"]]
+    {
+        let output = manx(right);
+        assert_eq!(output.status.code(), Some(0), "{right:?}");
+        assert!(!output.stdout.is_empty(), "{right:?}");
+    }
+}
+
+#[test]
+fn version_names_the_commit_that_is_checked_out() {
+    let said = text(&manx(&["version"]).stdout);
+    assert!(said.starts_with(concat!("manx ", env!("CARGO_PKG_VERSION"))), "{said}");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let git = Command::new("git").args(["-C", root, "rev-parse", "HEAD"]).output();
+    let commit = git.ok().filter(|git| git.status.success()).map(|git| text(&git.stdout));
+    match commit.filter(|_| fs::exists(format!("{root}/.git")).unwrap()) {
+        Some(commit) => assert!(said.contains(&format!("(commit {})\n", &commit[..12])), "{said}"),
+        None => assert!(!said.contains("commit"), "{said}"),
+    }
+}
+
+#[test]
+fn without_an_agent_the_answer_is_3_and_a_capture_writes_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent.sock");
+    let file = folder.path().join("out.pcapng");
+    let (socket, file) = (socket.to_str().unwrap(), file.to_str().unwrap());
+    for command in
+        [&["status", "--socket", socket][..], &["capture", "host", "-w", file, "--socket", socket]]
+    {
+        let output = manx(command);
+        assert_eq!(output.status.code(), Some(3), "{command:?}");
+        assert_eq!(
+            text(&output.stderr),
+            format!(
+                "manx: no agent listens at {socket} (No such file or directory (os error 2)): start one with `manx node`, or name \
+                 its socket by --socket\n"
+            )
+        );
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// What the program says to standard error, and its exit code; the test's folder is `DIR` in it.
+fn said(folder: &std::path::Path, arguments: &[&str]) -> String {
+    let arguments: Vec<String> =
+        arguments.iter().map(|word| word.replace("DIR", folder.to_str().unwrap())).collect();
+    let output = manx(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    let error = text(&output.stderr).replace(folder.to_str().unwrap(), "DIR");
+    format!("{} {error}", output.status.code().unwrap())
+}
+
+#[test]
+fn an_agent_that_has_never_read_its_datastore_whole_ends_before_anything_is_attached() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("bad")).unwrap();
+    fs::write(folder.path().join("bad/policies.yaml"), "kind: [NetworkPolicy\n").unwrap();
+    let told = said(
+        folder.path(),
+        &["node", "--name", "n1", "--datastore", "DIR/bad", "--socket", "DIR/s", "--uplink", "lo"],
+    );
+    assert!(told.contains("policies.yaml"), "{told}");
+    assert!(!told.starts_with('0'), "{told}");
+    assert!(!folder.path().join("s").exists(), "nobody listens for pods to attach");
+}
+
+#[test]
+fn an_agent_that_cannot_start_says_what_was_found_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for directory in ["empty", "bad", "good"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    let nodes = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\n\
+                 apiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: {podCIDRs: [10.1.2.0/24]}\n\
+                 status: {addresses: [{type: InternalIP, address: 10.0.0.2}]}\n";
+    fs::write(at("good/nodes.yaml"), nodes).unwrap();
+    fs::write(at("bad/nodes.yaml"), "kind: [Node\n").unwrap();
+    fs::write(at("file"), "").unwrap();
+    let taken = std::os::unix::net::UnixListener::bind(at("taken.sock")).unwrap();
+    let long = format!("DIR/{}", "x".repeat(120));
+    let node = |name: &str, datastore: &str, socket: &str, more: &[&str]| {
+        let mut all = vec!["node", "--name", name, "--datastore", datastore, "--socket", socket];
+        all.extend(more);
+        said(folder.path(), &all)
+    };
+    let uplink = ["--uplink", "nowhere0"];
+    let told = [
+        node("n2", "DIR/none", "DIR/s", &uplink),
+        node("n2", "DIR/file", "DIR/s", &uplink),
+        node("n2", "DIR/bad", "DIR/s", &uplink),
+        node("n2", "DIR/empty", "DIR/s", &uplink),
+        node("n3", "DIR/good", "DIR/s", &uplink),
+        node("n1", "DIR/good", "DIR/s", &uplink),
+        node("n2", "DIR/good", "DIR/file", &uplink),
+        node("n2", "DIR/good", "DIR/taken.sock", &uplink),
+        node("n2", "DIR/good", "DIR/file/s", &uplink),
+        node("n2", "DIR/good", &long, &uplink).replace(&"x".repeat(120), "xxx"),
+        node("n2", "DIR/good", "DIR/s", &["--uplink", "lo"]),
+    ];
+    drop(taken);
+    insta::assert_snapshot!(told.join(""));
+    // What these say depends on the machine.
+    let no_uplink = node("n2", "DIR/good", "DIR/s", &uplink);
+    assert!(
+        no_uplink.starts_with(
+            "3 manx: there is no interface nowhere0 in this network namespace: there is lo"
+        ),
+        "{no_uplink}"
+    );
+    let no_core = node("n2", "DIR/good", "DIR/s", &["--uplink", "lo", "--pin", "1023"]);
+    let expected = "2 manx: a worker cannot be pinned to core 1023: this process may use ";
+    assert!(no_core.starts_with(expected), "{no_core}");
+    let workers =
+        |extra: &[&str]| node("n2", "DIR/good", "DIR/s", &[&["--uplink", "lo"], extra].concat());
+    let of_workers = [
+        (
+            workers(&["--workers", "1", "--pin", "0,1"]),
+            "2 manx: --pin names 2 cores for 1 workers: name at most one for each",
+        ),
+        (
+            workers(&["--pin", "0,0"]),
+            "2 manx: --pin names core 0 twice: expected a core of its own for each worker",
+        ),
+        (
+            workers(&["--workers", "256"]),
+            "2 error: invalid value '256' for '--workers <N>': expected 1 to 255",
+        ),
+        (
+            workers(&["--workers", "0"]),
+            "2 error: invalid value '0' for '--workers <N>': expected 1 to 255",
+        ),
+    ];
+    for (told, expected) in of_workers {
+        assert!(told.starts_with(expected), "{told}");
+    }
+}
+
+#[test]
+fn a_rig_that_cannot_be_says_what_was_found_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for directory in ["empty", "bad", "wrong"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: 3}\n";
+    fs::write(at("bad/nodes.yaml"), "kind: [Node\n").unwrap();
+    fs::write(at("wrong/policy.yaml"), policy).unwrap();
+    let said = |arguments: &[&str]| said(folder.path(), arguments);
+    let told = [
+        said(&["rig", "run", "DIR/none"]),
+        said(&["rig", "run", "DIR/bad/nodes.yaml"]),
+        said(&["rig", "run", "DIR/empty"]),
+        said(&["rig", "run", "DIR/bad"]),
+        said(&["rig", "run", "DIR/wrong"]),
+    ];
+    insta::assert_snapshot!(told.join(""));
+}
+
+#[test]
+fn policy_explain_ends_with_its_verdict() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let objects = "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b}, status: {podIP: 10.0.0.2}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-80}
+spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}
+";
+    fs::write(directory.path().join("objects.yaml"), objects).unwrap();
+    let explain = |from, port, more: &[&str]| {
+        let arguments = ["policy", "explain", "--from", from, "--to", "b", "--port", port, path];
+        manx(&[&arguments[..], more].concat())
+    };
+    let allowed = explain("a", "tcp/80", &[]);
+    assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
+    assert!(text(&allowed.stdout).contains("ALLOWED"));
+    assert_eq!(text(&allowed.stderr), "");
+    let denied = explain("a", "tcp/81", &["--output", "json"]);
+    assert_eq!(denied.status.code(), Some(1));
+    let story: serde_json::Value = serde_json::from_slice(&denied.stdout).unwrap();
+    assert_eq!(story["allowed"], false);
+    for (from, port) in [("nobody", "tcp/80"), ("a", "tcp/http")] {
+        let wrong = explain(from, port, &[]);
+        assert_eq!(wrong.status.code(), Some(2));
+        assert_eq!(text(&wrong.stdout), "");
+        assert!(!wrong.stderr.is_empty());
+    }
+    // An object that is not valid is told of, and fails closed; a file that is none makes it all unknown.
+    fs::write(
+        directory.path().join("broken.yaml"),
+        objects.replace("only-80", "b").replace("[{port: 80}]", "5"),
+    )
+    .unwrap();
+    let closed = explain("a", "tcp/81", &[]);
+    assert_eq!(closed.status.code(), Some(1));
+    assert!(text(&closed.stderr).contains("ports"), "{}", text(&closed.stderr));
+    fs::write(directory.path().join("broken.yaml"), "{").unwrap();
+    assert_eq!(explain("a", "tcp/80", &[]).status.code(), Some(2));
+    assert_eq!(
+        manx(&[
+            "policy",
+            "explain",
+            "--from",
+            "a",
+            "--to",
+            "b",
+            "--port",
+            "tcp/80",
+            "/nonexistent"
+        ])
+        .status
+        .code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn policy_explain_denies_what_no_route_leads_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 'fd00:1::/64'}, status: {addresses: [{type: InternalIP, address: 'fc00::1'}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 'fd00:2::/64'}, status: {addresses: [{type: InternalIP, address: 'fc00::2'}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {nodeName: n2, containers: [{name: c}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 'fd00::/16', vxlanMode: MODE}}
+";
+    let file = folder.path().join("objects.yaml");
+    for (mode, code) in [("Never", 0), ("Always", 1), ("Perhaps", 2)] {
+        fs::write(&file, objects.replace("MODE", mode)).unwrap();
+        let file = file.to_str().unwrap();
+        let output = manx(&[
+            "policy", "explain", "-6", "--from", "c", "--to", "a", "--port", "tcp/80", file,
+        ]);
+        let told = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert_eq!(
+            told.contains("no route: node n2 has no route to fd00:1::"),
+            code == 1,
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn policy_check_ends_with_2_only_if_something_is_not_valid() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let policy = "apiVersion: projectcalico.org/v3\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {tier: t, order: 1}\n";
+    fs::create_dir(at("good")).unwrap();
+    fs::write(at("good/policy.yaml"), policy).unwrap();
+    fs::write(at("bad.yaml"), policy.replace("order: 1", "order: first")).unwrap();
+    let check = |paths: &[String], more: &[&str]| {
+        let mut arguments = vec!["policy", "check"];
+        arguments.extend(paths.iter().map(String::as_str));
+        arguments.extend(more);
+        let output = manx(&arguments);
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, told) = check(&[at("good")], &[]);
+    assert_eq!(code, Some(0));
+    assert!(told.starts_with("warning: spec.tier: tier t is not defined"), "{told}");
+    assert!(
+        told.ends_with(
+            "1 file, 1 object (1 Calico NetworkPolicy): 0 invalid, 0 errors, 1 warning\n"
+        )
+    );
+    let (code, told) = check(&[at("good"), at("bad.yaml")], &["--output", "json"]);
+    assert_eq!(code, Some(2));
+    let report: serde_json::Value = serde_json::from_str(&told).unwrap();
+    // It is not valid, and another of the same name is.
+    assert_eq!(report["errors"], 2);
+    assert_eq!(report["files"], 2);
+    let (code, told) = check(&[at("none")], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert_eq!(manx(&["policy", "check"]).status.code(), Some(2));
+    // A file that two paths lead to is one.
+    assert_eq!(check(&[at("good"), at("good/policy.yaml")], &[]).0, Some(0));
+}
+
+/// Nothing read is nothing checked: a green that a wrong path gives is none.
+#[test]
+fn what_holds_no_manifest_is_neither_checked_nor_proved() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}}\n";
+    for name in ["empty", "above", "above/below", "above/.hidden", "text", "comments", "unread"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("above/below/node.yaml"), node).unwrap();
+    fs::write(at("above/.hidden/broken.yaml"), "{").unwrap();
+    fs::write(at("text/a.txt"), node).unwrap();
+    fs::write(at("comments/a.yaml"), "# later\n---\n").unwrap();
+    let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}\n";
+    fs::write(at("unread/a.yaml"), deployment).unwrap();
+    let said = |command: &str, name: &str, more: &[&str]| {
+        let output = manx(&[&["policy", command, &at(name)], more].concat());
+        (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
+    };
+    for (name, found) in [("empty", "nothing"), ("above", "below/, .hidden/"), ("text", "a.txt")] {
+        let found = format!("holds no manifest: found {found}, expected *.yaml, *.yml or *.json");
+        for command in ["check", "prove"] {
+            let (code, told) = said(command, name, &[]);
+            assert!(code == 2 && told.contains(&found), "{command} {name}: {code}\n{told}");
+        }
+        assert!(said("check", name, &[]).1.contains("--recursive"), "{name}");
+    }
+    for command in ["check", "prove"] {
+        let (code, told) = said(command, "comments", &[]);
+        assert!(code == 2 && told.contains("holds no object"), "{command}: {code}\n{told}");
+        let (code, told) = said(command, "above", &["-R"]);
+        assert_eq!(code, 0, "{command}: {told}");
+        assert_eq!(said(command, "empty", &["--recursive"]).0, 2);
+    }
+    assert_eq!(said("check", "unread", &[]).0, 0, "what is skipped is warned of");
+    assert_eq!(said("prove", "unread", &[]).0, 2);
+    // One of several that holds nothing is as wrong.
+    assert_eq!(said("check", "above/below", &[&at("empty")]).0, 2);
+}
+
+#[test]
+fn policy_check_reads_standard_input() {
+    use std::io::Write as _;
+    use std::process::Stdio;
+    for (manifest, code) in
+        [("{apiVersion: v1, kind: Namespace, metadata: {name: a}}", 0), ("[", 2)]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_manx"));
+        let command = command.args(["policy", "check", "-"]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(manifest.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stdout));
+        assert!(text(&output.stdout).contains("1 file"), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn bench_is_the_program_beside_manx_and_without_it_says_how_to_get_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let own = std::path::Path::new(env!("CARGO_BIN_EXE_manx"));
+    // Where a link to the program can be made, and nothing else lies.
+    let folder = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
+    let manx = folder.path().join("manx");
+    fs::hard_link(own, &manx).unwrap();
+    let bench =
+        |arguments: &[&str]| Command::new(&manx).arg("bench").args(arguments).output().unwrap();
+    let build = "cargo build --release -p manx-bench";
+    let output = bench(&["--quick"]);
+    assert_eq!(output.status.code(), Some(3));
+    let told = text(&output.stderr);
+    assert!(told.contains(build) && told.contains("manx-bench is not there"), "{told}");
+    assert_eq!(text(&output.stdout), "");
+    let output = bench(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = text(&output.stdout);
+    assert!(help.contains("Measure Manx beside") && help.contains(build), "{help}");
+
+    let program = folder.path().join("manx-bench");
+    fs::write(&program, "#!/bin/sh\nfor word; do echo \"[$word]\"; done\nexit 7\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = bench(&["--only", "a row", "--help", "--", "-x"]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "[--only]\n[a row]\n[--help]\n[--]\n[-x]\n");
+}

@@ -1,0 +1,227 @@
+//! The directory datastore: the objects of all manifests in one directory.
+//!
+//! Files named `*.yaml`, `*.yml` and `*.json` directly in the directory are read, in the order of their names; names that
+//! begin with a dot are not, and subdirectories are not entered (editors and `ConfigMap` mounts keep their half-done copies
+//! in such places).
+//!
+//! - A file that cannot be read or is no YAML keeps the state that it last had; the fault is reported. If it never had one
+//!   (at start), the store is not in sync until it has, and an agent that is not in sync passes nothing. A broken file that
+//!   appears later is like an object that the API server refuses: reported, and without effect.
+//! - A file that lacks an object that it had, or was written in place and got shorter, may be half of a save: an editor
+//!   empties a file before it writes it. Without a policy nothing isolates, so such a file keeps the state that it last had,
+//!   and is reported, until it has stayed as it is for [`STANDS`]. One that lacks all its objects keeps them for good.
+//! - An object that is not valid is there as [`State::Invalid`], and fails closed.
+//! - A file that is gone takes its objects with it: that is how objects are removed. A directory that cannot be read does not: it keeps everything.
+//! - An object defined differently in two places is invalid, whichever kind it is: neither definition is used. The same
+//!   content twice is only warned of.
+//!
+//! Whoever writes here should write a temporary file (say `.policy.yaml.tmp`) and rename it.
+
+mod file;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use manx_objects::Entry;
+use manx_objects::contents::{Assembly, Changes, Contents};
+use manx_objects::object::ObjectKey;
+use manx_objects::problem::{Cause, Problem};
+
+pub use file::STANDS;
+use file::{File, Moment, PreviousText, Refreshed};
+
+/// A directory of manifests, the last good state of each, and the objects that they define together.
+#[derive(Debug, Default)]
+pub struct Store {
+    directory: PathBuf,
+    files: BTreeMap<String, File>,
+    fault: Option<Problem>,
+    contents: Arc<Contents>,
+    /// The objects that are defined in more than one place.
+    repeated: BTreeSet<ObjectKey>,
+}
+
+impl Store {
+    /// A store of `directory` that has not read anything yet.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), ..Self::default() }
+    }
+
+    /// Reads `directory` once.
+    pub fn load(directory: impl Into<PathBuf>) -> Contents {
+        let mut store = Self::new(directory);
+        store.refresh();
+        Arc::unwrap_or_clone(store.contents)
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// All objects as of the last [`Store::refresh`].
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// The same, for whoever looks at them while the store goes on: it then changes a copy.
+    pub fn shared(&self) -> Arc<Contents> {
+        Arc::clone(&self.contents)
+    }
+
+    /// Reads what has changed since the last time, and tells what follows; `None` if nothing has.
+    pub fn refresh(&mut self) -> Option<Changes> {
+        self.refresh_at(Moment::now())
+    }
+
+    /// Whether a file may be half written. Its new text is used once it has stood for [`STANDS`].
+    pub fn has_unsettled_file(&self) -> bool {
+        self.files.values().any(File::is_unsettled)
+    }
+
+    fn refresh_at(&mut self, now: Moment) -> Option<Changes> {
+        let names = match file::names(&self.directory) {
+            Ok(names) => names,
+            Err(error) => {
+                let name: Arc<str> = self.directory.display().to_string().into();
+                let fault = Problem::of_file(&name, Cause::Unreadable(error.to_string()));
+                if self.fault.as_ref() == Some(&fault) {
+                    return None;
+                }
+                self.fault = Some(fault);
+                return Some(self.rebuild());
+            }
+        };
+        let mut whole = self.fault.take().is_some();
+        let mut said = Vec::new();
+        let gone: Vec<String> =
+            self.files.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        for name in gone {
+            if let Some(file) = self.files.remove(&name) {
+                said.push((name, file.into_previous_text()));
+            }
+        }
+        for name in names {
+            let path = self.directory.join(&name);
+            let file = self.files.entry(name.clone()).or_default();
+            match file.refresh(&name, &path, now) {
+                Refreshed::Same => {}
+                Refreshed::Reported => whole = true,
+                Refreshed::Changed(before) => said.push((name, before)),
+            }
+        }
+        let in_sync = self.contents.in_sync || self.files.values().all(File::was_read);
+        whole |= in_sync != self.contents.in_sync;
+        if !whole && said.is_empty() {
+            return None;
+        }
+        let changes = if whole { None } else { self.apply_texts(&said) };
+        Some(changes.unwrap_or_else(|| self.rebuild()))
+    }
+
+    /// Takes in what files say now in the place of what they said. `None` where it takes more: something is or was wrong
+    /// with one of them, or an object is or was defined twice.
+    fn apply_texts(&mut self, said: &[(String, PreviousText)]) -> Option<Changes> {
+        let mut changed = BTreeMap::new();
+        let contents = Arc::make_mut(&mut self.contents);
+        for (name, before) in said {
+            let file = self.files.get(name);
+            if before.faulty || file.is_some_and(File::is_faulty) {
+                return None;
+            }
+            let mut gone: BTreeMap<&ObjectKey, &Entry> =
+                before.entries().iter().map(|entry| (&entry.key, entry)).collect();
+            for entry in file.into_iter().flat_map(File::entries) {
+                let stood_here = gone.remove(&entry.key).is_some();
+                let before = contents.put(entry);
+                if self.repeated.contains(&entry.key) || stood_here != before.is_some() {
+                    return None;
+                }
+                let stands = contents.objects.get(&entry.key);
+                if before.as_ref() != stands {
+                    changed.entry(entry.key.clone()).or_insert(before);
+                }
+            }
+            for key in gone.into_keys() {
+                if self.repeated.contains(key) {
+                    return None;
+                }
+                changed.entry(key.clone()).or_insert(contents.objects.remove(key));
+            }
+            contents.fingerprint = contents.fingerprint.wrapping_sub(before.fingerprint(name));
+            if let Some(file) = file {
+                contents.fingerprint = contents.fingerprint.wrapping_add(file.fingerprint(name));
+            }
+        }
+        contents.texts = self.files.len();
+        Some(Changes::Objects(changed))
+    }
+
+    /// Puts the contents together from all files.
+    fn rebuild(&mut self) -> Changes {
+        let mut assembly = Assembly::default();
+        assembly.report(self.fault.iter());
+        for (name, file) in &self.files {
+            assembly.add_text(file.fingerprint(name), file.problems(), file.entries());
+        }
+        let in_sync = self.contents.in_sync || self.files.values().all(File::was_read);
+        let (contents, repeated) = assembly.finish(in_sync);
+        self.contents = Arc::new(contents);
+        self.repeated = repeated;
+        Changes::Everything
+    }
+}
+
+/// Reads files and directories once, as if all files were of one directory. Each file is named by the path that led to it.
+/// A file that several paths lead to is read once. `-` is standard input. A directory without a manifest is at fault, and so
+/// are files without an object among them: the caller believes that they hold some.
+pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Contents {
+    let now = Moment::now();
+    let mut files: BTreeMap<String, File> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for path in paths {
+        let name = path.display().to_string();
+        let fault = match listed(path, recursive) {
+            Err(error) => Cause::Unreadable(error.to_string()),
+            Ok(listed) if !listed.is_empty() => {
+                for path in listed {
+                    if seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
+                        let name = path.display().to_string();
+                        files.entry(name.clone()).or_default().refresh(&name, &path, now);
+                    }
+                }
+                continue;
+            }
+            Ok(_) => match file::others(path) {
+                Err(error) => Cause::Unreadable(error.to_string()),
+                Ok(found) => Cause::NoManifest { found, recursive },
+            },
+        };
+        files.insert(name.clone(), File::from_fault(&name, fault));
+    }
+    let first = files.keys().next().map(|name| Arc::from(name.as_str()));
+    let mut contents = from_files(files);
+    if contents.objects.is_empty() && contents.problems.is_empty() {
+        contents.problems.extend(first.map(|name| Problem::of_file(&name, Cause::NoObject)));
+    }
+    contents
+}
+
+fn from_files(files: BTreeMap<String, File>) -> Contents {
+    let mut store = Store { files, ..Store::default() };
+    store.rebuild();
+    Arc::unwrap_or_clone(store.contents)
+}
+
+/// The manifests that a path leads to.
+fn listed(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
+    if path == Path::new("-") {
+        return Ok(vec![PathBuf::from("/dev/stdin")]);
+    }
+    if path.is_dir() { file::paths(path, recursive) } else { Ok(vec![path.to_path_buf()]) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,364 @@
+//! One file: its last good state, what is wrong with it now, and whether it needs to be read again.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use manx_objects::contents::{fingerprint, fingerprint_of_text};
+use manx_objects::object::ObjectKey;
+use manx_objects::problem::{Cause, Problem};
+use manx_objects::yaml::MAX_BYTES;
+use manx_objects::{Entry, Manifest};
+
+/// File systems stamp changes with a clock as coarse as two seconds (FAT), commonly 4 ms. A file changed so recently may
+/// change again without its stamp telling.
+const STAMP_SETTLES: Duration = Duration::from_secs(2);
+
+/// How long a file that says less than it did must stay as it is before it is believed: longer than any program takes
+/// between two pieces of one save.
+pub const STANDS: Duration = Duration::from_secs(2);
+
+/// What tells that a file is not the one that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn from_metadata(metadata: &std::fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    fn settled(self, now: SystemTime) -> bool {
+        let seconds = u64::try_from(self.changed.0).unwrap_or(0);
+        let nanoseconds = u32::try_from(self.changed.1).unwrap_or(0);
+        let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+        now.duration_since(changed).is_ok_and(|age| age > STAMP_SETTLES)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct File {
+    /// Of the text that was read last, if it cannot have changed unnoticed since.
+    stamp: Option<Stamp>,
+    digest: Option<u64>,
+    /// Keyed by chance, so that nobody can write two texts with one digest.
+    hashing: RandomState,
+    good: Option<Version>,
+    /// What was read last, while it says less than `good` and may be half of a save.
+    unsettled: Option<(Version, Instant)>,
+    fault: Option<Problem>,
+}
+
+/// What a file said at some time.
+#[derive(Debug)]
+struct Version {
+    manifest: Manifest,
+    /// Of its text; the same in every process.
+    fingerprint: u64,
+    length: usize,
+    /// Device and inode: a file that is renamed into another's place has others.
+    file: (u64, u64),
+}
+
+impl Version {
+    /// The objects that it has. What only stands for one is none that could get lost: a save that was half done leaves it.
+    fn keys(&self) -> BTreeSet<&ObjectKey> {
+        let entries = self.manifest.entries.iter();
+        entries.filter(|entry| entry.identified).map(|entry| &entry.key).collect()
+    }
+
+    /// What it would take away from what `self` says, if it is to be doubted.
+    fn looks_half_written(&self, newer: &Self) -> Option<Cause> {
+        let (before, after) = (self.keys(), newer.keys());
+        let missing = before.difference(&after).count();
+        if after.is_empty() && missing > 0 {
+            return Some(Cause::Emptied { before: missing });
+        }
+        // Written in place, it may break off anywhere. Renamed, it is whole; but who makes a file anew and then fills it
+        // gives it a new inode, too.
+        let broken_off = self.file == newer.file && newer.length < self.length;
+        (missing > 0 || broken_off).then(|| Cause::SaysLess { missing, seconds: STANDS.as_secs() })
+    }
+}
+
+/// What came of looking at a file again.
+#[derive(Debug)]
+pub(super) enum Refreshed {
+    /// It is as it was.
+    Same,
+    /// It says what it said; what is wrong with it is something else.
+    Reported,
+    /// It says what it says now, and before this.
+    Changed(PreviousText),
+}
+
+/// What a file said.
+#[derive(Debug)]
+pub(super) struct PreviousText {
+    version: Option<Version>,
+    /// Whether anything was wrong with it.
+    pub(super) faulty: bool,
+}
+
+impl PreviousText {
+    pub(super) fn entries(&self) -> &[Entry] {
+        self.version.as_ref().map_or(&[], |version| &version.manifest.entries)
+    }
+
+    /// As [`File::fingerprint`].
+    pub(super) fn fingerprint(&self, name: &str) -> u64 {
+        fingerprint_of(name, self.version.as_ref())
+    }
+}
+
+impl File {
+    /// One that could not be read.
+    pub(super) fn from_fault(name: &str, cause: Cause) -> Self {
+        Self { fault: Some(Problem::of_file(&Arc::from(name), cause)), ..Self::default() }
+    }
+
+    pub(super) fn was_read(&self) -> bool {
+        self.good.is_some()
+    }
+
+    /// Whether it will say something else by and by if it is looked at again.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled.is_some()
+    }
+
+    /// Names the text whose objects these are, and the file, which is called `name`; 0 if there is none.
+    pub(super) fn fingerprint(&self, name: &str) -> u64 {
+        fingerprint_of(name, self.good.as_ref())
+    }
+
+    pub(super) fn is_faulty(&self) -> bool {
+        self.problems().next().is_some()
+    }
+
+    /// What it says, when it says that no longer.
+    pub(super) fn into_previous_text(self) -> PreviousText {
+        PreviousText { faulty: self.is_faulty(), version: self.good }
+    }
+
+    pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
+        let good = self.good.iter().flat_map(|version| &version.manifest.problems);
+        self.fault.iter().chain(good)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.good.iter().flat_map(|version| &version.manifest.entries)
+    }
+
+    /// Reads the file if it may have changed.
+    pub(super) fn refresh(&mut self, name: &str, path: &Path, at: Moment) -> Refreshed {
+        match read(path, self.stamp) {
+            Ok(None) => self.accept_settled(at.monotonic),
+            Ok(Some((stamp, text))) => {
+                self.stamp = stamp.settled(at.wall).then_some(stamp);
+                if self.digest == Some(self.hashing.hash_one(text.as_str())) && !self.unreadable() {
+                    return self.accept_settled(at.monotonic);
+                }
+                let file = (stamp.device, stamp.inode);
+                self.read_text(name, &text, file, at.monotonic)
+            }
+            // That it is not there, too: a link to nowhere, or gone since the directory was listed, and then the next
+            // refresh forgets it.
+            Err(error) => {
+                self.stamp = None;
+                self.unsettled = None;
+                let mut message = error.to_string();
+                if error.kind() == io::ErrorKind::NotFound
+                    && name.contains(char::REPLACEMENT_CHARACTER)
+                {
+                    "its name is not UTF-8: rename it".clone_into(&mut message);
+                }
+                let cause = Cause::Unreadable(message);
+                let fault = Some(Problem::of_file(&Arc::from(name), cause));
+                if self.fault == fault {
+                    return Refreshed::Same;
+                }
+                self.fault = fault;
+                Refreshed::Reported
+            }
+        }
+    }
+
+    fn unreadable(&self) -> bool {
+        self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
+    }
+
+    /// Takes in a text.
+    fn read_text(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) -> Refreshed {
+        let faulty = self.is_faulty();
+        self.unsettled = None;
+        self.fault = None;
+        self.digest = Some(self.hashing.hash_one(text));
+        match manx_objects::read(name, text) {
+            Ok(manifest) => {
+                let version =
+                    Version { manifest, fingerprint: fingerprint(text), length: text.len(), file };
+                let Some(cause) =
+                    self.good.as_ref().and_then(|good| good.looks_half_written(&version))
+                else {
+                    return Refreshed::Changed(PreviousText {
+                        version: self.good.replace(version),
+                        faulty,
+                    });
+                };
+                // Removing the file is how an emptied one is meant.
+                if !matches!(cause, Cause::Emptied { .. }) {
+                    self.unsettled = Some((version, now));
+                }
+                self.fault = Some(Problem::of_file(&Arc::from(name), cause));
+            }
+            Err(fault) => self.fault = Some(*fault),
+        }
+        Refreshed::Reported
+    }
+
+    /// Believes what was doubtful if it has stayed as it is for long enough.
+    fn accept_settled(&mut self, now: Instant) -> Refreshed {
+        match self.unsettled.take_if(|(_, since)| now.saturating_duration_since(*since) >= STANDS) {
+            Some((version, _)) => {
+                self.fault = None;
+                Refreshed::Changed(PreviousText {
+                    version: self.good.replace(version),
+                    faulty: true,
+                })
+            }
+            None => Refreshed::Same,
+        }
+    }
+}
+
+/// When a file is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    /// By the clock that stamps files.
+    pub(super) wall: SystemTime,
+    /// By the clock that measures how long a file stands.
+    pub(super) monotonic: Instant,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        Self { wall: SystemTime::now(), monotonic: Instant::now() }
+    }
+}
+
+fn fingerprint_of(name: &str, version: Option<&Version>) -> u64 {
+    version.map_or(0, |version| fingerprint_of_text(name, version.fingerprint))
+}
+
+/// Whether a file of this name is taken for a manifest.
+fn is_manifest(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+/// Opens a manifest, or a link to one. A FIFO of such a name would not be opened before somebody writes to it; what has
+/// another name was named by people, who may mean `/dev/stdin`.
+fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
+    let flags = if is_manifest(path) { libc::O_NONBLOCK } else { 0 };
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if is_manifest(path) && !metadata.is_file() {
+        let message = "is no regular file, nor a link to one: replace it by one";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok((file, metadata))
+}
+
+/// The file's text; `None` if it still has the `known` stamp, which is seen without opening it. (A network file system may tell an
+/// old stamp for as long as it keeps attributes, where opening would have asked: NFS for up to a minute by default, `acregmax`.)
+fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
+    if known.is_some()
+        && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::from_metadata(&it)))
+    {
+        return Ok(None);
+    }
+    let (file, metadata) = open(path)?;
+    let stamp = Stamp::from_metadata(&metadata);
+    if known == Some(stamp) {
+        return Ok(None);
+    }
+    // One byte more than a manifest may have is enough for the reader to refuse it.
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::new(io::ErrorKind::InvalidData, format!("byte {at} is not UTF-8"))
+    })?;
+    Ok(Some((stamp, text)))
+}
+
+/// The manifests in a directory and, if it is so asked, below it: no directory is entered whose name begins with a dot, nor a
+/// link to one.
+pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
+    let mut paths: Vec<PathBuf> =
+        names(directory)?.iter().map(|name| directory.join(name)).collect();
+    if recursive {
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let hidden = entry.file_name().to_string_lossy().starts_with('.');
+            if !hidden && entry.file_type()?.is_dir() {
+                paths.extend(self::paths(&entry.path(), recursive)?);
+            }
+        }
+    }
+    Ok(paths)
+}
+
+/// What there is in a directory without manifests, for people.
+pub(super) fn others(directory: &Path) -> io::Result<String> {
+    const SHOWN: usize = 3;
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let slash = if entry.path().is_dir() { "/" } else { "" };
+        names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
+    }
+    names.sort_by_key(|name| (name.starts_with('.'), name.clone()));
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    Ok(match (names.is_empty(), more) {
+        (true, _) => "nothing".to_owned(),
+        (false, 0) => names.join(", "),
+        (false, more) => format!("{} and {more} more", names.join(", ")),
+    })
+}
+
+/// The names of the manifests in a directory. One that is not UTF-8 is there with what stands for the rest, so that no such
+/// file is found and somebody is told.
+pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !is_manifest(Path::new(&name)) || name.starts_with('.') {
+            continue;
+        }
+        // A link to a file is a file; one to nowhere is reported when it is opened.
+        let kind = entry.file_type();
+        if kind.is_ok_and(|kind| kind.is_file()) || !entry.path().is_dir() {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,143 @@
+//! `/dev/net/tun`.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use manx_dataplane::port::tun::Tun;
+
+use super::lack::{Capability, Lack};
+
+const DEVICE: &str = "/dev/net/tun";
+/// The device that is made to try; the kernel puts a free number for `%d`.
+const PROBE: &str = "manx-probe%d";
+const COST: &str = "pods are attached by veth pairs, which carry less";
+/// Whom the kernel shows where the owner has no number in this user namespace (`user_namespaces(7)`).
+const OVERFLOW: u32 = 65_534;
+
+/// Opens `/dev/net/tun` and makes a device with two queues in the calling thread's network namespace, which goes at once.
+/// A node that opens says nothing yet: the device takes `CAP_NET_ADMIN` over the namespace, and a driver that makes it.
+pub fn tun() -> Result<Tun, Lack> {
+    tun_opens()?;
+    let queues = Tun::open(PROBE, 2).map_err(|error| device_refused(&error))?;
+    queues.into_iter().next().ok_or_else(|| device_refused(&io::Error::other("no queue")))
+}
+
+/// Whether `/dev/net/tun` opens for this process. Changes nothing: a descriptor that names no device makes none.
+pub fn tun_opens() -> Result<(), Lack> {
+    let Err(error) = OpenOptions::new().read(true).write(true).open(DEVICE) else {
+        return Ok(());
+    };
+    let node = std::fs::metadata(DEVICE)
+        .ok()
+        .map(|node| Node { mode: node.mode() & 0o7777, owner: node.uid() });
+    Err(lack(&error, node, nix::unistd::geteuid().as_raw()))
+}
+
+/// The sentence when the device node opens and no device can be made by it.
+fn device_refused(error: &io::Error) -> Lack {
+    Lack {
+        capability: Capability::Tun,
+        found: format!("{DEVICE} opens and makes no device ({error})"),
+        cost: COST.to_owned(),
+        remedy: "it takes CAP_NET_ADMIN; in a container: docker run --cap-add NET_ADMIN".to_owned(),
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    mode: u32,
+    owner: u32,
+}
+
+fn lack(error: &io::Error, node: Option<Node>, user: u32) -> Lack {
+    let (found, remedy) = match (error.kind(), node) {
+        (io::ErrorKind::PermissionDenied, Some(Node { mode, owner })) => (
+            match owner {
+                OVERFLOW => format!(
+                    "{DEVICE} may not be opened (mode {mode:04o}, owner outside of this user namespace)"
+                ),
+                _ => format!(
+                    "{DEVICE} may not be opened (mode {mode:04o}, owner {owner}, this user {user})"
+                ),
+            },
+            format!("to allow it: sudo chmod 0666 {DEVICE}"),
+        ),
+        (io::ErrorKind::NotFound, _) => (
+            format!("{DEVICE} is not there"),
+            format!(
+                "to make it: sudo modprobe tun; in a container, add the device (docker run --device {DEVICE})"
+            ),
+        ),
+        _ => {
+            // ENODEV, ENXIO: the node is there and the driver is not.
+            (
+                format!("{DEVICE} does not open ({error})"),
+                "to load the driver: sudo modprobe tun".to_owned(),
+            )
+        }
+    };
+    Lack { capability: Capability::Tun, found, cost: COST.to_owned(), remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::testing::skipped;
+
+    /// Set in a process without `CAP_NET_ADMIN`.
+    const POWERLESS: &str = "MANX_TEST_WITHOUT_NET_ADMIN";
+
+    #[test]
+    fn a_node_that_opens_and_makes_no_device_is_a_lack() {
+        let test = "doctor::tun::tests::a_node_that_opens_and_makes_no_device_is_a_lack";
+        if std::env::var_os(POWERLESS).is_some() {
+            tun_opens().unwrap();
+            let found = tun().unwrap_err().found;
+            assert!(found.contains("opens and makes no device"), "{found}");
+            return;
+        }
+        let setpriv = || {
+            let mut command = Command::new("setpriv");
+            command.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin", "--"]);
+            command
+        };
+        let is_there = setpriv().arg("true").status().is_ok_and(|status| status.success());
+        if !nix::unistd::geteuid().is_root() || !is_there || tun_opens().is_err() {
+            return skipped(test, "it takes root, setpriv and /dev/net/tun");
+        }
+        let again = setpriv()
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(POWERLESS, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&again.stdout);
+        assert!(again.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    #[test]
+    fn each_way_of_not_opening_has_its_sentence() {
+        let node = Some(Node { mode: 0o600, owner: 0 });
+        let told = [
+            lack(&io::Error::from_raw_os_error(libc::EACCES), node, 1000),
+            lack(
+                &io::Error::from_raw_os_error(libc::EACCES),
+                Some(Node { mode: 0o600, owner: OVERFLOW }),
+                0,
+            ),
+            device_refused(&io::Error::from_raw_os_error(libc::EPERM)),
+            lack(&io::Error::from_raw_os_error(libc::ENOENT), None, 1000),
+            lack(&io::Error::from_raw_os_error(libc::ENODEV), node, 0),
+        ];
+        insta::assert_snapshot!(told.map(|lack| lack.to_string()).join("\n"), @r"
+        /dev/net/tun may not be opened (mode 0600, owner 0, this user 1000): pods are attached by veth pairs, which carry less; to allow it: sudo chmod 0666 /dev/net/tun
+        /dev/net/tun may not be opened (mode 0600, owner outside of this user namespace): pods are attached by veth pairs, which carry less; to allow it: sudo chmod 0666 /dev/net/tun
+        /dev/net/tun opens and makes no device (Operation not permitted (os error 1)): pods are attached by veth pairs, which carry less; it takes CAP_NET_ADMIN; in a container: docker run --cap-add NET_ADMIN
+        /dev/net/tun is not there: pods are attached by veth pairs, which carry less; to make it: sudo modprobe tun; in a container, add the device (docker run --device /dev/net/tun)
+        /dev/net/tun does not open (No such device (os error 19)): pods are attached by veth pairs, which carry less; to load the driver: sudo modprobe tun
+        ");
+    }
+}

@@ -1,0 +1,223 @@
+//! Network namespaces: made, named, entered.
+//!
+//! A namespace is held by an open descriptor, or by a file onto which its `/proc/…/ns/net` is bind-mounted (a *named*
+//! namespace, as `ip netns` and CNI make them). A thread has one network namespace and keeps it: what must happen in
+//! another one happens in a thread of its own ([`run_in`]), which the caller waits for.
+//!
+//! All of it needs `CAP_SYS_ADMIN` in the user namespace that owns the mount namespace and the target (`setns(2)`,
+//! `unshare(2)`), which an ordinary user has inside a user namespace of his own.
+
+pub mod sysctl;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+
+/// The calling thread's own network namespace.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+/// What can go wrong with a network namespace.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refuses to make one.
+    #[error(
+        "no network namespace can be made here ({0}): that takes CAP_SYS_ADMIN, in a user namespace if not in the initial one; \
+         `manx doctor` tells what is missing"
+    )]
+    Unshare(Errno),
+    /// The name's file cannot be made, or is in use.
+    #[error("the network namespace's file {path} cannot be made: {source}")]
+    Name {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The namespace cannot be bound to its name.
+    #[error("the network namespace cannot be mounted on {path}: {source}")]
+    Mount {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Errno,
+    },
+    /// The name leads nowhere.
+    #[error("the network namespace {path} cannot be opened: {source}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is named by a process of which the caller may not ask that.
+    #[error(
+        "the network namespace {0} may not be opened: by a process's folder that takes CAP_SYS_PTRACE, which the agent does not \
+         keep; name it by a file that it is mounted on, as CNI's runtimes do (ip netns attach NAME PID)"
+    )]
+    Process(PathBuf),
+    /// The name leads to something else.
+    #[error(
+        "{0} is not a network namespace: nothing is mounted on the file (was it left behind by a crash?)"
+    )]
+    NotANamespace(PathBuf),
+    /// The kernel refuses to let the thread in.
+    #[error("the network namespace cannot be entered: {0}")]
+    Enter(Errno),
+    /// Other threads would stay outside.
+    #[error("the process has {0} threads: a namespace is entered before the first of them starts")]
+    Threads(usize),
+    /// No thread could be started.
+    #[error("no thread can be started: {0}")]
+    Thread(io::Error),
+    /// The name cannot be taken away.
+    #[error("the network namespace's file {path} cannot be removed: {source}")]
+    Delete {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The kernel's error number.
+    pub fn errno(&self) -> Errno {
+        let number =
+            |source: &io::Error| source.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+        match self {
+            Self::Unshare(errno) | Self::Enter(errno) | Self::Mount { source: errno, .. } => *errno,
+            Self::Name { source, .. } | Self::Open { source, .. } | Self::Delete { source, .. } => {
+                number(source)
+            }
+            Self::Thread(source) => number(source),
+            Self::Process(_) => Errno::EACCES,
+            Self::NotANamespace(_) | Self::Threads(_) => Errno::EINVAL,
+        }
+    }
+}
+
+/// Makes a network namespace that lives as long as the descriptor (and whatever else comes to hold it). Its loopback
+/// interface is down.
+pub fn create() -> Result<OwnedFd, Error> {
+    in_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(Error::Unshare)?;
+        current()
+    })
+}
+
+/// Makes a network namespace and names it `path`, which must not exist; its folder must. The name holds it until
+/// [`delete`], in every mount namespace that sees the mount.
+pub fn create_named(path: &Path) -> Result<OwnedFd, Error> {
+    let name_error = |source| Error::Name { path: path.to_owned(), source };
+    OpenOptions::new().write(true).create_new(true).mode(0o444).open(path).map_err(name_error)?;
+    let made = in_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(Error::Unshare)?;
+        mount(Some(OWN), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .map_err(|source| Error::Mount { path: path.to_owned(), source })?;
+        current()
+    });
+    if made.is_err() {
+        // The first error is the one to tell; an empty file that stays is refused by the next create with its name.
+        let _ = fs::remove_file(path);
+    }
+    made
+}
+
+/// Takes a name away; the namespace goes with its last holder. A name that is not there is no error.
+pub fn delete(path: &Path) -> Result<(), Error> {
+    let delete_error = |source| Error::Delete { path: path.to_owned(), source };
+    match umount2(path, MntFlags::MNT_DETACH) {
+        // EINVAL: nothing is mounted on it.
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+        Err(errno) => return Err(delete_error(errno.into())),
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(delete_error(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The calling thread's network namespace.
+pub fn current() -> Result<OwnedFd, Error> {
+    open(Path::new(OWN))
+}
+
+/// Opens a namespace by its name, or by a `/proc/PID/ns/net` of a process that the caller may trace (`ptrace(2)`).
+pub fn open(path: &Path) -> Result<OwnedFd, Error> {
+    let file = File::open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied if path.starts_with("/proc") => {
+            Error::Process(path.to_owned())
+        }
+        _ => Error::Open { path: path.to_owned(), source },
+    })?;
+    match fstatfs(&file) {
+        Ok(stat) if stat.filesystem_type() == NSFS_MAGIC => Ok(file.into()),
+        Ok(_) => Err(Error::NotANamespace(path.to_owned())),
+        Err(errno) => Err(Error::Open { path: path.to_owned(), source: errno.into() }),
+    }
+}
+
+/// Whether two descriptors hold the same namespace.
+pub fn same(a: impl AsFd, b: impl AsFd) -> io::Result<bool> {
+    Ok(identity(a)? == identity(b)?)
+}
+
+/// Device and inode of a namespace: no two have the same at one time. One that has gone may leave its number to another.
+pub fn identity(netns: impl AsFd) -> io::Result<(u64, u64)> {
+    let metadata = File::from(netns.as_fd().try_clone_to_owned()?).metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// Runs `work` in the namespace, in a thread of its own, and waits for it. Sockets and devices that it opens belong to the
+/// namespace for good and may be used from any thread afterwards.
+///
+/// # Errors
+/// The namespace cannot be entered, or no thread started. A panic of `work` goes on in the caller.
+pub fn run_in<T: Send>(
+    netns: impl AsFd + Sync,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, Error> {
+    in_thread(|| {
+        setns(netns.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Error::Enter)?;
+        Ok(work())
+    })
+}
+
+/// Enters the namespace with the whole process, which must have a single thread: later ones inherit it.
+pub fn enter(netns: impl AsFd) -> Result<(), Error> {
+    // A thread that was joined may be listed for a moment longer.
+    for last in [false, false, false, false, true] {
+        let threads = fs::read_dir("/proc/self/task")
+            .map_err(|source| Error::Open { path: "/proc/self/task".into(), source })?
+            .count();
+        match threads {
+            0 | 1 => break,
+            n if last => return Err(Error::Threads(n)),
+            _ => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    setns(netns.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Error::Enter)
+}
+
+fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn_scoped(scope, work)
+            .map_err(Error::Thread)?
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! For tests that need namespaces, run by root and by ordinary users alike. Built for tests only.
+#![expect(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test stops where it cannot go on"
+)]
+
+use std::process::Command;
+
+use crate::{doctor, netns};
+
+/// Set in a test binary that runs itself again inside a user namespace.
+const INSIDE: &str = "MANX_TEST_IN_USER_NAMESPACE";
+
+/// Whether the calling test may make namespaces and should go on.
+///
+/// Without the privilege the same test is run again, alone, as root of a user namespace of its own: then its result is the
+/// caller's, and the answer is false. Where not even that is allowed the test is skipped and says so; with
+/// `MANX_REQUIRE_NETNS=1` that is a failure.
+pub fn namespaces_allowed() -> bool {
+    let reason = match netns::create() {
+        Ok(_) => return true,
+        Err(error) => error.to_string(),
+    };
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("main");
+    if std::env::var_os(INSIDE).is_none()
+        && Command::new("unshare")
+            .args(["-Urnm", "true"])
+            .status()
+            .is_ok_and(|status| status.success())
+    {
+        let output = Command::new("unshare")
+            .args(["-Urnm", "--"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--include-ignored"])
+            .env(INSIDE, "1")
+            .env("MANX_REQUIRE_NETNS", "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{test} in a user namespace of its own:\n{text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return false;
+    }
+    skipped(test, &reason);
+    false
+}
+
+/// Says that `test` was skipped; a failure with `MANX_REQUIRE_NETNS=1`.
+pub fn skipped(test: &str, reason: &str) {
+    assert!(
+        std::env::var_os("MANX_REQUIRE_NETNS").is_none_or(|value| value != "1"),
+        "{test} may not be skipped (MANX_REQUIRE_NETNS=1): {reason}"
+    );
+    eprintln!("SKIPPED {test}: {reason}");
+}
+
+/// Whether TUN devices can be made. If not, the calling test leaves that half out and says so; with
+/// `MANX_REQUIRE_TUN=1` that is a failure.
+pub fn tun_allowed() -> bool {
+    let Err(lack) = doctor::tun() else { return true };
+    assert!(
+        std::env::var_os("MANX_REQUIRE_TUN").is_none_or(|value| value != "1"),
+        "TUN may not be left out (MANX_REQUIRE_TUN=1): {lack}"
+    );
+    eprintln!("SKIPPED the TUN half: {lack}");
+    false
+}
+
+/// Whether there is a second user, as root has. If not, the calling test is left out and says so; with `MANX_REQUIRE_ROOT=1` that
+/// is a failure.
+pub fn users_allowed() -> bool {
+    if manx_dataplane::port::tun::owner().unwrap().is_some() {
+        return true;
+    }
+    assert!(
+        std::env::var_os("MANX_REQUIRE_ROOT").is_none_or(|value| value != "1"),
+        "a test may not be left out (MANX_REQUIRE_ROOT=1): this user namespace knows one user"
+    );
+    eprintln!("SKIPPED: this user namespace knows one user");
+    false
+}

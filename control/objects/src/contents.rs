@@ -1,0 +1,234 @@
+//! The objects of a cluster at one moment, wherever they come from.
+//!
+//! A source (a directory of manifests) assembles [`Contents`] and tells by [`Changes`] how they differ from those before. Who
+//! uses them knows nothing of the source.
+//!
+//! - An object that is not valid is there as [`State::Invalid`], and fails closed.
+//! - An object that is defined differently in two places is invalid, whichever kind it is: neither definition is used. The same
+//!   content twice is only warned of.
+
+use std::collections::btree_map;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem;
+
+use crate::cursor::Tally;
+use crate::object::{Kind, Object, ObjectKey};
+use crate::problem::{Cause, MOST_OF_OBJECT, Place, Problem, Severity};
+use crate::read::{Entry, Invalid, State, read};
+
+/// All objects at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The objects.
+    pub objects: BTreeMap<ObjectKey, Stored>,
+    /// What is wrong with them and with their texts, errors first, then in the order of the texts.
+    pub problems: Vec<Problem>,
+    /// Whether the source has been read whole at least once. Before that, objects may be missing that nobody knows of, and
+    /// nothing may pass. It stays true from then on.
+    pub in_sync: bool,
+    /// How many texts (files) were read for them, valid or not.
+    pub texts: usize,
+    /// Names this content: two processes of one version that have read the same texts have the same fingerprint.
+    pub fingerprint: u64,
+}
+
+/// How contents differ from those before: the one event of every source of objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changes {
+    /// These objects differ, and nothing else but the fingerprint. Each stands with what it was, if it was there. An object
+    /// that has only moved in its text is among them.
+    Objects(BTreeMap<ObjectKey, Option<Stored>>),
+    /// Anything may differ.
+    Everything,
+}
+
+/// An object and where it is defined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The object.
+    pub state: State,
+    /// Where it is defined; the first place if there are several.
+    pub place: Place,
+}
+
+/// Puts [`Contents`] together from the definitions of all texts.
+#[derive(Debug, Default)]
+pub struct Assembly {
+    contents: Contents,
+    /// The objects that are defined in more than one place, with how often that was reported.
+    repeated: BTreeMap<ObjectKey, Tally>,
+}
+
+impl Contents {
+    /// The contents of manifests that are in memory, each a name and a text, as if they were the files of a directory. They
+    /// are in sync if every text is YAML or JSON.
+    pub fn from_texts<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let texts: BTreeMap<&str, &str> = texts.into_iter().collect();
+        let mut assembly = Assembly::default();
+        let mut in_sync = true;
+        for (name, text) in texts {
+            match read(name, text) {
+                Ok(manifest) => {
+                    let fingerprint = fingerprint_of_text(name, fingerprint(text));
+                    assembly.add_text(fingerprint, &manifest.problems, &manifest.entries);
+                }
+                Err(fault) => {
+                    in_sync = false;
+                    assembly.add_text(0, [&*fault], []);
+                }
+            }
+        }
+        assembly.finish(in_sync).0
+    }
+
+    /// The objects of a kind.
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Stored)> {
+        let first = ObjectKey { kind, namespace: String::new(), name: String::new() };
+        self.objects.range(first..).take_while(move |(key, _)| key.kind == kind)
+    }
+
+    /// The objects of a kind in a namespace.
+    pub fn of_kind_in(
+        &self,
+        kind: Kind,
+        namespace: &str,
+    ) -> impl Iterator<Item = (&ObjectKey, &Stored)> {
+        let first = ObjectKey { kind, namespace: namespace.to_owned(), name: String::new() };
+        let end = first.clone();
+        let all = self.objects.range(first..);
+        all.take_while(move |(key, _)| (key.kind, &key.namespace) == (end.kind, &end.namespace))
+    }
+
+    /// Puts an object in the place of another definition of it and returns that one. If both say the same, only the place
+    /// changes.
+    pub fn put(&mut self, entry: &Entry) -> Option<Stored> {
+        let Some(stored) = self.objects.get_mut(&entry.key) else {
+            let stored = Stored { state: entry.state.clone(), place: entry.place.clone() };
+            self.objects.insert(entry.key.clone(), stored);
+            return None;
+        };
+        let state =
+            if stored.state == entry.state { stored.state.clone() } else { entry.state.clone() };
+        Some(mem::replace(stored, Stored { state, place: entry.place.clone() }))
+    }
+}
+
+impl Assembly {
+    /// Reports problems of no text.
+    pub fn report<'a>(&mut self, problems: impl IntoIterator<Item = &'a Problem>) {
+        self.contents.problems.extend(problems.into_iter().cloned());
+    }
+
+    /// Adds what a text says: the objects that it defines, and what is wrong with it. `fingerprint` names the text and its
+    /// content ([`fingerprint_of_text`]), or is 0 if the text could not be read.
+    pub fn add_text<'a>(
+        &mut self,
+        fingerprint: u64,
+        problems: impl IntoIterator<Item = &'a Problem>,
+        entries: impl IntoIterator<Item = &'a Entry>,
+    ) {
+        self.contents.texts += 1;
+        self.contents.fingerprint = self.contents.fingerprint.wrapping_add(fingerprint);
+        self.report(problems);
+        for entry in entries {
+            self.add(entry);
+        }
+    }
+
+    /// Adds a definition. A second definition of an object is reported, and counted in `repeated`.
+    fn add(&mut self, entry: &Entry) {
+        let Self { contents, repeated } = self;
+        match contents.objects.entry(entry.key.clone()) {
+            btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(Stored { state: entry.state.clone(), place: entry.place.clone() });
+            }
+            btree_map::Entry::Occupied(mut occupied) => {
+                let stored = occupied.get_mut();
+                let other = stored.place.to_string();
+                let same = stored.state == entry.state;
+                if !same {
+                    // Taken and not copied: of very many definitions each would copy what all before it have added.
+                    let before = mem::replace(&mut stored.state, entry.state.clone());
+                    stored.state = State::Invalid(either(before, entry.state.clone()));
+                }
+                let severity = if same { Severity::Warning } else { Severity::Error };
+                let tally = repeated.entry(entry.key.clone()).or_default();
+                if tally.count(severity) > MOST_OF_OBJECT {
+                    return;
+                }
+                contents.problems.push(Problem {
+                    severity,
+                    place: entry.place.clone(),
+                    object: Some(entry.key.clone()),
+                    field: String::new(),
+                    cause: if same {
+                        Cause::Repeated { other }
+                    } else {
+                        Cause::Duplicate { other }
+                    },
+                    line: None,
+                });
+            }
+        }
+    }
+
+    /// The contents, and the objects that are defined in more than one place.
+    pub fn finish(self, in_sync: bool) -> (Contents, BTreeSet<ObjectKey>) {
+        let Self { mut contents, repeated } = self;
+        contents.in_sync = in_sync;
+        for (key, tally) in &repeated {
+            let Some(stored) = contents.objects.get(key) else { continue };
+            let untold = tally.beyond(MOST_OF_OBJECT);
+            contents.problems.extend(
+                untold.map(|(severity, count)| {
+                    Problem::of_untold(key, &stored.place, severity, count)
+                }),
+            );
+        }
+        // Stable: within one severity the order of the texts stays.
+        contents.problems.sort_by_key(|problem| problem.severity);
+        (contents, repeated.into_keys().collect())
+    }
+}
+
+/// The fingerprint of a value. It is not keyed, so that two processes can compare theirs. Nothing is decided by it but whether
+/// they have read the same.
+pub fn fingerprint(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The fingerprint of a text with its name, from the [`fingerprint`] of the text.
+pub fn fingerprint_of_text(name: &str, text: u64) -> u64 {
+    fingerprint((name, text))
+}
+
+/// What is known of an object with two definitions: of its subject and labels what both say, the addresses of both.
+fn either(one: State, other: State) -> Invalid {
+    let (mut one, other) = (remains(one), remains(other));
+    one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
+    one.labels = one.labels.filter(|labels| other.labels.as_ref() == Some(labels));
+    one.addresses.extend(other.addresses);
+    one
+}
+
+/// What of an object stays known when it is not valid.
+fn remains(state: State) -> Invalid {
+    let object = match state {
+        State::Valid(object) => object,
+        State::Invalid(invalid) => return invalid,
+    };
+    Invalid {
+        subject: object.subject(),
+        labels: match &*object {
+            Object::NetworkSet(set) => Some(set.labels.clone()),
+            _ => None,
+        },
+        addresses: match &*object {
+            Object::Pod(pod) => pod.every_address(),
+            _ => BTreeSet::new(),
+        },
+    }
+}

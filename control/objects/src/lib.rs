@@ -1,0 +1,40 @@
+//! Kubernetes' and Calico's objects as they are written: text to wire types, with the position of everything.
+//!
+//! The layers, in order, and what each refuses to do:
+//! - [`yaml`]: text to [`tree`]; knows nothing of Kubernetes.
+//! - [`scalar`]: what a plain scalar is; the one place where YAML's version matters.
+//! - decoders, one for each kind: tree to [`object`], checked as the API server checks; they apply no defaults.
+//! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
+//!   fail closed; everything else in the file loads.
+//! - [`contents`]: all objects of a cluster, from whatever source.
+//!
+//! Nothing here reads a file, applies a default or knows what a policy means.
+//!
+//! Not supported: YAML's tags beyond those of JSON's types, JSON's surrogate escapes (`\ud83d\ude00`).
+
+mod calico;
+mod claimed_kind;
+mod cluster;
+pub mod contents;
+mod cursor;
+mod infrastructure;
+mod label_selector;
+mod metadata;
+mod network_policy;
+pub mod object;
+mod pod;
+pub mod problem;
+mod read;
+pub mod scalar;
+mod service;
+mod syntax;
+#[cfg(test)]
+mod tests;
+pub mod tree;
+#[cfg(test)]
+mod trees;
+pub mod yaml;
+
+pub use cursor::Tally;
+pub use infrastructure::NAMESPACE_NAME;
+pub use read::{Entry, Invalid, Manifest, State, read};

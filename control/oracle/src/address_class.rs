@@ -1,0 +1,400 @@
+//! What the oracle looks at when it judges: where its answers may change, and which ends and peers it cannot tell apart.
+//!
+//! Whoever asks about all packets asks at these boundaries, and of equals only one. It is a reading of `rules`, term by
+//! term: what a term looks at is here, what it makes of it is there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::Oracle;
+use super::enforcement::{EnforcementPoint, Place};
+use super::members::Member;
+use super::prepare::Set;
+use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Occupants, Rule, Terms};
+use super::services::ServiceMembers;
+use manx_objects::object::calico::{self, EntityRule};
+use manx_objects::object::cluster::ClusterProtocol;
+use manx_objects::object::{self, PortNumber};
+
+/// What the terms of some rules look at of an address. Equals are judged alike, in one family.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct AddressClass {
+    /// Of each term whether it holds.
+    terms: Vec<bool>,
+    /// Of each port's name, and of each service, the protocols and ports that it stands for.
+    ports: Vec<BTreeSet<(u8, u16)>>,
+}
+
+/// What is looked at of the local end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    place: Place,
+    direction: Direction,
+    exists: bool,
+    unreadable: bool,
+    asked: Vec<usize>,
+    broken: Vec<usize>,
+    /// Of a host endpoint.
+    profiles: Vec<String>,
+    failsafe: Vec<(u8, u16, Option<IpNet>)>,
+    own: AddressClass,
+}
+
+/// Where the answers of an end may change, besides addresses. First and last of ranges.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Protocol numbers.
+    pub protocols: BTreeSet<u8>,
+    /// Types, and codes where they are asked for.
+    pub icmp: BTreeSet<(u8, Option<u8>)>,
+    /// Source ports.
+    pub sources: BTreeSet<(u16, u16)>,
+    /// Destination ports.
+    pub destinations: BTreeSet<(u16, u16)>,
+}
+
+impl Oracle {
+    /// Who has which addresses, as numbers: these ends can tell nothing apart between those with equal ones. What a rule can
+    /// see of a member is whether it is in a set that the rule means, and which ports have a name that it asks for.
+    pub fn occupants(&self, ends: &[&EnforcementPoint<'_>]) -> Vec<(IpNet, u32)> {
+        let mut rules: Vec<&Rule> = ends.iter().flat_map(|end| end.rules.iter().copied()).collect();
+        rules.sort_unstable_by_key(|rule| std::ptr::from_ref(*rule));
+        rules.dedup_by_key(|rule| std::ptr::from_ref(*rule));
+        let mut names = [BTreeSet::new(), BTreeSet::new()];
+        let mut sets: HashMap<&Option<String>, Vec<(usize, &Set)>> = HashMap::new();
+        for rule in &rules {
+            Limits::default().of_rule(rule, &mut names);
+        }
+        for (number, set) in rules.iter().flat_map(|rule| rule.sets()).enumerate() {
+            sets.entry(&set.within).or_default().push((number, set));
+        }
+        self.numbered(|member| {
+            let within = member.namespace.as_ref().and_then(|_| sets.get(&member.namespace));
+            let asked = sets.get(&None).into_iter().chain(within).flatten();
+            let is_in: Vec<usize> =
+                asked.filter(|(_, set)| set.has(member)).map(|(number, _)| *number).collect();
+            let named = |(name, ..): &&(String, u8, u16)| {
+                names.iter().any(|names| names.contains(name.as_str()))
+            };
+            let ports: Vec<_> = member.ports().filter(named).collect();
+            (is_in, ports)
+        })
+    }
+
+    /// Likewise, for ends of any rules.
+    pub fn all_occupants(&self) -> Vec<(IpNet, u32)> {
+        self.numbered(Member::content)
+    }
+
+    /// Who has which addresses, those of whom equal things are `said` under one number.
+    fn numbered<'a, T: Hash + Eq>(&'a self, said: impl Fn(&'a Member) -> T) -> Vec<(IpNet, u32)> {
+        let mut numbers: HashMap<T, u32> = HashMap::new();
+        let mut occupants = Vec::new();
+        for member in &self.members.list {
+            let next = numbers.len() as u32;
+            let number = *numbers.entry(said(member)).or_insert(next);
+            occupants.extend(member.occupies().map(|net| (net, number)));
+        }
+        // Nobody judges what comes from there.
+        let invalid = &self.members.invalid_addresses;
+        occupants.extend(invalid.iter().map(|address| (IpNet::from(*address), u32::MAX)));
+        occupants
+    }
+
+    /// The nets that the rules of an end name, and the addresses of the services that they do.
+    pub fn nets(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpNet> {
+        let mut nets = BTreeSet::new();
+        for rule in &end.rules {
+            match &rule.terms {
+                Terms::Everything | Terms::Nothing => {}
+                Terms::Kubernetes { peers, .. } => {
+                    for peer in peers {
+                        if let KubernetesPeer::Block(block) = peer {
+                            nets.insert(block.cidr);
+                            nets.extend(&block.except);
+                        }
+                    }
+                }
+                Terms::Cluster { peers, .. } => {
+                    for peer in peers {
+                        if let ClusterPeer::Networks(named) = peer {
+                            nets.extend(named);
+                        }
+                    }
+                }
+                Terms::Calico(terms) => {
+                    let ends = [
+                        (&terms.wire.source, &terms.source),
+                        (&terms.wire.destination, &terms.destination),
+                    ];
+                    for (wire, entity) in ends {
+                        nets.extend(wire.nets.iter().chain(&wire.not_nets));
+                        let service = entity.service.iter().flat_map(ServiceMembers::addresses);
+                        nets.extend(service.map(IpNet::from));
+                    }
+                }
+            }
+        }
+        nets.extend(end.failsafe.iter().filter_map(|safe| safe.net));
+        nets
+    }
+
+    /// Where packets change for an end.
+    pub fn limits(&self, end: &EnforcementPoint<'_>) -> Limits {
+        let mut limits = Limits::default();
+        let mut names = [BTreeSet::new(), BTreeSet::new()];
+        for rule in &end.rules {
+            limits.of_rule(rule, &mut names);
+        }
+        for safe in &end.failsafe {
+            limits.destinations.insert((safe.port, safe.port));
+        }
+        for (names, ports) in names.iter().zip([&mut limits.sources, &mut limits.destinations]) {
+            let numbers = names.iter().filter_map(|name| self.members.port_names.get(*name));
+            ports.extend(numbers.flatten().map(|port| (*port, *port)));
+        }
+        limits
+    }
+
+    /// What is looked at of an end that uses one of its addresses.
+    pub fn key(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Key {
+        let mut own = AddressClass::default();
+        own.terms.push(self.unknown(end, local, local).is_some());
+        let seen = self.occupants_at(end, local);
+        let mut look =
+            RuleScan { oracle: self, end, seen: &seen, is_peer: false, address_class: &mut own };
+        end.rules.iter().for_each(|rule| look.rule(rule));
+        let host = end.member.filter(|_| end.place == Place::Host);
+        let host = host.map(|member| &self.members.list[member]);
+        Key {
+            place: end.place,
+            direction: end.direction,
+            exists: end.member.is_some(),
+            unreadable: end.unreadable,
+            asked: end.asked.clone(),
+            broken: end.broken.clone(),
+            profiles: host.map(|host| host.profiles.clone()).unwrap_or_default(),
+            failsafe: end
+                .failsafe
+                .iter()
+                .map(|safe| (safe.protocol, safe.port, safe.net))
+                .collect(),
+            own,
+        }
+    }
+
+    /// What an end looks at of a peer.
+    pub fn address_class(&self, end: &EnforcementPoint<'_>, peer: IpAddr) -> AddressClass {
+        let mut address_class = AddressClass::default();
+        address_class.terms.push(self.members.invalid_addresses.contains(&peer));
+        let within = |net: IpNet| super::matching::in_net(net, peer);
+        address_class.terms.extend(end.failsafe.iter().map(|safe| safe.net.is_none_or(within)));
+        let seen = self.occupants_of(peer, None);
+        let mut look = RuleScan {
+            oracle: self,
+            end,
+            seen: &seen,
+            is_peer: true,
+            address_class: &mut address_class,
+        };
+        end.rules.iter().for_each(|rule| look.rule(rule));
+        address_class
+    }
+}
+
+impl Limits {
+    fn of_rule<'a>(&mut self, rule: &'a Rule, names: &mut [BTreeSet<&'a str>; 2]) {
+        match &rule.terms {
+            Terms::Everything | Terms::Nothing => {}
+            Terms::Kubernetes { ports, .. } => {
+                for port in ports {
+                    match &port.port {
+                        None => {}
+                        Some(PortNumber::Number { port, end }) => {
+                            self.destinations.insert((*port, end.unwrap_or(*port)));
+                        }
+                        Some(PortNumber::Name(name)) => {
+                            names[1].insert(name);
+                        }
+                    }
+                }
+            }
+            Terms::Cluster { protocols, .. } => {
+                for protocol in protocols {
+                    match protocol {
+                        ClusterProtocol::Ports { ports, .. } => self.destinations.extend(*ports),
+                        ClusterProtocol::Named(name) => {
+                            names[1].insert(name);
+                        }
+                    }
+                }
+            }
+            Terms::Calico(terms) => {
+                let wire = &terms.wire;
+                self.protocols.extend([wire.protocol, wire.not_protocol].into_iter().flatten());
+                for icmp in [wire.icmp, wire.not_icmp].into_iter().flatten() {
+                    self.icmp.extend(icmp.kind.map(|kind| (kind, icmp.code)));
+                }
+                let [of_source, of_destination] = names;
+                self.of_ports(&wire.source, false, of_source);
+                self.of_ports(&wire.destination, true, of_destination);
+                let served = terms.destination.service.iter().flat_map(ServiceMembers::ports);
+                self.destinations.extend(served.map(|(_, port)| (port, port)));
+            }
+        }
+    }
+
+    fn of_ports<'a>(
+        &mut self,
+        wire: &'a EntityRule,
+        destination: bool,
+        names: &mut BTreeSet<&'a str>,
+    ) {
+        let into = if destination { &mut self.destinations } else { &mut self.sources };
+        for port in wire.ports.iter().chain(&wire.not_ports) {
+            match port {
+                calico::Port::Range(first, last) => {
+                    into.insert((*first, *last));
+                }
+                calico::Port::Name(name) => {
+                    names.insert(name);
+                }
+            }
+        }
+    }
+}
+
+/// One end of packets, looked at by rule after rule.
+struct RuleScan<'a> {
+    oracle: &'a Oracle,
+    end: &'a EnforcementPoint<'a>,
+    seen: &'a Occupants,
+    is_peer: bool,
+    address_class: &'a mut AddressClass,
+}
+
+impl RuleScan<'_> {
+    fn rule(&mut self, rule: &Rule) {
+        match &rule.terms {
+            Terms::Everything | Terms::Nothing => {}
+            Terms::Kubernetes { peers, ports, .. } => {
+                let fits = |holder: Option<usize>| {
+                    peers.is_empty()
+                        || peers.iter().any(|peer| match peer {
+                            KubernetesPeer::Block(block) => {
+                                super::matching::in_block(block, self.seen.address)
+                            }
+                            KubernetesPeer::Pods(set) => holder
+                                .is_some_and(|holder| set.has(&self.oracle.members.list[holder])),
+                        })
+                };
+                let names = ports.iter().filter_map(|port: &object::Port| match &port.port {
+                    Some(PortNumber::Name(name)) => Some(name.as_str()),
+                    _ => None,
+                });
+                self.peers(&fits, names);
+            }
+            Terms::Cluster { peers, protocols, .. } => {
+                let fits = |holder: Option<usize>| {
+                    peers.iter().any(|peer| match peer {
+                        ClusterPeer::Networks(nets) => within(nets, self.seen.address),
+                        ClusterPeer::Pods(set) => {
+                            holder.is_some_and(|holder| set.has(&self.oracle.members.list[holder]))
+                        }
+                    })
+                };
+                let names = protocols.iter().filter_map(|protocol| match protocol {
+                    ClusterProtocol::Named(name) => Some(name.as_str()),
+                    ClusterProtocol::Ports { .. } => None,
+                });
+                self.peers(&fits, names);
+            }
+            Terms::Calico(terms) => {
+                // Ingress has its peer at the source.
+                let is_source = self.is_peer == (self.end.direction == Direction::Ingress);
+                if is_source {
+                    self.entity(&terms.wire.source, &terms.source, false);
+                } else {
+                    let served = self.end.direction == Direction::Egress;
+                    self.entity(&terms.wire.destination, &terms.destination, served);
+                }
+            }
+        }
+    }
+
+    /// Rules of Kubernetes' kinds look at who the peer is, and at the port names of the destination: of the end itself, or
+    /// of those that the rule means.
+    fn peers<'n>(
+        &mut self,
+        fits: &dyn Fn(Option<usize>) -> bool,
+        names: impl Iterator<Item = &'n str>,
+    ) {
+        let mut owners: Vec<usize> = Vec::new();
+        if self.is_peer {
+            let holders = self.seen.holders.iter().copied();
+            owners.extend(holders.filter(|holder| fits(Some(*holder))));
+            self.address_class.terms.push(!owners.is_empty() || fits(None));
+        } else {
+            owners.extend(self.seen.endpoint);
+        }
+        // In ingress the destination is the local end, in egress the peer.
+        if self.is_peer == (self.end.direction == Direction::Egress) {
+            names.for_each(|name| self.named(name, &owners));
+        }
+    }
+
+    fn entity(&mut self, wire: &EntityRule, entity: &Entity, with_served_ports: bool) {
+        let Occupants { address, holders, .. } = self.seen;
+        let members = &self.oracle.members.list;
+        let any = |set: &Set| holders.iter().any(|holder| set.has(&members[*holder]));
+        if !wire.nets.is_empty() {
+            self.address_class.terms.push(within(&wire.nets, *address));
+        }
+        if !wire.not_nets.is_empty() {
+            self.address_class.terms.push(within(&wire.not_nets, *address));
+        }
+        self.address_class.terms.extend(entity.positive.as_ref().map(any));
+        self.address_class.terms.extend(entity.negative.as_ref().map(any));
+        if let Some(service) = &entity.service {
+            self.address_class.terms.push(service.has(*address));
+            if with_served_ports {
+                self.address_class.ports.push(service.served(*address));
+            }
+        }
+        let owners = self.seen.owners();
+        let meant =
+            |owner: &usize| entity.positive.as_ref().is_none_or(|set| set.has(&members[*owner]));
+        let meant: Vec<usize> = owners.iter().copied().filter(meant).collect();
+        for (ports, owners) in [(&wire.ports, &meant[..]), (&wire.not_ports, owners)] {
+            for port in ports {
+                if let calico::Port::Name(name) = port {
+                    self.named(name, owners);
+                }
+            }
+        }
+    }
+
+    fn named(&mut self, wanted: &str, owners: &[usize]) {
+        let named = owners.iter().flat_map(|owner| self.oracle.members.list[*owner].ports());
+        let named = named.filter(|(name, ..)| name == wanted);
+        self.address_class
+            .ports
+            .push(named.map(|(_, protocol, port)| (*protocol, *port)).collect());
+    }
+}
+
+fn within(nets: &[IpNet], address: IpAddr) -> bool {
+    nets.iter().any(|net| super::matching::in_net(*net, address))
+}
+
+/// What any selector, any name of a port and any other term can see of a member.
+pub(super) type Content<'m> = (
+    u8,
+    Option<&'m str>,
+    [&'m BTreeMap<String, String>; 3],
+    Option<&'m str>,
+    &'m BTreeSet<(String, u8, u16)>,
+);

@@ -1,0 +1,211 @@
+//! The search: ahead of the tiers, tier by tier, then the profiles.
+
+use super::Oracle;
+use super::members::Role;
+use super::policies::{Hook, Policy};
+use super::profiles::Profile;
+use super::rules::{Direction, Flow, Mismatch, Rule};
+use super::selecting::Placed;
+use super::tiers::Tier;
+use super::verdict::{RuleName, Verdict, VerdictReason};
+use manx_objects::object::calico::Action;
+use manx_objects::object::{Kind, ObjectKey};
+
+/// Which policies are asked, and what comes after the last tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// At a pod, and for the traffic of the host's own processes. Then the profiles.
+    Endpoint,
+    /// For what a host endpoint forwards.
+    Forward,
+    /// Before destination NAT.
+    PreDnat,
+    /// Before connection tracking.
+    Untracked,
+}
+
+impl Chain {
+    pub(super) fn asks(self, hook: Hook) -> bool {
+        match self {
+            Self::Endpoint => matches!(hook, Hook::Normal | Hook::Forward),
+            Self::Forward => hook == Hook::Forward,
+            Self::PreDnat => hook == Hook::PreDnat,
+            Self::Untracked => hook == Hook::Untracked,
+        }
+    }
+
+    /// Whether a tier whose default action is Deny denies. Where the packet is judged once more later on, it does not.
+    fn ends_tiers(self) -> bool {
+        matches!(self, Self::Endpoint | Self::Forward)
+    }
+}
+
+/// Somebody who looks on, step by step. It changes nothing.
+pub(super) trait Watch {
+    /// A tier begins.
+    fn tier(&mut self, _tier: &Tier) {}
+    /// A policy that selects the endpoint in this direction begins.
+    fn policy(&mut self, _policy: &Policy) {}
+    /// A rule of it was asked.
+    fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
+    /// No rule of a staged policy decided, only staged policies of its tier are asked, and the end of the tier would deny.
+    fn staged_tier_end(&mut self, _policy: &Policy) {}
+    /// A profile begins.
+    fn profile(&mut self, _name: &str) {}
+}
+
+/// Nobody looks.
+impl Watch for () {}
+
+/// How the tiers ended.
+pub(super) enum Outcome {
+    Decided(VerdictReason),
+    /// No policy was there to be asked.
+    NobodyAsked,
+    /// Some were, and passed it on.
+    Passed,
+}
+
+impl Oracle {
+    /// What the policies and profiles of an endpoint say.
+    pub(super) fn decide(
+        &self,
+        endpoint: usize,
+        selecting: &[Placed],
+        flow: &Flow<'_>,
+        watch: &mut impl Watch,
+    ) -> Verdict {
+        let mut through = Vec::new();
+        let why = match self.denied_by_broken(selecting) {
+            Some(why) => why,
+            None => match self.tiers(Chain::Endpoint, selecting, flow, &mut through, watch) {
+                Outcome::Decided(why) => why,
+                Outcome::NobodyAsked | Outcome::Passed => {
+                    self.profiles(endpoint, flow, &mut through, watch)
+                }
+            },
+        };
+        Verdict { why, through }
+    }
+
+    /// The policies that deny the endpoint everything because nobody can evaluate them.
+    pub(super) fn denied_by_broken(&self, selecting: &[Placed]) -> Option<VerdictReason> {
+        let broken = self.broken(selecting);
+        let broken: Vec<ObjectKey> =
+            broken.into_iter().map(|policy| self.policies[policy].key.clone()).collect();
+        (!broken.is_empty()).then_some(VerdictReason::InvalidPolicies(broken))
+    }
+
+    /// Goes through the tiers. A tier counts if an enforced policy of it selects the endpoint in this direction.
+    pub(super) fn tiers(
+        &self,
+        chain: Chain,
+        selecting: &[Placed],
+        flow: &Flow<'_>,
+        through: &mut Vec<RuleName>,
+        watch: &mut impl Watch,
+    ) -> Outcome {
+        let mut nobody = true;
+        for (index, tier) in self.tiers.iter().enumerate() {
+            let mut asked = Vec::new();
+            let mut passed = false;
+            watch.tier(tier);
+            let denies = !tier.passes && chain.ends_tiers();
+            let here = selecting.iter().filter(|it| it.tier == index);
+            let here = here.map(|it| &self.policies[it.policy]);
+            let here = here.filter(|policy| chain.asks(policy.hook));
+            let here = here.filter_map(|policy| Some((policy, policy.rules(flow.direction)?)));
+            let only_staged = here.clone().all(|(policy, _)| policy.staged);
+            for (policy, rules) in here {
+                watch.policy(policy);
+                if policy.staged {
+                    // Asked only for those who look on.
+                    let decides = first_match(rules, flow, watch, |_, _| {}).is_some();
+                    if only_staged && denies && !decides {
+                        watch.staged_tier_end(policy);
+                    }
+                    continue;
+                }
+                nobody = false;
+                asked.push(&policy.key);
+                let note = |rule: &Rule, _| through.push(name(&policy.key, flow.direction, rule));
+                match first_match(rules, flow, watch, note) {
+                    Some((rule, Action::Pass)) => {
+                        through.push(name(&policy.key, flow.direction, rule));
+                        passed = true;
+                        break;
+                    }
+                    Some((rule, action)) => {
+                        let rule = name(&policy.key, flow.direction, rule);
+                        let allowed = action == Action::Allow;
+                        return Outcome::Decided(VerdictReason::Rule { rule, allowed });
+                    }
+                    None => {}
+                }
+            }
+            if !passed && !asked.is_empty() && denies {
+                return Outcome::Decided(VerdictReason::TierEnd {
+                    tier: tier.name.clone(),
+                    policies: asked.into_iter().cloned().collect(),
+                });
+            }
+        }
+        if nobody { Outcome::NobodyAsked } else { Outcome::Passed }
+    }
+
+    /// What holds where no policy decided. Every pod has its namespace's profile, and its service account's behind it.
+    fn profiles(
+        &self,
+        endpoint: usize,
+        flow: &Flow<'_>,
+        through: &mut Vec<RuleName>,
+        watch: &mut impl Watch,
+    ) -> VerdictReason {
+        let member = &self.members.list[endpoint];
+        if let (Role::Pod, Some(namespace)) = (member.role, &member.namespace) {
+            let profile = format!("kns.{namespace}");
+            watch.profile(&profile);
+            return VerdictReason::DefaultProfile(profile);
+        }
+        for profile in &member.profiles {
+            watch.profile(profile);
+            let rules = match self.profiles.find(profile, flow.direction) {
+                Profile::Open => return VerdictReason::DefaultProfile(profile.clone()),
+                Profile::Missing => return VerdictReason::MissingProfile(profile.clone()),
+                Profile::Empty => continue,
+                Profile::Rules(rules) => rules,
+            };
+            let (kind, namespace) = (Kind::Profile, String::new());
+            let key = ObjectKey { kind, namespace, name: profile.clone() };
+            let note = |rule: &Rule, _| through.push(name(&key, flow.direction, rule));
+            if let Some((rule, action)) = first_match(rules, flow, watch, note) {
+                let allowed = action == Action::Allow;
+                return VerdictReason::Rule { rule: name(&key, flow.direction, rule), allowed };
+            }
+        }
+        VerdictReason::NoProfile
+    }
+}
+
+/// The first rule that matches and ends the search here. A Log that matches is noted, and the search goes on.
+fn first_match<'a>(
+    rules: &'a [Rule],
+    flow: &Flow<'_>,
+    watch: &mut impl Watch,
+    mut note: impl FnMut(&Rule, Action),
+) -> Option<(&'a Rule, Action)> {
+    for rule in rules {
+        let mismatch = rule.mismatch(flow);
+        watch.rule(rule, mismatch);
+        match (mismatch, rule.action) {
+            (Some(_), _) => {}
+            (None, Action::Log) => note(rule, rule.action),
+            (None, action) => return Some((rule, action)),
+        }
+    }
+    None
+}
+
+fn name(policy: &ObjectKey, direction: Direction, rule: &Rule) -> RuleName {
+    RuleName { policy: policy.clone(), direction, index: rule.index }
+}

@@ -1,0 +1,243 @@
+//! One end of a connection at a time: which policies are asked there, and what they say.
+//!
+//! It is the search of `decide` at one place, for whoever compares it with tables that are made for one place, too.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::decide::{Chain, Outcome, Watch};
+use super::matching::in_net;
+use super::members::Role;
+use super::profiles::Profile;
+use super::rules::{Direction, Flow, Occupants, Rule};
+use super::selecting::Placed;
+use super::staged::{Collector, Staged};
+use super::verdict::{Verdict, VerdictReason};
+use super::{Oracle, Packet};
+use manx_objects::object::ObjectKey;
+use manx_objects::object::calico::Failsafe;
+
+/// Where policy is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// At a pod.
+    Pod,
+    /// At a host endpoint, of traffic of the host's own processes.
+    Host,
+    /// At a host endpoint, of forwarded traffic.
+    Forward,
+    /// At a host endpoint, before destination NAT.
+    PreDnat,
+    /// At a host endpoint, before connection tracking.
+    Untracked,
+}
+
+impl Place {
+    pub(super) const fn chain(self) -> Chain {
+        match self {
+            Self::Pod | Self::Host => Chain::Endpoint,
+            Self::Forward => Chain::Forward,
+            Self::PreDnat => Chain::PreDnat,
+            Self::Untracked => Chain::Untracked,
+        }
+    }
+
+    /// Whether failsafe ports pass here.
+    pub(super) const fn has_failsafe(self) -> bool {
+        matches!(self, Self::Host | Self::PreDnat | Self::Untracked)
+    }
+}
+
+/// An endpoint at a place and in a direction.
+#[derive(Debug, Clone)]
+pub struct EnforcementPoint<'o> {
+    pub(super) place: Place,
+    pub(super) direction: Direction,
+    /// `None`: there is no such endpoint, so nothing passes.
+    pub(super) member: Option<usize>,
+    /// The policies that select it.
+    selecting: Vec<Placed>,
+    /// Those of them that are asked, staged ones among them, by their index, in order.
+    pub(super) asked: Vec<usize>,
+    /// The policies that deny it everything because nobody can evaluate them.
+    pub(super) broken: Vec<usize>,
+    /// It is a host endpoint that is not valid: nobody knows which policies select it.
+    pub(super) unreadable: bool,
+    /// The rules that may be asked: of policies, then of profiles.
+    pub(super) rules: Vec<&'o Rule>,
+    /// The failsafe ports that pass here.
+    pub(super) failsafe: Vec<Failsafe>,
+}
+
+impl EnforcementPoint<'_> {
+    fn is_failsafe(&self, flow: &Flow<'_>) -> bool {
+        let Some((_, port)) = flow.packet.ports() else { return false };
+        self.failsafe.iter().any(|safe| {
+            safe.protocol == flow.packet.protocol
+                && safe.port == port
+                && safe.net.is_none_or(|net| in_net(net, flow.peer().address))
+        })
+    }
+}
+
+impl Oracle {
+    /// A pod, or without a namespace a host endpoint, at a place and in a direction.
+    pub fn end(
+        &self,
+        namespace: &str,
+        name: &str,
+        place: Place,
+        direction: Direction,
+    ) -> EnforcementPoint<'_> {
+        let role = if place == Place::Pod { Role::Pod } else { Role::HostEndpoint };
+        let member = self.members.named(role, namespace, name);
+        let unreadable =
+            role == Role::HostEndpoint && self.hosts.broken_endpoints.iter().any(|it| it == name);
+        let mut end = EnforcementPoint {
+            place,
+            direction,
+            member,
+            selecting: member.map(|member| self.selecting(member)).unwrap_or_default(),
+            asked: Vec::new(),
+            broken: Vec::new(),
+            unreadable,
+            rules: Vec::new(),
+            failsafe: Vec::new(),
+        };
+        if place.has_failsafe() {
+            let node = member.and_then(|member| self.members.list[member].node.as_deref());
+            end.failsafe = self.hosts.failsafe(node.unwrap_or_default(), direction);
+        }
+        let Some(member) = member else { return end };
+        let speaks = |index: &usize| {
+            let policy = &self.policies[*index];
+            place.chain().asks(policy.hook) && policy.rules(direction).is_some()
+        };
+        end.asked = end.selecting.iter().map(|it| it.policy).filter(speaks).collect();
+        end.broken = self.broken(&end.selecting);
+        let of_policies = end.asked.iter().filter_map(|it| self.policies[*it].rules(direction));
+        end.rules = of_policies.flatten().collect();
+        let member = &self.members.list[member];
+        if place == Place::Host {
+            for profile in &member.profiles {
+                if let Profile::Rules(rules) = self.profiles.find(profile, direction) {
+                    end.rules.extend(rules);
+                }
+            }
+        }
+        end
+    }
+
+    /// The addresses that an end has.
+    pub fn addresses(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpAddr> {
+        end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
+    }
+
+    /// The first enforced policy that is asked there.
+    pub fn first_asked(&self, end: &EnforcementPoint<'_>) -> Option<&ObjectKey> {
+        let mut asked = end.asked.iter().map(|index| &self.policies[*index]);
+        asked.find(|policy| !policy.staged).map(|policy| &policy.key)
+    }
+
+    /// What one end says of packets between two addresses, `local` being its own (or, of what it forwards, that of whoever
+    /// is behind it), and what staged policies would have done.
+    pub fn judge_end(
+        &self,
+        end: &EnforcementPoint<'_>,
+        local: IpAddr,
+        peer: IpAddr,
+        packets: impl IntoIterator<Item = Packet>,
+    ) -> Vec<(Verdict, Vec<Staged>)> {
+        let (own, peer) = (self.occupants_at(end, local), self.occupants_of(peer, None));
+        let unknown = self.unknown(end, local, peer.address);
+        let (source, destination) = match end.direction {
+            Direction::Ingress => (peer, own),
+            Direction::Egress => (own, peer),
+        };
+        let (members, direction) = (&self.members.list[..], end.direction);
+        let packet = Packet::bare(0);
+        let mut flow = Flow { members, source, destination, packet, direction };
+        let one = |packet| {
+            flow.packet = packet;
+            let mut staged = Vec::new();
+            let verdict = match (&unknown, end.member) {
+                (Some(unknown), _) => unknown.clone().into(),
+                (None, Some(member)) => {
+                    self.judge_at(end, member, &flow, &mut Collector::new(direction, &mut staged))
+                }
+                (None, None) => self.at_unreadable(end, &flow).into(),
+            };
+            (verdict, staged)
+        };
+        packets.into_iter().map(one).collect()
+    }
+
+    /// Why nothing passes between two addresses, whatever the policies.
+    pub(super) fn unknown(
+        &self,
+        end: &EnforcementPoint<'_>,
+        local: IpAddr,
+        peer: IpAddr,
+    ) -> Option<VerdictReason> {
+        let member = end.member.map(|member| &self.members.list[member]);
+        let has = |address| member.is_some_and(|member| member.addresses.contains(&address));
+        if (member.is_none() && !end.unreadable) || (end.place == Place::Pod && !has(local)) {
+            return Some(VerdictReason::NoEndpoint);
+        }
+        let invalid = [local, peer].iter().any(|it| self.members.invalid_addresses.contains(it));
+        invalid.then_some(VerdictReason::InvalidPeer)
+    }
+
+    /// The end's own side of its packets. At its own end a pod is meant, and not another that still has its address; of what
+    /// a host forwards a port's name is not the host's.
+    pub(super) fn occupants_at(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Occupants {
+        let mut occupants =
+            self.occupants_of(local, end.member.filter(|_| end.place != Place::Forward));
+        if end.place == Place::Pod {
+            occupants.holders.retain(|holder| {
+                Some(*holder) == end.member || self.members.list[*holder].role == Role::NetworkSet
+            });
+        }
+        occupants
+    }
+
+    fn judge_at(
+        &self,
+        end: &EnforcementPoint<'_>,
+        member: usize,
+        flow: &Flow<'_>,
+        watch: &mut impl Watch,
+    ) -> Verdict {
+        if end.is_failsafe(flow) {
+            return VerdictReason::Failsafe.into();
+        }
+        if matches!(end.place, Place::Pod | Place::Host) {
+            return self.decide(member, &end.selecting, flow, watch);
+        }
+        if let Some(why) = self.denied_by_broken(&end.selecting) {
+            return why.into();
+        }
+        let mut through = Vec::new();
+        let why = match self.tiers(end.place.chain(), &end.selecting, flow, &mut through, watch) {
+            Outcome::Decided(why) => why,
+            Outcome::Passed if end.place == Place::Forward => VerdictReason::NotForwarded,
+            Outcome::NobodyAsked | Outcome::Passed => VerdictReason::NoForwardPolicy,
+        };
+        Verdict { why, through }
+    }
+
+    /// At a host endpoint that is not valid.
+    fn at_unreadable(&self, end: &EnforcementPoint<'_>, flow: &Flow<'_>) -> VerdictReason {
+        let denies = match end.place {
+            Place::Host if end.is_failsafe(flow) => return VerdictReason::Failsafe,
+            Place::Host => true,
+            Place::Forward => self.may_deny_forwarded(flow.direction),
+            Place::Pod | Place::PreDnat | Place::Untracked => false,
+        };
+        if denies {
+            VerdictReason::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
+        } else {
+            VerdictReason::NoForwardPolicy
+        }
+    }
+}

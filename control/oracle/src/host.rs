@@ -1,0 +1,315 @@
+//! Host endpoints: what passes an interface of a node's.
+//!
+//! The order of the hooks, from Calico's pages "Host endpoints" and "Policy for hosts":
+//! 1. `doNotTrack` policies, before connection tracking. What one allows passes this interface, and no other policy of it
+//!    is asked; what none decides goes on.
+//! 2. In ingress, `preDNAT` policies, on the original destination. Likewise; there is no drop at a tier's end.
+//! 3. For traffic of the host's own processes: all other policies tier by tier, then the profiles, then deny. For
+//!    forwarded traffic: of these policies those with `applyOnForward`; if there is none, it passes, if there is some and
+//!    none allows, it does not.
+//!
+//! Failsafe ports pass the first two hooks, and local traffic of theirs the third. Policies that nobody can evaluate deny
+//! ahead of every hook, except to what a failsafe port lets pass. Forwarded traffic to a pod is judged by the pod's policies as well, which is
+//! [`Oracle::judge`]'s part.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::decide::{Chain, Outcome, Watch};
+use super::enforcement::Place;
+use super::members::{Member, Role};
+use super::policies::Policy;
+use super::rules::{Direction, Flow};
+use super::verdict::{RuleName, Verdict, VerdictReason};
+use super::{Oracle, Packet};
+use crate::matching::in_net;
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
+use manx_objects::object::{Kind, Object, ObjectKey};
+
+/// A packet that passes an interface of a node's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crossing<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// The interface's name.
+    pub interface: &'a str,
+    /// The interface's addresses, by which a host endpoint without a name for it finds it.
+    pub addresses: &'a [IpAddr],
+    /// Ingress comes in by the interface, egress goes out.
+    pub direction: Direction,
+    /// Whether it is neither from nor for a process of the node's.
+    pub forwarded: bool,
+    /// The sender.
+    pub source: IpAddr,
+    /// The receiver, after destination NAT.
+    pub destination: IpAddr,
+    /// What the packet shows, after destination NAT.
+    pub packet: Packet,
+    /// Receiver and ports before destination NAT, where they are others.
+    pub original: Option<(IpAddr, Packet)>,
+}
+
+/// Calico's failsafe ports: inward and outward. Source: Felix' configuration, `FailsafeInboundHostPorts`.
+const FAILSAFE: [&[(u8, u16)]; 2] = [
+    &[
+        (6, 22),
+        (6, 179),
+        (6, 2379),
+        (6, 2380),
+        (6, 5473),
+        (6, 6443),
+        (6, 6666),
+        (6, 6667),
+        (17, 68),
+    ],
+    &[
+        (6, 179),
+        (6, 2379),
+        (6, 2380),
+        (6, 5473),
+        (6, 6443),
+        (6, 6666),
+        (6, 6667),
+        (17, 53),
+        (17, 67),
+    ],
+];
+
+/// What Felix is told about hosts, and which host endpoints are not valid.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    /// By name: `default`, and `node.<name>`, whose fields come first.
+    configurations: BTreeMap<String, FelixConfiguration>,
+    /// Names of those that are not valid.
+    broken_configurations: Vec<String>,
+    pub(super) broken_endpoints: Vec<String>,
+}
+
+impl Hosts {
+    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
+        let mut hosts = Self::default();
+        for (key, stored) in objects {
+            match (&stored.state, key.kind) {
+                (State::Valid(object), _) => {
+                    if let Object::FelixConfiguration(wire) = &**object {
+                        hosts.configurations.insert(key.name.clone(), (**wire).clone());
+                    }
+                }
+                (State::Invalid(_), Kind::FelixConfiguration) => {
+                    hosts.broken_configurations.push(key.name.clone());
+                }
+                (State::Invalid(_), Kind::HostEndpoint) => {
+                    hosts.broken_endpoints.push(key.name.clone());
+                }
+                (State::Invalid(_), _) => {}
+            }
+        }
+        hosts
+    }
+
+    /// The node's own configuration, then everybody's.
+    fn setting<T>(
+        &self,
+        node: &str,
+        field: impl Fn(&FelixConfiguration) -> Option<T>,
+    ) -> Option<T> {
+        [format!("node.{node}"), "default".to_owned()]
+            .iter()
+            .find_map(|name| self.configurations.get(name).and_then(&field))
+    }
+
+    /// Whether a node accepts its own pods' packets. It does unless it is told otherwise, or nobody knows what it is told.
+    pub(super) fn accepts_pods(&self, node: &str) -> bool {
+        let broken = |name: &String| name == "default" || name.strip_prefix("node.") == Some(node);
+        if self.broken_configurations.iter().any(broken) {
+            return false;
+        }
+        self.setting(node, |felix| felix.endpoint_to_host) != Some(EndpointToHost::Drop)
+    }
+
+    /// The failsafe ports of a node.
+    pub(super) fn failsafe(&self, node: &str, direction: Direction) -> Vec<Failsafe> {
+        let (listed, ours) = match direction {
+            Direction::Ingress => {
+                (self.setting(node, |felix| felix.failsafe_inbound.clone()), FAILSAFE[0])
+            }
+            Direction::Egress => {
+                (self.setting(node, |felix| felix.failsafe_outbound.clone()), FAILSAFE[1])
+            }
+        };
+        let ours = ours.iter().map(|(protocol, port)| Failsafe {
+            protocol: *protocol,
+            port: *port,
+            net: None,
+        });
+        listed.unwrap_or_else(|| ours.collect())
+    }
+
+    /// Whether it is for a failsafe port: the receiver's, with the peer that the port is kept open for. A configuration
+    /// that is not valid closes none of Calico's own.
+    fn is_failsafe(
+        &self,
+        crossing: &Crossing<'_>,
+        (destination, packet): (IpAddr, Packet),
+    ) -> bool {
+        let Some((_, port)) = packet.ports() else { return false };
+        let peer = match crossing.direction {
+            Direction::Ingress => crossing.source,
+            Direction::Egress => destination,
+        };
+        self.failsafe(crossing.node, crossing.direction).iter().any(|safe| {
+            safe.protocol == packet.protocol
+                && safe.port == port
+                && safe.net.is_none_or(|net| in_net(net, peer))
+        })
+    }
+}
+
+impl Crossing<'_> {
+    /// Where it is judged, in order.
+    pub(super) fn places(&self) -> [Place; 3] {
+        let last = if self.forwarded { Place::Forward } else { Place::Host };
+        [Place::Untracked, Place::PreDnat, last]
+    }
+
+    /// Receiver and ports as policy sees them at the end.
+    fn last(&self) -> (IpAddr, Packet) {
+        (self.destination, self.packet)
+    }
+
+    /// Receiver and ports before destination NAT, which is ahead of egress.
+    fn first(&self) -> (IpAddr, Packet) {
+        match self.original {
+            Some(original) if self.direction == Direction::Ingress => original,
+            _ => self.last(),
+        }
+    }
+}
+
+impl Oracle {
+    /// Whether a packet passes an interface, if all of its policy is enforced. Replies are none of its business.
+    pub fn judge_host(&self, crossing: &Crossing<'_>) -> Verdict {
+        let Some(endpoint) = self.host_endpoint(crossing) else {
+            return self.ungoverned(crossing).into();
+        };
+        let mut through = Vec::new();
+        for place in crossing.places() {
+            let (decided, mut noted) = self.hook(crossing, endpoint, place, &mut ());
+            through.append(&mut noted);
+            if let Some(why) = decided {
+                return Verdict { why, through };
+            }
+        }
+        // The last place always decides.
+        Verdict { why: VerdictReason::NotForwarded, through }
+    }
+
+    /// Whether a packet that is forwarded passes an interface that Manx shares with the kernel: the policies with
+    /// `applyOnForward` are asked there, and no others.
+    pub fn judge_shared(&self, crossing: &Crossing<'_>) -> Verdict {
+        let Some(endpoint) = self.host_endpoint(crossing) else {
+            return self.ungoverned(crossing).into();
+        };
+        let (decided, through) = self.hook(crossing, endpoint, Place::Forward, &mut ());
+        Verdict { why: decided.unwrap_or(VerdictReason::NotForwarded), through }
+    }
+
+    /// What a host endpoint says of a packet at one place, and the Log and Pass rules that matched. `None`: nothing, and the
+    /// next place is asked.
+    pub(super) fn hook(
+        &self,
+        crossing: &Crossing<'_>,
+        endpoint: usize,
+        place: Place,
+        watch: &mut impl Watch,
+    ) -> (Option<VerdictReason>, Vec<RuleName>) {
+        let first = matches!(place, Place::Untracked | Place::PreDnat);
+        let seen = if first { crossing.first() } else { crossing.last() };
+        if place.has_failsafe() && self.hosts.is_failsafe(crossing, seen) {
+            return ((!first).then_some(VerdictReason::Failsafe), Vec::new());
+        }
+        let selecting = self.selecting(endpoint);
+        if let Some(why) = self.denied_by_broken(&selecting) {
+            return (Some(why), Vec::new());
+        }
+        let flow = self.flow(crossing, endpoint, seen);
+        if place == Place::Host {
+            let Verdict { why, through } = self.decide(endpoint, &selecting, &flow, watch);
+            return (Some(why), through);
+        }
+        let mut through = Vec::new();
+        let why = match self.tiers(place.chain(), &selecting, &flow, &mut through, watch) {
+            Outcome::Decided(why) => Some(why),
+            Outcome::NobodyAsked | Outcome::Passed if first => None,
+            Outcome::NobodyAsked => Some(VerdictReason::NoForwardPolicy),
+            Outcome::Passed => Some(VerdictReason::NotForwarded),
+        };
+        (why, through)
+    }
+
+    /// Without a host endpoint nobody asked for policy, unless one that is not valid may be meant: that denies what a
+    /// host endpoint without policies would deny, and all that policies of forwarded traffic might.
+    pub(super) fn ungoverned(&self, crossing: &Crossing<'_>) -> VerdictReason {
+        if self.hosts.broken_endpoints.is_empty() {
+            return VerdictReason::NoHostEndpoint;
+        }
+        if !crossing.forwarded && self.hosts.is_failsafe(crossing, crossing.last()) {
+            VerdictReason::Failsafe
+        } else if !crossing.forwarded || self.may_deny_forwarded(crossing.direction) {
+            VerdictReason::InvalidHostEndpoints(self.hosts.broken_endpoints.clone())
+        } else {
+            VerdictReason::NoHostEndpoint
+        }
+    }
+
+    /// Whether some policy may deny what a host endpoint forwards, if it selects that.
+    pub(super) fn may_deny_forwarded(&self, direction: Direction) -> bool {
+        let forward = [Chain::Forward, Chain::PreDnat, Chain::Untracked];
+        self.policies.iter().any(|policy: &Policy| {
+            policy.key.kind == Kind::GlobalNetworkPolicy
+                && (policy.broken.is_some()
+                    || (forward.iter().any(|chain| chain.asks(policy.hook))
+                        && policy.rules(direction).is_some()))
+        })
+    }
+
+    /// The host endpoint of the interface: one that names it, then one whose expected address it has, then one for all
+    /// interfaces; of several the first by name.
+    pub(super) fn host_endpoint(&self, crossing: &Crossing<'_>) -> Option<usize> {
+        let rank = |member: &Member| match member.interface.as_deref() {
+            Some("*") => Some(2),
+            Some(name) => (name == crossing.interface).then_some(0),
+            None => {
+                crossing.addresses.iter().any(|own| member.addresses.contains(own)).then_some(1)
+            }
+        };
+        let members = self.members.list.iter().enumerate();
+        members
+            .filter(|(_, member)| {
+                member.role == Role::HostEndpoint && member.node.as_deref() == Some(crossing.node)
+            })
+            .filter_map(|(index, member)| Some((rank(member)?, &member.name, index)))
+            .min()
+            .map(|(.., index)| index)
+    }
+
+    fn flow(
+        &self,
+        crossing: &Crossing<'_>,
+        endpoint: usize,
+        (destination, packet): (IpAddr, Packet),
+    ) -> Flow<'_> {
+        // A port's name is the host endpoint's own only where the host itself is the end.
+        let own = (!crossing.forwarded).then_some(endpoint);
+        let at = |direction| own.filter(|_| crossing.direction == direction);
+        Flow {
+            members: &self.members.list,
+            source: self.occupants_of(crossing.source, at(Direction::Egress)),
+            destination: self.occupants_of(destination, at(Direction::Ingress)),
+            packet,
+            direction: crossing.direction,
+        }
+    }
+}

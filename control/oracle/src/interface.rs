@@ -1,0 +1,91 @@
+//! Step by step at a node's interface: each place at which host endpoint policy is asked, and what it says there.
+//!
+//! It is the search of [`super::host`] with somebody who writes down. What is enforced is what a node does whose uplink is
+//! the kernel's, too: `applyOnForward` policies judge what it forwards, and nobody enforces the rest.
+
+use manx_api::trace::{InterfaceTrace, SideTrace, StageTrace};
+
+use super::enforcement::Place;
+use super::explain::Writer;
+use super::host::Crossing;
+use super::members::Role;
+use super::staged::{Collector, Staged};
+use super::verdict::Verdict;
+use super::{Oracle, Party};
+
+impl Oracle {
+    /// Tells what [`Oracle::judge_host`] and [`Oracle::judge_shared`] do, and what staged policies would have done where
+    /// policy is enforced. `None` where no host endpoint can be meant.
+    pub fn explain_host(&self, crossing: &Crossing<'_>) -> Option<(InterfaceTrace, Vec<Staged>)> {
+        let mut interface = InterfaceTrace {
+            node: crossing.node.to_owned(),
+            interface: crossing.interface.to_owned(),
+            host_endpoint: None,
+            allowed: !crossing.forwarded || self.judge_shared(crossing).allows(),
+            intended: self.judge_host(crossing).allows(),
+            stages: Vec::new(),
+        };
+        let mut staged = Vec::new();
+        let Some(endpoint) = self.host_endpoint(crossing) else {
+            if !self.has_host_endpoints(crossing.node) {
+                return None;
+            }
+            let place = if crossing.forwarded { Place::Forward } else { Place::Host };
+            let verdict = Verdict::from(self.ungoverned(crossing));
+            let side = self.side_trace(&verdict, Writer::new(crossing.direction));
+            interface.stages.push(stage_trace(place, true, side));
+            return Some((interface, staged));
+        };
+        interface.host_endpoint = Some(self.members.list[endpoint].name.clone());
+        for place in crossing.places() {
+            // Where a place has decided none behind it is asked, but one that is enforced does not know of that.
+            if place != Place::Forward && interface.stages.iter().any(|stage| stage.decides) {
+                continue;
+            }
+            let mut writer = Writer::new(crossing.direction);
+            let (decided, through) = self.hook(crossing, endpoint, place, &mut writer);
+            match decided {
+                Some(why) => {
+                    let side = self.side_trace(&Verdict { why, through }, writer);
+                    interface.stages.push(stage_trace(place, true, side));
+                }
+                None if writer.has_steps() => {
+                    interface.stages.push(stage_trace(place, false, writer.undecided()));
+                }
+                None => {}
+            }
+            if place == Place::Forward {
+                let mut collector = Collector::new(crossing.direction, &mut staged);
+                self.hook(crossing, endpoint, place, &mut collector);
+            }
+        }
+        Some((interface, staged))
+    }
+
+    /// Whether some host endpoint is this node's, or may be.
+    fn has_host_endpoints(&self, node: &str) -> bool {
+        let is_its = |member: &super::members::Member| {
+            member.role == Role::HostEndpoint && member.node.as_deref() == Some(node)
+        };
+        !self.hosts.broken_endpoints.is_empty() || self.members.list.iter().any(is_its)
+    }
+
+    /// The node of a party.
+    pub fn node<'a>(&'a self, party: &'a Party) -> Option<&'a str> {
+        match party {
+            Party::Pod { .. } => self.members.list[self.endpoint(party)?].node.as_deref(),
+            Party::Node { name, .. } => Some(name),
+            Party::Address(_) => None,
+        }
+    }
+}
+
+fn stage_trace(place: Place, decides: bool, side: SideTrace) -> StageTrace {
+    let stage = match place {
+        Place::Untracked => "doNotTrack",
+        Place::PreDnat => "preDNAT",
+        Place::Forward => "applyOnForward",
+        Place::Pod | Place::Host => "normal",
+    };
+    StageTrace { stage: stage.to_owned(), enforced: place == Place::Forward, decides, side }
+}

@@ -1,0 +1,413 @@
+//! Who has an address: pods, host endpoints and network sets, and what selectors see of each.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::OnceLock;
+
+use ipnet::IpNet;
+
+use super::address_class::Content;
+use super::matching::{in_net, protocol_number, selected};
+use super::selector::{Language, Selector};
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::calico::{HostEndpoint, NetworkSet};
+use manx_objects::object::{Kind, LabelSelector, Object, ObjectKey, Pairs, Phase, Pod};
+
+/// What kind of thing a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Role {
+    Pod,
+    HostEndpoint,
+    NetworkSet,
+}
+
+/// Something that has addresses and labels.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) role: Role,
+    /// `None` for host endpoints and global network sets.
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    /// Of a pod or host endpoint.
+    pub(super) node: Option<String>,
+    /// Of a host endpoint: `spec.interfaceName`.
+    pub(super) interface: Option<String>,
+    /// Of a host endpoint.
+    pub(super) profiles: Vec<String>,
+    pub(super) addresses: BTreeSet<IpAddr>,
+    /// Of a network set.
+    nets: Vec<IpNet>,
+    labels: Pairs,
+    namespace_labels: Pairs,
+    /// Of a pod.
+    account: Option<String>,
+    /// Whether there is such a service account, and not only a pod that names it.
+    account_exists: bool,
+    account_labels: Pairs,
+    /// Name, protocol number and port of every named port.
+    named_ports: BTreeSet<(String, u8, u16)>,
+}
+
+impl Member {
+    fn new(role: Role, namespace: Option<String>, name: String, labels: Pairs) -> Self {
+        Self {
+            role,
+            namespace,
+            name,
+            node: None,
+            interface: None,
+            profiles: Vec::new(),
+            addresses: BTreeSet::new(),
+            nets: Vec::new(),
+            labels,
+            namespace_labels: Pairs::new(),
+            account: None,
+            account_exists: false,
+            account_labels: Pairs::new(),
+            named_ports: BTreeSet::new(),
+        }
+    }
+
+    /// Whether policy can select it, and not only its address.
+    pub(super) fn is_endpoint(&self) -> bool {
+        self.role != Role::NetworkSet
+    }
+
+    /// Name, protocol number and port of every named port.
+    pub(super) fn ports(&self) -> impl Iterator<Item = &(String, u8, u16)> {
+        self.named_ports.iter()
+    }
+
+    /// The prefixes in which it has addresses.
+    pub(super) fn occupies(&self) -> impl Iterator<Item = IpNet> + '_ {
+        self.addresses.iter().copied().map(IpNet::from).chain(self.nets.iter().copied())
+    }
+
+    /// All that terms of rules can see of it.
+    pub(super) fn content(&self) -> Content<'_> {
+        let labels = [&self.labels, &self.namespace_labels, &self.account_labels];
+        let (namespace, account) = (self.namespace.as_deref(), self.account.as_deref());
+        (self.role as u8, namespace, labels, account, &self.named_ports)
+    }
+
+    /// Whether it names a port of this protocol and number so.
+    pub(super) fn names_port(&self, name: &str, protocol: u8, number: u16) -> bool {
+        self.named_ports.contains(&(name.to_owned(), protocol, number))
+    }
+
+    /// Whether it is a pod whose own labels a Kubernetes selector takes.
+    pub(super) fn is_pod_of(&self, selector: &LabelSelector) -> bool {
+        self.role == Role::Pod && selected(selector, &self.labels)
+    }
+
+    /// Whether it is a pod in a namespace that a Kubernetes selector takes.
+    pub(super) fn is_pod_in(&self, selector: &LabelSelector) -> bool {
+        self.role == Role::Pod && selected(selector, &self.namespace_labels)
+    }
+
+    /// Whether one of Calico's selectors takes it.
+    pub(super) fn is_taken_by(&self, selector: &Selector, language: Language) -> bool {
+        match language {
+            Language::Endpoints => selector.holds(true, false, &|key| self.label(key)),
+            Language::Namespaces => {
+                let has = self.namespace.is_some();
+                selector.holds(has, !has, &|key| self.namespace_label(key))
+            }
+            Language::Accounts => selector.holds(true, false, &|key| self.account_label(key)),
+            Language::SubjectsAccounts => {
+                selector.holds(self.account.is_some(), false, &|key| self.account_label(key))
+            }
+        }
+    }
+
+    /// Whether its service account has one of these names.
+    pub(super) fn runs_as(&self, names: &[String]) -> bool {
+        self.account.as_ref().is_some_and(|account| names.contains(account))
+    }
+
+    /// A label as Calico's selectors see it. What the cluster says of an object cannot be said by the object: its own
+    /// labels of these spellings are not read.
+    fn label(&self, key: &str) -> Option<&str> {
+        if let Some(key) = key.strip_prefix("pcns.") {
+            return self.namespace_label(key);
+        }
+        if let Some(key) = key.strip_prefix("pcsa.") {
+            return self.account_label(key);
+        }
+        match key {
+            "projectcalico.org/namespace" => self.namespace.as_deref(),
+            "projectcalico.org/serviceaccount" => self.account.as_deref(),
+            "projectcalico.org/orchestrator" => (self.role == Role::Pod).then_some("k8s"),
+            _ => self.labels.get(key).map(String::as_str),
+        }
+    }
+
+    /// Calico gives every namespace a label with its name.
+    fn namespace_label(&self, key: &str) -> Option<&str> {
+        if key == "projectcalico.org/name" {
+            return self.namespace.as_deref();
+        }
+        self.namespace_labels.get(key).map(String::as_str)
+    }
+
+    /// And every service account that there is.
+    fn account_label(&self, key: &str) -> Option<&str> {
+        if key == "projectcalico.org/name" {
+            return self.account.as_deref().filter(|_| self.account_exists);
+        }
+        self.account_labels.get(key).map(String::as_str)
+    }
+}
+
+/// All members of a cluster.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    pub(super) list: Vec<Member>,
+    by_address: HashMap<IpAddr, Vec<usize>>,
+    /// By role, namespace and name; made when somebody asks for it.
+    by_name: OnceLock<HashMap<(Role, String, String), usize>>,
+    /// Those that have nets.
+    sets: Vec<usize>,
+    /// The numbers that a port's name stands for at somebody's.
+    pub(super) port_names: BTreeMap<String, BTreeSet<u16>>,
+    /// Network sets that are not valid but whose labels are known: they may contain any address.
+    pub(super) doubtful: Vec<Member>,
+    /// Whether there is a network set of which not even the labels are known.
+    pub(super) unknown_sets: bool,
+    /// The addresses of pods that are not valid.
+    pub(super) invalid_addresses: BTreeSet<IpAddr>,
+    /// These, and those of pods that are no endpoints since their namespace or service account is not valid.
+    pub(super) closed_addresses: BTreeSet<IpAddr>,
+    /// The namespaces that are known of.
+    pub(super) namespaces: BTreeSet<String>,
+}
+
+impl Members {
+    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
+        let surroundings = Surroundings::new(objects);
+        let mut members = Self::default();
+        for (key, stored) in objects {
+            if key.kind == Kind::Namespace {
+                members.namespaces.insert(key.name.clone());
+            } else if key.kind.namespaced() {
+                members.namespaces.insert(key.namespace.clone());
+            }
+            match &stored.state {
+                State::Valid(object) => match &**object {
+                    Object::Pod(pod) => match (surroundings.pod(key, pod), addresses(pod)) {
+                        (Some(member), _) => members.list.push(member),
+                        (None, addresses) => members.closed_addresses.extend(addresses),
+                    },
+                    Object::HostEndpoint(host) => {
+                        members.list.push(surroundings.host_endpoint(key, host));
+                    }
+                    Object::NetworkSet(set) => match surroundings.network_set(key, set) {
+                        Some(member) => members.list.push(member),
+                        None => members.unknown_sets = true,
+                    },
+                    _ => {}
+                },
+                State::Invalid(invalid) => match key.kind {
+                    Kind::Pod => {
+                        members.invalid_addresses.extend(&invalid.addresses);
+                        members.closed_addresses.extend(&invalid.addresses);
+                    }
+                    Kind::NetworkSet | Kind::GlobalNetworkSet => {
+                        let labels = invalid.labels.clone();
+                        let set = labels.map(|labels| NetworkSet { labels, nets: Vec::new() });
+                        match set.and_then(|set| surroundings.network_set(key, &set)) {
+                            Some(member) => members.doubtful.push(member),
+                            None => members.unknown_sets = true,
+                        }
+                    }
+                    _ => {}
+                },
+            }
+        }
+        for (index, member) in members.list.iter().enumerate() {
+            for address in &member.addresses {
+                members.by_address.entry(*address).or_default().push(index);
+            }
+            if !member.nets.is_empty() {
+                members.sets.push(index);
+            }
+            for (name, _, port) in &member.named_ports {
+                members.port_names.entry(name.clone()).or_default().insert(*port);
+            }
+        }
+        members
+    }
+
+    /// Everybody who has this address.
+    pub(super) fn holders(&self, address: IpAddr) -> Vec<usize> {
+        let mut holders = self.by_address.get(&address).cloned().unwrap_or_default();
+        for index in &self.sets {
+            if self.list[*index].nets.iter().any(|net| in_net(*net, address)) {
+                holders.push(*index);
+            }
+        }
+        holders
+    }
+
+    /// The member of this name.
+    pub(super) fn named(&self, role: Role, namespace: &str, name: &str) -> Option<usize> {
+        let by_name = self.by_name.get_or_init(|| {
+            let members = self.list.iter().enumerate();
+            let key = |member: &Member| {
+                (member.role, member.namespace.clone().unwrap_or_default(), member.name.clone())
+            };
+            members.map(|(index, member)| (key(member), index)).collect()
+        });
+        by_name.get(&(role, namespace.to_owned(), name.to_owned())).copied()
+    }
+
+    /// The pod of this name, if it has this address.
+    pub(super) fn pod(&self, namespace: &str, name: &str, address: IpAddr) -> Option<usize> {
+        let of_address = self.by_address.get(&address)?;
+        of_address.iter().copied().find(|index| {
+            let member = &self.list[*index];
+            member.role == Role::Pod
+                && member.namespace.as_deref() == Some(namespace)
+                && member.name == name
+        })
+    }
+}
+
+/// What members inherit.
+struct Surroundings<'a> {
+    namespaces: BTreeMap<&'a str, &'a Pairs>,
+    accounts: BTreeMap<(&'a str, &'a str), &'a Pairs>,
+    profiles: BTreeMap<&'a str, &'a Pairs>,
+    /// Namespaces and service accounts that are not valid: nobody knows which selectors should match what they hold.
+    broken: BTreeSet<&'a ObjectKey>,
+}
+
+impl<'a> Surroundings<'a> {
+    fn new(objects: &'a BTreeMap<ObjectKey, Stored>) -> Self {
+        let mut all = Self {
+            namespaces: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            profiles: BTreeMap::new(),
+            broken: BTreeSet::new(),
+        };
+        for (key, stored) in objects {
+            let State::Valid(object) = &stored.state else {
+                all.broken.insert(key);
+                continue;
+            };
+            match &**object {
+                Object::Namespace(namespace) => {
+                    all.namespaces.insert(&key.name, &namespace.labels);
+                }
+                Object::ServiceAccount(account) => {
+                    all.accounts.insert((&key.namespace, &key.name), &account.labels);
+                }
+                Object::Profile(profile) => {
+                    all.profiles.insert(&key.name, &profile.labels);
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+
+    fn is_broken(&self, kind: Kind, namespace: &str, name: &str) -> bool {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.broken.contains(&ObjectKey { kind, namespace, name })
+    }
+
+    /// Without a manifest a namespace has the one label that the API server gives every namespace.
+    fn namespace_labels(&self, name: &str) -> Option<Pairs> {
+        if self.is_broken(Kind::Namespace, "", name) {
+            return None;
+        }
+        Some(self.namespaces.get(name).copied().cloned().unwrap_or_else(|| {
+            Pairs::from([("kubernetes.io/metadata.name".to_owned(), name.to_owned())])
+        }))
+    }
+
+    /// `None`: it is no endpoint.
+    fn pod(&self, key: &ObjectKey, pod: &Pod) -> Option<Member> {
+        let addresses = addresses(pod);
+        if addresses.is_empty() {
+            return None;
+        }
+        let account = pod.service_account.as_deref().unwrap_or("default");
+        if self.is_broken(Kind::ServiceAccount, &key.namespace, account) {
+            return None;
+        }
+        let account_labels = self.accounts.get(&(key.namespace.as_str(), account));
+        let mut member = Member::new(
+            Role::Pod,
+            Some(key.namespace.clone()),
+            key.name.clone(),
+            pod.labels.clone(),
+        );
+        for port in pod.containers.iter().flatten().chain(pod.init_containers.iter().flatten()) {
+            if let Some(name) = &port.name {
+                let protocol = protocol_number(port.protocol);
+                member.named_ports.insert((name.clone(), protocol, port.port));
+            }
+        }
+        member.node.clone_from(&pod.node_name);
+        member.addresses = addresses;
+        member.namespace_labels = self.namespace_labels(&key.namespace)?;
+        member.account = Some(account.to_owned());
+        // Kubernetes makes the account `default` in every namespace, and nobody writes it down.
+        member.account_exists = account_labels.is_some() || account == "default";
+        member.account_labels = account_labels.copied().cloned().unwrap_or_default();
+        Some(member)
+    }
+
+    /// `None`: its namespace is not valid, and it may match anything.
+    fn network_set(&self, key: &ObjectKey, set: &NetworkSet) -> Option<Member> {
+        let namespace = (!key.namespace.is_empty()).then(|| key.namespace.clone());
+        let mut member =
+            Member::new(Role::NetworkSet, namespace, key.name.clone(), set.labels.clone());
+        if member.namespace.is_some() {
+            member.namespace_labels = self.namespace_labels(&key.namespace)?;
+        }
+        member.nets.clone_from(&set.nets);
+        Some(member)
+    }
+
+    /// Its own labels come before those of its profiles, and an earlier profile's before a later one's.
+    fn host_endpoint(&self, key: &ObjectKey, host: &HostEndpoint) -> Member {
+        let mut labels = host.labels.clone();
+        for profile in &host.profiles {
+            for (key, value) in self.profiles.get(profile.as_str()).into_iter().copied().flatten() {
+                labels.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        let mut member = Member::new(Role::HostEndpoint, None, key.name.clone(), labels);
+        member.node = Some(host.node.clone());
+        member.interface.clone_from(&host.interface);
+        member.profiles.clone_from(&host.profiles);
+        member.addresses = host.expected_ips.iter().copied().collect();
+        member.named_ports = host.ports.iter().cloned().collect();
+        member
+    }
+}
+
+/// The addresses that are a pod's own: none on the host's network, or when it has finished.
+fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
+    let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
+    // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.
+    let noted = &pod.annotated_ips;
+    let empty = Some(Vec::new());
+    let released = pod.deleting && (noted.pod_ip == empty || noted.aws_pod_ips == empty);
+    if pod.host_network || finished || released {
+        return BTreeSet::new();
+    }
+    let mut addresses: BTreeSet<IpAddr> = pod.pod_ips.iter().copied().collect();
+    if addresses.is_empty() {
+        addresses.extend(pod.pod_ip);
+    }
+    for annotation in [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips] {
+        if addresses.is_empty() {
+            addresses.extend(annotation.iter().flatten());
+        }
+    }
+    addresses
+}

@@ -1,0 +1,242 @@
+//! Every policy of every API, with its own defaults applied, ready to be asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::members::{Member, Role};
+use super::prepare::{Preparer, Set, Unknown};
+use super::rules::{Direction, Rule};
+use super::tiers::{self, BUILT_IN};
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::calico::StagedAction;
+use manx_objects::object::cluster::ClusterTier;
+use manx_objects::object::{
+    self, Kind, NetworkPolicy, Object, ObjectKey, PolicyType, Subject, calico,
+};
+
+/// Where on a packet's way a policy speaks. At a pod [`Hook::Forward`] is as [`Hook::Normal`], and the other two are
+/// silent: they are for host endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hook {
+    /// For pods, and for the host's own processes.
+    Normal,
+    /// Likewise, and for what the host forwards (`applyOnForward`).
+    Forward,
+    /// Before destination NAT (`preDNAT`).
+    PreDnat,
+    /// Before connection tracking (`doNotTrack`).
+    Untracked,
+}
+
+/// A policy.
+#[derive(Debug)]
+pub(super) struct Policy {
+    pub(super) key: ObjectKey,
+    pub(super) tier: String,
+    /// Absent is infinite.
+    pub(super) order: f64,
+    /// The members that it selects.
+    pub(super) subject: Set,
+    /// `None` where it does not speak of the direction.
+    pub(super) ingress: Option<Vec<Rule>>,
+    pub(super) egress: Option<Vec<Rule>>,
+    pub(super) staged: bool,
+    pub(super) hook: Hook,
+    /// It denies ahead of all tiers, because of this.
+    pub(super) broken: Option<String>,
+}
+
+impl Policy {
+    /// The rules of a direction, if it speaks of it.
+    pub(super) fn rules(&self, direction: Direction) -> Option<&[Rule]> {
+        match direction {
+            Direction::Ingress => self.ingress.as_deref(),
+            Direction::Egress => self.egress.as_deref(),
+        }
+    }
+
+    fn empty(key: &ObjectKey, subject: Set) -> Self {
+        Self {
+            key: key.clone(),
+            tier: tiers::DEFAULT.to_owned(),
+            order: f64::INFINITY,
+            subject,
+            ingress: None,
+            egress: None,
+            staged: key.kind.staged(),
+            hook: Hook::Normal,
+            broken: None,
+        }
+    }
+}
+
+/// The order of Kubernetes' policies in the tier `default`.
+const KUBERNETES_ORDER: f64 = 1000.0;
+
+/// All policies, valid or failing closed.
+pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_>) -> Vec<Policy> {
+    let invalid_tiers: BTreeSet<&str> = objects
+        .iter()
+        .filter(|(key, stored)| key.kind == Kind::Tier && matches!(stored.state, State::Invalid(_)))
+        .map(|(key, _)| key.name.as_str())
+        // What a built-in tier is no object changes, valid or not.
+        .filter(|name| BUILT_IN.iter().all(|(built_in, ..)| built_in != name))
+        .collect();
+    let mut policies = Vec::new();
+    for (key, stored) in objects {
+        let policy = match &stored.state {
+            State::Valid(object) => match &**object {
+                Object::NetworkPolicy(wire) => kubernetes(key, wire),
+                Object::ClusterNetworkPolicy(wire) => Some(cluster(key, wire)),
+                Object::CalicoPolicy(wire) => calico(key, wire, preparer),
+                _ => None,
+            },
+            State::Invalid(invalid) => self::invalid(key, invalid.subject.as_ref()),
+        };
+        let Some(mut policy) = policy else { continue };
+        if policy.broken.is_none() && invalid_tiers.contains(policy.tier.as_str()) {
+            policy.broken = Some(format!("its tier {} is not valid", policy.tier));
+        }
+        // What is staged and not understood would do nobody knows what: nothing to report.
+        if !(policy.staged && policy.broken.is_some()) {
+            policies.push(policy);
+        }
+    }
+    policies
+}
+
+/// Without `policyTypes` a policy speaks of ingress, and of egress if it has egress rules. `None`: staged, and not to be
+/// evaluated.
+fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
+    if !is_evaluated(key, wire.staged_action) {
+        return None;
+    }
+    let selector = wire.pod_selector.clone();
+    let subject = Set::new(Some(&key.namespace), move |member| member.is_pod_of(&selector));
+    let rules = |listed: &Option<Vec<object::Rule>>| -> Vec<Rule> {
+        let rules = listed.as_deref().unwrap_or(&[]).iter().enumerate();
+        rules.map(|(index, rule)| Preparer::kubernetes(index, rule, &key.namespace)).collect()
+    };
+    let (ingress, egress) = (rules(&wire.ingress), rules(&wire.egress));
+    let named = wire.policy_types.as_deref().unwrap_or(&[]);
+    let (in_speaks, out_speaks) = if named.is_empty() {
+        (true, !egress.is_empty())
+    } else {
+        (named.contains(&PolicyType::Ingress), named.contains(&PolicyType::Egress))
+    };
+    let mut policy = Policy::empty(key, subject);
+    policy.order = KUBERNETES_ORDER;
+    policy.ingress = in_speaks.then_some(ingress);
+    policy.egress = out_speaks.then_some(egress);
+    Some(policy)
+}
+
+/// What is staged is evaluated if it would be set; not if it would take something away, is being learnt or is ignored.
+fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
+    !key.kind.staged() || action.is_none_or(|action| action == StagedAction::Set)
+}
+
+/// It speaks of the directions that it has rules for. A rule that could not be converted keeps its index.
+fn cluster(key: &ObjectKey, wire: &object::ClusterNetworkPolicy) -> Policy {
+    let pods = wire.subject.clone();
+    let subject = Set::new(None, move |member| {
+        member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
+    });
+    let rules = |listed: &[object::cluster::ClusterRule]| -> Option<Vec<Rule>> {
+        let rules = listed.iter().enumerate();
+        (!listed.is_empty())
+            .then(|| rules.map(|(index, rule)| Preparer::cluster(index, rule)).collect())
+    };
+    let mut policy = Policy::empty(key, subject);
+    policy.tier = match wire.tier {
+        ClusterTier::Admin => tiers::KUBE_ADMIN.to_owned(),
+        ClusterTier::Baseline => tiers::KUBE_BASELINE.to_owned(),
+    };
+    policy.order = f64::from(wire.priority);
+    policy.ingress = rules(&wire.ingress);
+    policy.egress = rules(&wire.egress);
+    policy
+}
+
+/// `None`: staged, and not to be evaluated.
+fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Option<Policy> {
+    if !is_evaluated(key, wire.staged_action) {
+        return None;
+    }
+    let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
+    let (in_speaks, out_speaks) = match wire.types.as_deref().unwrap_or(&[]) {
+        // Ingress rules only, or none: ingress. Egress rules only: egress. Both: both.
+        [] => (!wire.ingress.is_empty() || wire.egress.is_empty(), !wire.egress.is_empty()),
+        types => (types.contains(&PolicyType::Ingress), types.contains(&PolicyType::Egress)),
+    };
+    let rules = |speaks: bool, listed: &[calico::Rule]| -> Result<Option<Vec<Rule>>, Unknown> {
+        let rules = listed.iter().enumerate();
+        speaks
+            .then(|| rules.map(|(index, rule)| preparer.calico(index, rule, namespace)).collect())
+            .transpose()
+    };
+    let (subject, broken) = match Preparer::subject(&wire.subject, namespace) {
+        Ok(subject) => (subject, None),
+        Err(unknown) => (Set::new(namespace, Member::is_endpoint), Some(unknown.0)),
+    };
+    let mut policy = Policy::empty(key, subject);
+    policy.broken = broken;
+    match (rules(in_speaks, &wire.ingress), rules(out_speaks, &wire.egress)) {
+        (Ok(ingress), Ok(egress)) => (policy.ingress, policy.egress) = (ingress, egress),
+        (Err(unknown), _) | (_, Err(unknown)) => policy.broken = Some(unknown.0),
+    }
+    policy.tier = wire.tier.clone().unwrap_or_else(|| tiers::DEFAULT.to_owned());
+    policy.order = wire.order.map_or(f64::INFINITY, calico::Order::value);
+    policy.hook = match (wire.do_not_track, wire.pre_dnat, wire.apply_on_forward) {
+        (true, ..) => Hook::Untracked,
+        (_, true, _) => Hook::PreDnat,
+        (_, _, true) => Hook::Forward,
+        _ => Hook::Normal,
+    };
+    if policy.hook == Hook::PreDnat {
+        policy.egress = None;
+    }
+    Some(policy)
+}
+
+/// A policy that is not valid: one of Kubernetes' isolates, in both directions, what it may select; every other enforced
+/// one denies it everything. A staged one is not there. `None` for what is no policy.
+fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
+    let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
+    let pods_only = match key.kind {
+        Kind::NetworkPolicy
+        | Kind::ClusterNetworkPolicy
+        | Kind::AdminNetworkPolicy
+        | Kind::BaselineAdminNetworkPolicy => true,
+        Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy => false,
+        _ => return None,
+    };
+    let everybody =
+        || {
+            Set::new(namespace, move |member| {
+                if pods_only { member.role == Role::Pod } else { member.is_endpoint() }
+            })
+        };
+    let selected = match subject {
+        Some(Subject::Kubernetes(selector)) => {
+            let selector = selector.clone();
+            Some(Set::new(namespace, move |member| member.is_pod_of(&selector)))
+        }
+        Some(Subject::Cluster(pods)) => {
+            let pods = pods.clone();
+            Some(Set::new(None, move |member| {
+                member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
+            }))
+        }
+        Some(Subject::Calico(subject)) => Preparer::subject(subject, namespace).ok(),
+        None => None,
+    };
+    let mut policy = Policy::empty(key, selected.unwrap_or_else(everybody));
+    if key.kind == Kind::NetworkPolicy {
+        policy.order = KUBERNETES_ORDER;
+        (policy.ingress, policy.egress) = (Some(Vec::new()), Some(Vec::new()));
+    } else {
+        policy.broken = Some("it is not valid".to_owned());
+    }
+    Some(policy)
+}

@@ -1,0 +1,218 @@
+//! Selectors read once: what a rule or a policy means, as sets of members.
+
+use std::fmt;
+
+use super::members::{Member, Members, Role};
+use super::rules::{CalicoTerms, ClusterPeer, Entity, KubernetesPeer, Rule, Terms};
+use super::selector::{self, Language, Selector};
+use super::services::Services;
+use manx_objects::object::calico::{self, Action, EntityRule};
+use manx_objects::object::cluster::{self, ClusterAction, ClusterMatch};
+use manx_objects::object::{self, Peer};
+
+/// What a rule matches is not known, because of this.
+#[derive(Debug)]
+pub(super) struct Unknown(pub(super) String);
+
+/// The members that something takes. It is asked of one member at a time and remembers nothing: a cluster has many members
+/// and many policies, and a question is about few of either.
+pub(super) struct Set {
+    /// The namespace that all of them are in, if only one is asked for.
+    pub(super) within: Option<String>,
+    takes: Box<dyn Fn(&Member) -> bool + Send + Sync>,
+}
+
+impl Set {
+    /// The members that `takes` takes, within a namespace if one is given.
+    pub(super) fn new(
+        within: Option<&str>,
+        takes: impl Fn(&Member) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { within: within.map(str::to_owned), takes: Box::new(takes) }
+    }
+
+    /// Whether a member is among them.
+    pub(super) fn has(&self, member: &Member) -> bool {
+        (self.within.is_none() || self.within == member.namespace) && (self.takes)(member)
+    }
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Set").field("within", &self.within).finish_non_exhaustive()
+    }
+}
+
+/// Makes sets of members.
+#[derive(Debug)]
+pub(super) struct Preparer<'a> {
+    pub(super) members: &'a Members,
+    pub(super) services: &'a Services,
+}
+
+impl Preparer<'_> {
+    /// The endpoints that a policy of Calico's selects; a namespaced policy those of its namespace.
+    ///
+    /// In a global policy with a selector of namespaces or accounts `all()` never means host endpoints: Calico writes
+    /// `has(projectcalico.org/namespace)` for each `all()` of the selector and of that of the namespaces, and then
+    /// `has(projectcalico.org/serviceaccount)` for each that is left.
+    pub(super) fn subject(wire: &calico::Subject, namespace: Option<&str>) -> Result<Set, Unknown> {
+        let global = namespace.is_none();
+        let written = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let mut selector = written(&wire.selector);
+        for (other, instead) in [
+            (&wire.namespace_selector, "has(projectcalico.org/namespace)"),
+            (&wire.service_account_selector, "has(projectcalico.org/serviceaccount)"),
+        ] {
+            if global && written(other).is_some() {
+                selector = selector.map(|text| text.replace("all()", instead));
+            }
+        }
+        let selector = read(selector.as_deref(), Language::Endpoints)?;
+        let namespaces = read(wire.namespace_selector.as_deref(), Language::Namespaces)?;
+        let of_accounts = if global { Language::SubjectsAccounts } else { Language::Accounts };
+        let accounts = read(wire.service_account_selector.as_deref(), of_accounts)?;
+        Ok(Set::new(namespace, move |member| {
+            member.is_endpoint()
+                && takes(selector.as_ref(), Language::Endpoints, member)
+                && takes(namespaces.as_ref(), Language::Namespaces, member)
+                && takes(accounts.as_ref(), of_accounts, member)
+        }))
+    }
+
+    /// A rule of a Kubernetes policy: all of them allow.
+    pub(super) fn kubernetes(index: usize, wire: &object::Rule, namespace: &str) -> Rule {
+        let peers = wire.peers.as_deref().unwrap_or(&[]).iter().map(|peer| match peer {
+            Peer::IpBlock(block) => KubernetesPeer::Block(block.clone()),
+            Peer::Selectors { pods, namespaces } => {
+                let within = namespaces.is_none().then_some(namespace);
+                let (pods, namespaces) = (pods.clone(), namespaces.clone());
+                KubernetesPeer::Pods(Set::new(within, move |member| {
+                    member.role == Role::Pod
+                        && namespaces.as_ref().is_none_or(|selector| member.is_pod_in(selector))
+                        && pods.as_ref().is_none_or(|selector| member.is_pod_of(selector))
+                }))
+            }
+        });
+        let terms = Terms::Kubernetes {
+            wire: wire.clone(),
+            peers: peers.collect(),
+            ports: wire.ports.clone().unwrap_or_default(),
+        };
+        Rule { index, action: Action::Allow, terms }
+    }
+
+    /// A rule of a cluster-wide policy. What asks for something that nobody can decide here: an Accept is dropped, Deny
+    /// and Pass deny everything.
+    pub(super) fn cluster(index: usize, wire: &cluster::ClusterRule) -> Rule {
+        let action = match wire.action {
+            ClusterAction::Accept => Action::Allow,
+            ClusterAction::Deny => Action::Deny,
+            ClusterAction::Pass => Action::Pass,
+        };
+        let ClusterMatch::Of { peers, protocols } = &wire.matches else {
+            return match action {
+                Action::Allow => Rule { index, action, terms: Terms::Nothing },
+                _ => Rule { index, action: Action::Deny, terms: Terms::Everything },
+            };
+        };
+        let sets = peers.iter().map(|peer| match peer {
+            cluster::ClusterPeer::Networks(nets) => ClusterPeer::Networks(nets.clone()),
+            cluster::ClusterPeer::Pods(pods) => {
+                let pods = pods.clone();
+                ClusterPeer::Pods(Set::new(None, move |member| {
+                    member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
+                }))
+            }
+        });
+        let terms = Terms::Cluster {
+            wire: peers.clone(),
+            peers: sets.collect(),
+            protocols: protocols.clone().unwrap_or_default(),
+        };
+        Rule { index, action, terms }
+    }
+
+    /// A rule of a policy of Calico's in `namespace`, of a global one, or of a profile.
+    pub(super) fn calico(
+        &self,
+        index: usize,
+        wire: &calico::Rule,
+        namespace: Option<&str>,
+    ) -> Result<Rule, Unknown> {
+        let terms = Terms::Calico(Box::new(CalicoTerms {
+            source: self.entity(&wire.source, namespace)?,
+            destination: self.entity(&wire.destination, namespace)?,
+            wire: wire.clone(),
+        }));
+        Ok(Rule { index, action: wire.action, terms })
+    }
+
+    /// In a namespaced policy whatever selects also keeps to the policy's namespace, unless a namespaceSelector is there;
+    /// a notSelector alone does so too, though what it excludes may be anywhere.
+    fn entity(&self, wire: &EntityRule, namespace: Option<&str>) -> Result<Entity, Unknown> {
+        let selector = read(wire.selector.as_deref(), Language::Endpoints)?;
+        let not_selector = read(wire.not_selector.as_deref(), Language::Endpoints)?;
+        let namespaces = read(wire.namespace_selector.as_deref(), Language::Namespaces)?;
+        let (names, accounts) = match &wire.service_accounts {
+            Some(accounts) => {
+                (accounts.names.clone(), read(accounts.selector.as_deref(), Language::Accounts)?)
+            }
+            None => (Vec::new(), None),
+        };
+        let selects =
+            selector.is_some() || namespaces.is_some() || accounts.is_some() || !names.is_empty();
+        let is_positive = selects || (not_selector.is_some() && namespace.is_some());
+        let is_negative = not_selector.is_some();
+        // Sets have no account: a selector of accounts takes all of them or none.
+        let of_no_account = |accounts: &Selector| accounts.holds(true, false, &|_| None);
+        let accounts_take_sets = names.is_empty() && accounts.as_ref().is_some_and(of_no_account);
+        let asks_for_sets =
+            selector.is_some() || is_negative || namespaces.is_some() || accounts_take_sets;
+        let within = namespace.filter(|_| namespaces.is_none());
+        let positive = Set::new(within, move |member| {
+            takes(namespaces.as_ref(), Language::Namespaces, member)
+                && takes(selector.as_ref(), Language::Endpoints, member)
+                && takes(accounts.as_ref(), Language::Accounts, member)
+                && (names.is_empty() || member.runs_as(&names))
+        });
+        let negative = Set::new(None, move |member| {
+            not_selector
+                .as_ref()
+                .is_some_and(|selector| member.is_taken_by(selector, Language::Endpoints))
+        });
+        let mut doubtful = self.members.doubtful.iter();
+        let doubt = doubtful.any(|set| (is_positive && positive.has(set)) || negative.has(set));
+        if doubt || (self.members.unknown_sets && asks_for_sets) {
+            return Err(Unknown("a network set that it may mean is not valid".to_owned()));
+        }
+        let service = match &wire.service {
+            None => None,
+            Some(service) => {
+                let namespace = service.namespace.as_deref().or(namespace).unwrap_or_default();
+                let members = self.services.members(namespace, &service.name).ok_or_else(|| {
+                    Unknown(format!("an EndpointSlice in namespace {namespace} is not valid"))
+                })?;
+                Some(members)
+            }
+        };
+        Ok(Entity {
+            positive: is_positive.then_some(positive),
+            negative: is_negative.then_some(negative),
+            service,
+        })
+    }
+}
+
+/// Empty is absent, as it is to Calico's API.
+fn read(text: Option<&str>, language: Language) -> Result<Option<Selector>, Unknown> {
+    text.filter(|text| !text.is_empty())
+        .map(|text| selector::parse(text, language))
+        .transpose()
+        .map_err(|error| Unknown(format!("one of its selectors cannot be read: {error}")))
+}
+
+/// Without a selector everything is taken.
+fn takes(selector: Option<&Selector>, language: Language, member: &Member) -> bool {
+    selector.is_none_or(|selector| member.is_taken_by(selector, language))
+}

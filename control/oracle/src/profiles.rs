@@ -1,0 +1,74 @@
+//! Profiles: what holds where no policy decided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::prepare::Preparer;
+use super::rules::{Direction, Rule};
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::{Kind, Object, ObjectKey};
+
+/// The profiles that objects define, and those that need none.
+#[derive(Debug)]
+pub(super) struct Profiles {
+    defined: BTreeMap<String, Defined>,
+    namespaces: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct Defined {
+    ingress: Vec<Rule>,
+    egress: Vec<Rule>,
+}
+
+/// What a reference to a profile leads to.
+pub(super) enum Profile<'a> {
+    /// Allows everything, both ways.
+    Open,
+    /// A service account's: it has labels and no rules.
+    Empty,
+    /// Its rules, in order.
+    Rules(&'a [Rule]),
+    /// It is not there, or not valid: deny.
+    Missing,
+}
+
+impl Profiles {
+    /// A profile with a rule that cannot be evaluated is as one that is not valid.
+    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_>) -> Self {
+        let mut defined = BTreeMap::new();
+        for (key, stored) in objects {
+            if let (Kind::Profile, State::Valid(object)) = (key.kind, &stored.state)
+                && let Object::Profile(wire) = &**object
+            {
+                let rules = |listed: &[_]| -> Result<Vec<Rule>, _> {
+                    let rules = listed.iter().enumerate();
+                    rules.map(|(index, rule)| preparer.calico(index, rule, None)).collect()
+                };
+                if let (Ok(ingress), Ok(egress)) = (rules(&wire.ingress), rules(&wire.egress)) {
+                    defined.insert(key.name.clone(), Defined { ingress, egress });
+                }
+            }
+        }
+        Self { defined, namespaces: preparer.members.namespaces.clone() }
+    }
+
+    /// The profile of this name. Calico makes one of every namespace and of every service account, and one more.
+    pub(super) fn find(&self, name: &str, direction: Direction) -> Profile<'_> {
+        if name == "projectcalico-default-allow" {
+            return Profile::Open;
+        }
+        if let Some(namespace) = name.strip_prefix("kns.") {
+            let known = self.namespaces.contains(namespace);
+            return if known { Profile::Open } else { Profile::Missing };
+        }
+        if name.starts_with("ksa.") {
+            return Profile::Empty;
+        }
+        match (self.defined.get(name), direction) {
+            (Some(profile), Direction::Ingress) => Profile::Rules(&profile.ingress),
+            (Some(profile), Direction::Egress) => Profile::Rules(&profile.egress),
+            (None, _) => Profile::Missing,
+        }
+    }
+}

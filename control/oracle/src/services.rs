@@ -1,0 +1,88 @@
+//! The endpoints of services, from their slices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::matching::protocol_number;
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey};
+
+/// The slices of every service.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    slices: BTreeMap<(String, String), Vec<EndpointSlice>>,
+    /// Namespaces in which a slice is not valid: it may belong to any service there.
+    broken: BTreeSet<String>,
+}
+
+/// The endpoints of one service.
+#[derive(Debug, Default)]
+pub(super) struct ServiceMembers(Vec<EndpointSlice>);
+
+impl Services {
+    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
+        let mut services = Self::default();
+        for (key, stored) in objects {
+            match &stored.state {
+                State::Invalid(_) if key.kind == Kind::EndpointSlice => {
+                    services.broken.insert(key.namespace.clone());
+                }
+                State::Invalid(_) => {}
+                State::Valid(object) => {
+                    if let Object::EndpointSlice(slice) = &**object
+                        && let Some(service) = &slice.service
+                    {
+                        let name = (key.namespace.clone(), service.clone());
+                        services.slices.entry(name).or_default().push(slice.clone());
+                    }
+                }
+            }
+        }
+        services
+    }
+
+    /// The endpoints of a service; none if it has no slice. `None`: nobody knows.
+    pub(super) fn members(&self, namespace: &str, name: &str) -> Option<ServiceMembers> {
+        if self.broken.contains(namespace) {
+            return None;
+        }
+        let slices = self.slices.get(&(namespace.to_owned(), name.to_owned()));
+        Some(ServiceMembers(slices.cloned().unwrap_or_default()))
+    }
+}
+
+impl ServiceMembers {
+    /// Every endpoint's addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.0.iter().flat_map(|slice| slice.addresses.iter().copied())
+    }
+
+    /// Every protocol number and port that is served somewhere.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (u8, u16)> + '_ {
+        let ports = self.0.iter().flat_map(|slice| &slice.ports);
+        ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port))
+    }
+
+    /// What is served at an address.
+    pub(super) fn served(&self, address: IpAddr) -> BTreeSet<(u8, u16)> {
+        let there = self.0.iter().filter(|slice| slice.addresses.contains(&address));
+        let ports = there.flat_map(|slice| &slice.ports);
+        ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port)).collect()
+    }
+
+    /// Whether an endpoint has this address.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|slice| slice.addresses.contains(&address))
+    }
+
+    /// Whether an endpoint has this address and serves there. What shows no port is for none.
+    pub(super) fn has_port(&self, address: IpAddr, protocol: u8, number: Option<u16>) -> bool {
+        self.0.iter().any(|slice| {
+            slice.addresses.contains(&address)
+                && slice.ports.iter().any(|(served, port)| {
+                    protocol_number(Some(*served)) == protocol && number == Some(*port)
+                })
+        })
+    }
+}

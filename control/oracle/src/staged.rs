@@ -1,0 +1,91 @@
+//! What staged policies would do.
+
+use std::fmt;
+
+use super::decide::Watch;
+use super::policies::Policy;
+use super::rules::{Direction, Mismatch, Rule};
+use super::verdict::{RuleName, name};
+use super::{Oracle, Packet, Party};
+use manx_objects::object::ObjectKey;
+use manx_objects::object::calico::Action;
+
+/// What a staged policy would have done, had it been enforced: the search came to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Staged {
+    /// A rule of it would have decided, or logged.
+    Rule(RuleName, Action),
+    /// No rule of it would have decided, and the end of its tier would have denied. Only where no enforced policy of the tier
+    /// is asked: with one the end denies without the staged policy.
+    TierEnd(Direction, ObjectKey),
+}
+
+impl fmt::Display for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule, action) => write!(f, "{action:?} by {rule}"),
+            Self::TierEnd(direction, policy) => {
+                write!(f, "Deny by {} {direction}[end of tier]", name(policy))
+            }
+        }
+    }
+}
+
+impl Oracle {
+    /// What staged policies would have done about a packet, in the order in which they were come to. What comes behind the
+    /// enforced rule that decided is not among it.
+    pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
+        let mut found = Vec::new();
+        if super::is_same_pod(from, to) {
+            return found;
+        }
+        for (direction, local, peer) in
+            [(Direction::Egress, from, to), (Direction::Ingress, to, from)]
+        {
+            let mut watch = Collector::new(direction, &mut found);
+            self.side(direction, local, peer, packet, &mut watch);
+        }
+        found
+    }
+}
+
+/// Writes down what staged policies would have done.
+pub(super) struct Collector<'a> {
+    direction: Direction,
+    /// The staged policy that is asked and has not decided.
+    asked: Option<ObjectKey>,
+    found: &'a mut Vec<Staged>,
+}
+
+impl<'a> Collector<'a> {
+    pub(super) fn new(direction: Direction, found: &'a mut Vec<Staged>) -> Self {
+        Self { direction, asked: None, found }
+    }
+}
+
+impl Watch for Collector<'_> {
+    fn policy(&mut self, policy: &Policy) {
+        self.asked = policy.staged.then(|| policy.key.clone());
+    }
+
+    fn rule(&mut self, rule: &Rule, mismatch: Option<Mismatch>) {
+        if mismatch.is_none()
+            && let Some(policy) = &self.asked
+        {
+            let policy = policy.clone();
+            let name = RuleName { policy, direction: self.direction, index: rule.index };
+            self.found.push(Staged::Rule(name, rule.action));
+            if rule.action != Action::Log {
+                self.asked = None;
+            }
+        }
+    }
+
+    fn staged_tier_end(&mut self, policy: &Policy) {
+        self.found.push(Staged::TierEnd(self.direction, policy.key.clone()));
+    }
+
+    fn profile(&mut self, _name: &str) {
+        self.asked = None;
+    }
+}

@@ -1,0 +1,97 @@
+//! The order of tiers and of the policies in them.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::policies::Policy;
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::calico::{Action, Order};
+use manx_objects::object::{Kind, Object, ObjectKey};
+
+pub(super) const KUBE_ADMIN: &str = "kube-admin";
+pub(super) const DEFAULT: &str = "default";
+pub(super) const KUBE_BASELINE: &str = "kube-baseline";
+
+/// Name, order and whether the end of it passes on: these tiers are as they are, whatever an object says.
+pub(super) const BUILT_IN: [(&str, f64, bool); 3] = [
+    (KUBE_ADMIN, 1_000.0, true),
+    (DEFAULT, 1_000_000.0, false),
+    (KUBE_BASELINE, 10_000_000.0, true),
+];
+
+/// A tier that has policies.
+#[derive(Debug)]
+pub(super) struct Tier {
+    pub(super) name: String,
+    /// `None` is after every number.
+    pub(super) order: Option<f64>,
+    /// Policies name it and no object defines it: it comes after all that are defined.
+    pub(super) missing: bool,
+    /// Whether a packet that no rule decided goes on to the next tier; else it is denied.
+    pub(super) passes: bool,
+    /// In order, the staged ones among them.
+    pub(super) policies: Vec<usize>,
+}
+
+/// The tiers that policies name, in order, with their policies in order.
+pub(super) fn arrange(objects: &BTreeMap<ObjectKey, Stored>, policies: &[Policy]) -> Vec<Tier> {
+    let named: BTreeSet<&str> = policies.iter().map(|policy| policy.tier.as_str()).collect();
+    let mut tiers: Vec<Tier> = named
+        .into_iter()
+        .map(|name| {
+            let mut tier = define(objects, name);
+            tier.policies =
+                (0..policies.len()).filter(|index| policies[*index].tier == name).collect();
+            tier.policies.sort_by(|a, b| compare(&policies[*a], &policies[*b]));
+            tier
+        })
+        .collect();
+    tiers.sort_by(|a, b| {
+        let ordered = |tier: &Tier| (tier.missing, tier.order.is_none());
+        ordered(a)
+            .cmp(&ordered(b))
+            .then_with(|| a.order.unwrap_or(0.0).total_cmp(&b.order.unwrap_or(0.0)))
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    tiers
+}
+
+fn define(objects: &BTreeMap<ObjectKey, Stored>, name: &str) -> Tier {
+    let tier = |order, missing, passes| Tier {
+        name: name.to_owned(),
+        order,
+        missing,
+        passes,
+        policies: Vec::new(),
+    };
+    for (built_in, order, passes) in BUILT_IN {
+        if built_in == name {
+            return tier(Some(order), false, passes);
+        }
+    }
+    let key = ObjectKey { kind: Kind::Tier, namespace: String::new(), name: name.to_owned() };
+    if let Some(Stored { state: State::Valid(object), .. }) = objects.get(&key)
+        && let Object::Tier(wire) = &**object
+    {
+        let passes = wire.default_action == Some(Action::Pass);
+        return tier(wire.order.map(Order::value), false, passes);
+    }
+    tier(None, true, false)
+}
+
+/// By order, then by "name/namespace/kind" with Calico's names for the kinds.
+fn compare(a: &Policy, b: &Policy) -> Ordering {
+    a.order.total_cmp(&b.order).then_with(|| tie(&a.key).cmp(&tie(&b.key)))
+}
+
+fn tie(key: &ObjectKey) -> String {
+    let kind = match key.kind {
+        Kind::NetworkPolicy => "KubernetesNetworkPolicy",
+        Kind::ClusterNetworkPolicy => "KubernetesClusterNetworkPolicy",
+        Kind::AdminNetworkPolicy => "KubernetesAdminNetworkPolicy",
+        Kind::BaselineAdminNetworkPolicy => "KubernetesBaselineAdminNetworkPolicy",
+        kind => kind.name(),
+    };
+    format!("{}/{}/{kind}", key.name, key.namespace)
+}

@@ -1,0 +1,215 @@
+//! What the oracle answers.
+
+use std::fmt;
+
+use super::rules::Direction;
+use manx_objects::object::{Kind, ObjectKey};
+
+/// A rule of a policy or profile.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleName {
+    /// The policy or profile.
+    pub policy: ObjectKey,
+    /// Which of its two lists.
+    pub direction: Direction,
+    /// The index in the list.
+    pub index: usize,
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}[{}]", name(&self.policy), self.direction, self.index)
+    }
+}
+
+/// What people read: Kubernetes' own policies go by their bare name; others say what they are. Counters, denials in the
+/// log and `manx status` spell policies and rules likewise.
+pub(super) fn name(key: &ObjectKey) -> String {
+    match key.kind {
+        Kind::NetworkPolicy => format!("{}/{}", key.namespace, key.name),
+        Kind::CalicoNetworkPolicy => format!("Calico {key}"),
+        Kind::Profile => format!("profile {}", key.name),
+        _ => key.to_string(),
+    }
+}
+
+/// Both sides' say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judgement {
+    /// The source's side.
+    pub egress: Verdict,
+    /// The destination's side.
+    pub ingress: Verdict,
+}
+
+impl Judgement {
+    /// Whether the connection passes.
+    pub fn allowed(&self) -> bool {
+        self.egress.allows() && self.ingress.allows()
+    }
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.allowed() { "allowed" } else { "denied" };
+        write!(f, "{verdict}: egress: {}; ingress: {}", self.egress, self.ingress)
+    }
+}
+
+/// One side's say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// What decided.
+    pub why: VerdictReason,
+    /// The Log and Pass rules that matched on the way there, in order.
+    pub through: Vec<RuleName>,
+}
+
+impl Verdict {
+    /// Whether this side lets it pass.
+    pub fn allows(&self) -> bool {
+        self.why.allows()
+    }
+}
+
+impl From<VerdictReason> for Verdict {
+    fn from(why: VerdictReason) -> Self {
+        Self { why, through: Vec::new() }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)?;
+        for (index, rule) in self.through.iter().enumerate() {
+            write!(f, "{}{rule}", if index == 0 { " (after " } else { ", " })?;
+        }
+        if self.through.is_empty() { Ok(()) } else { f.write_str(")") }
+    }
+}
+
+/// Why one side lets a connection pass, or does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VerdictReason {
+    /// The party is no pod of the cluster's: no policy is asked here.
+    NoPod,
+    /// The pod speaks to itself, which is always allowed.
+    Itself,
+    /// The node speaks to a pod of its own, which is always allowed.
+    OwnNode,
+    /// The pod is not in the manifests, is not valid, has no such address or is finished: nothing passes.
+    NoEndpoint,
+    /// The peer's address belongs to a pod that is not valid: nobody knows which rules should match it.
+    InvalidPeer,
+    /// These policies select the endpoint and are not valid: they deny it everything, ahead of all tiers.
+    InvalidPolicies(Vec<ObjectKey>),
+    /// A rule of a policy or of a profile decided.
+    Rule {
+        /// Which.
+        rule: RuleName,
+        /// Whether it allows. Pass in a profile denies.
+        allowed: bool,
+    },
+    /// These policies of a tier select the endpoint in this direction, none of their rules decided, and the tier's default
+    /// action is Deny.
+    TierEnd {
+        /// The tier.
+        tier: String,
+        /// At least one, in the tier's order.
+        policies: Vec<ObjectKey>,
+    },
+    /// No policy decided, and this profile, which needs no object, allows everything (`kns.<namespace>`).
+    DefaultProfile(String),
+    /// No policy decided, and the endpoint's profile is not there, or not valid.
+    MissingProfile(String),
+    /// No policy decided, and no rule of the endpoint's profiles either.
+    NoProfile,
+    /// What the node does with its own pods' packets to it (`defaultEndpointToHostAction`).
+    EndpointToHost {
+        /// Accept or Return, and not Drop.
+        accepted: bool,
+    },
+    /// There is no host endpoint for the interface: nobody asked for policy there.
+    NoHostEndpoint,
+    /// There is none, but these are not valid, and any of them may be meant.
+    InvalidHostEndpoints(Vec<String>),
+    /// A failsafe port, which host endpoint policy never closes.
+    Failsafe,
+    /// Forwarded, and no policy with `applyOnForward` selects the host endpoint in this direction.
+    NoForwardPolicy,
+    /// Forwarded, and none of the policies with `applyOnForward` that select the host endpoint allowed it.
+    NotForwarded,
+}
+
+impl VerdictReason {
+    /// Whether this side lets it pass.
+    pub fn allows(&self) -> bool {
+        match self {
+            Self::NoPod
+            | Self::Itself
+            | Self::OwnNode
+            | Self::DefaultProfile(_)
+            | Self::NoHostEndpoint
+            | Self::Failsafe
+            | Self::NoForwardPolicy => true,
+            Self::Rule { allowed, .. } | Self::EndpointToHost { accepted: allowed } => *allowed,
+            Self::NoEndpoint
+            | Self::InvalidPeer
+            | Self::InvalidPolicies(_)
+            | Self::TierEnd { .. }
+            | Self::MissingProfile(_)
+            | Self::NoProfile
+            | Self::InvalidHostEndpoints(_)
+            | Self::NotForwarded => false,
+        }
+    }
+}
+
+impl fmt::Display for VerdictReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |keys: &[ObjectKey]| keys.iter().map(name).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::NoPod => f.write_str("no pod, no policy"),
+            Self::Itself => f.write_str("a pod always reaches itself"),
+            Self::OwnNode => f.write_str("a node always reaches its own pods"),
+            Self::NoEndpoint => f.write_str("no such endpoint"),
+            Self::InvalidPeer => f.write_str("the peer is a pod that is not valid"),
+            Self::InvalidPolicies(policies) => {
+                write!(f, "denied by {}, which cannot be evaluated", names(policies))
+            }
+            Self::Rule { rule, allowed } => {
+                write!(f, "{} by {rule}", if *allowed { "allowed" } else { "denied" })
+            }
+            Self::TierEnd { tier, policies } if tier == super::tiers::DEFAULT => {
+                write!(f, "isolated by {}, and no rule allows it", names(policies))
+            }
+            Self::TierEnd { tier, policies } => {
+                write!(
+                    f,
+                    "denied at the end of tier {tier}: no rule of {} decides",
+                    names(policies)
+                )
+            }
+            Self::DefaultProfile(profile) => {
+                write!(f, "no policy decides, and profile {profile} allows everything")
+            }
+            Self::MissingProfile(profile) => {
+                write!(f, "no policy decides, and there is no valid profile {profile}")
+            }
+            Self::NoProfile => f.write_str("neither a policy nor a profile allows it"),
+            Self::EndpointToHost { accepted: true } => {
+                f.write_str("the node accepts its own pods' traffic")
+            }
+            Self::EndpointToHost { accepted: false } => {
+                f.write_str("the node drops its own pods' traffic")
+            }
+            Self::NoHostEndpoint => f.write_str("no host endpoint, no policy"),
+            Self::InvalidHostEndpoints(names) => {
+                write!(f, "it may be host endpoint {}, not valid", names.join(", "))
+            }
+            Self::Failsafe => f.write_str("a failsafe port is never closed"),
+            Self::NoForwardPolicy => f.write_str("no policy speaks of forwarded traffic here"),
+            Self::NotForwarded => f.write_str("no policy of forwarded traffic allows it"),
+        }
+    }
+}

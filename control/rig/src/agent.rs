@@ -1,0 +1,181 @@
+//! A node's agent: a process of its own in the node's namespace, and its socket.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::supervisor::{SELF, this_program};
+use super::underlay::UPLINK;
+use manx_api::client::{Client, Error};
+use manx_api::{Attach, Attached, Denial, PodName, Status};
+
+/// How long an agent may take until it listens.
+const START: Duration = Duration::from_secs(20);
+/// How often a condition is looked at.
+pub const LOOK: Duration = Duration::from_millis(20);
+/// How many lines of a dead agent's log are shown.
+const LAST_LINES: usize = 8;
+
+/// Why an agent does not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// It cannot be started.
+    #[error("the agent of node {node} cannot be started: {source}")]
+    Start {
+        /// The node.
+        node: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It has ended.
+    #[error("the agent of node {node} has ended ({status}); the last lines of its log:\n{log}")]
+    Ended {
+        /// The node.
+        node: String,
+        /// How.
+        status: std::process::ExitStatus,
+        /// What it said last.
+        log: String,
+    },
+    /// It does not listen in time.
+    #[error("the agent of node {0} does not listen after {START:?}")]
+    NotUp(String),
+    /// A call failed.
+    #[error("the agent of node {node}: {source}")]
+    Call {
+        /// The node.
+        node: String,
+        /// Why.
+        source: Error,
+    },
+}
+
+/// How an agent is started.
+#[derive(Debug, Clone)]
+pub struct Start<'a> {
+    /// The node's name.
+    pub node: &'a str,
+    /// The node's network namespace.
+    pub netns: &'a Path,
+    /// The live manifests.
+    pub manifests: &'a Path,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Where it logs.
+    pub log: PathBuf,
+    /// More arguments of `manx node`.
+    pub extra: &'a [String],
+}
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Agent {
+    node: String,
+    socket: PathBuf,
+    log: PathBuf,
+    child: Mutex<Child>,
+}
+
+impl Agent {
+    /// Starts an agent in its node's namespace, under the node's name.
+    pub fn start(start: &Start<'_>) -> Result<Self, AgentError> {
+        let failed = |source| AgentError::Start { node: start.node.to_owned(), source };
+        let log = File::create(&start.log).map_err(failed)?;
+        let child = this_program()
+            .args(["internal", "enter", "--uts-name", start.node])
+            .arg(start.netns)
+            .args(["--", SELF, "node", "--name", start.node, "--datastore"])
+            .arg(start.manifests)
+            .arg("--socket")
+            .arg(&start.socket)
+            .args(["--uplink", UPLINK, "--log", "json"])
+            .args(start.extra)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log)
+            .spawn()
+            .map_err(failed)?;
+        Ok(Self {
+            node: start.node.to_owned(),
+            socket: start.socket.clone(),
+            log: start.log.clone(),
+            child: Mutex::new(child),
+        })
+    }
+
+    /// The node's name.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// An error if it has ended.
+    pub fn check_alive(&self) -> Result<(), AgentError> {
+        let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+        let Ok(Some(status)) = ended else { return Ok(()) };
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let log = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
+        Err(AgentError::Ended { node: self.node.clone(), status, log })
+    }
+
+    /// Waits until it listens.
+    pub async fn wait_up(&self) -> Result<(), AgentError> {
+        let deadline = tokio::time::Instant::now() + START;
+        loop {
+            self.check_alive()?;
+            if self.status().await.is_ok() {
+                return Ok(());
+            }
+            if tokio::time::Instant::now() > deadline {
+                return Err(AgentError::NotUp(self.node.clone()));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Gives a pod its interface.
+    pub async fn attach(&self, pod: &PodName, netns: &Path) -> Result<Attached, AgentError> {
+        let attach =
+            Attach { pod: pod.clone(), netns: netns.to_owned(), interface: "eth0".to_owned() };
+        self.call(move |mut client| client.attach(attach)).await
+    }
+
+    /// What `manx status` shows.
+    pub async fn status(&self) -> Result<Status, AgentError> {
+        self.call(|mut client| client.status()).await
+    }
+
+    /// The last denied flows.
+    pub async fn denials(&self) -> Result<Vec<Denial>, AgentError> {
+        self.call(|mut client| client.denials()).await
+    }
+
+    /// The stream of a capture at a port.
+    pub async fn capture(
+        &self,
+        port: String,
+    ) -> Result<std::os::unix::net::UnixStream, AgentError> {
+        self.call(move |client| client.capture(port)).await
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(Client) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, AgentError> {
+        let socket = self.socket.clone();
+        let answered = tokio::task::spawn_blocking(move || ask(Client::connect(&socket)?)).await;
+        let node = self.node.clone();
+        match answered {
+            Ok(result) => result.map_err(|source| AgentError::Call { node, source }),
+            Err(error) => Err(AgentError::Start { node, source: error.into() }),
+        }
+    }
+}

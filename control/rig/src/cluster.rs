@@ -1,0 +1,394 @@
+//! The cluster's process: builds everything inside the rig's namespaces, and holds what is needed to probe it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ipnet::IpNet;
+use manx_policy_compiler::model::Protocol;
+
+use super::agent::{Agent, AgentError, LOOK, Start};
+use super::event::Fault;
+use super::live::{self, InputError, Objects};
+use super::matrix::{self, Addresses};
+use super::plan::{self, NodeSpec, Plan, PlanError, PodSpec, Port};
+use super::prober::{HOST_PORTS, Prober, Process};
+use super::setup::{NodeState, PodState, Setup, State};
+use super::slices;
+use super::underlay::{self, Names};
+use super::workdir::{Workdir, WorkdirError};
+use manx_api::{Attached, PodName, Status};
+use manx_datastore::Store;
+use manx_linux::netlink;
+use manx_linux::private;
+use manx_objects::contents::Contents;
+use manx_objects::object::{self, Kind, Object, Phase};
+
+/// How long the agents may take to enforce what the manifests say.
+const SYNC: Duration = Duration::from_secs(30);
+
+/// Why a cluster is not built, or does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The objects.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The manifests.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The folder.
+    #[error(transparent)]
+    Workdir(#[from] WorkdirError),
+    /// The underlay.
+    #[error("the rig's network cannot be built: {0}")]
+    Underlay(#[from] netlink::Error),
+    /// An agent.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// A prober's process.
+    #[error("the process of {0} cannot be started: {1}")]
+    Prober(Prober, std::io::Error),
+    /// The agents do not get there.
+    #[error("the agents do not enforce the manifests after {SYNC:?}: {0}")]
+    NotInSync(String),
+    /// What `manx rig apply` cannot do.
+    #[error(
+        "{0} is new: a running rig takes no new nodes, pods or pools, only changes to those that it has; build it again with `manx rig run`"
+    )]
+    NewObject(String),
+}
+
+impl ClusterError {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Plan(_) | Self::Input(_) | Self::NewObject(_) => Fault::Input,
+            Self::Underlay(_) => Fault::Environment,
+            // An agent ends with the exit codes of every command.
+            Self::Agent(AgentError::Ended { status, .. }) => match status.code() {
+                Some(2) => Fault::Input,
+                Some(3) => Fault::Environment,
+                _ => Fault::Own,
+            },
+            Self::Agent(AgentError::Call { source, .. })
+                if source.kind() == manx_api::ErrorKind::Environment =>
+            {
+                Fault::Environment
+            }
+            Self::Workdir(_) | Self::Agent(_) | Self::Prober(..) | Self::NotInSync(_) => Fault::Own,
+        }
+    }
+}
+
+/// A cluster that is built.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The rig's folder.
+    pub workdir: Workdir,
+    /// What it is to be.
+    pub setup: Setup,
+    /// Its plan.
+    pub plan: Plan,
+    /// Everybody's addresses.
+    pub addresses: Addresses,
+    /// Everybody's process.
+    pub probers: BTreeMap<Prober, Arc<Process>>,
+    /// The agents, in the order of the nodes' names.
+    pub agents: Vec<Arc<Agent>>,
+    /// How the pods are attached.
+    pub attached: BTreeMap<PodName, Attached>,
+    /// The live objects.
+    objects: Objects,
+}
+
+impl Cluster {
+    /// Builds it. `progress` is told the step, how much of it is done, and of how much.
+    pub async fn build(
+        workdir: Workdir,
+        mut progress: impl FnMut(&str, usize, usize),
+    ) -> Result<Self, ClusterError> {
+        let setup = Setup::read(&workdir)?;
+        let objects = Objects::read(&workdir.manifests())?;
+        let contents = Store::load(workdir.manifests());
+        let plan = plan::plan(&nodes(&contents), &pods(&contents), &setup.settings)?;
+        let names = Names::new(&workdir.names());
+        progress("network", 0, 1);
+        underlay::build(&plan, &names).await?;
+        progress("network", 1, 1);
+        let mut cluster = Self {
+            addresses: Addresses::new(),
+            probers: BTreeMap::new(),
+            agents: Vec::new(),
+            attached: BTreeMap::new(),
+            workdir,
+            setup,
+            plan,
+            objects,
+        };
+        cluster.place_pods()?;
+        cluster.start_agents(&names)?;
+        cluster.start_parties(&names, &mut progress).await?;
+        cluster.attach_pods(&names, &mut progress).await?;
+        progress("sync", 0, 1);
+        cluster.wait_in_sync().await?;
+        progress("sync", 1, 1);
+        cluster.write_state()?;
+        Ok(cluster)
+    }
+
+    /// As the scheduler does, before any agent looks.
+    fn place_pods(&mut self) -> Result<(), ClusterError> {
+        for (name, pod) in &self.plan.pods {
+            self.objects.place(name, &pod.node, &[]);
+        }
+        Ok(self.objects.write(&self.workdir.manifests())?)
+    }
+
+    fn start_agents(&mut self, names: &Names) -> Result<(), ClusterError> {
+        for (index, node) in self.plan.nodes.keys().enumerate() {
+            let folder = self.workdir.node(index);
+            private::make(&folder).map_err(WorkdirError::from)?;
+            let agent = Agent::start(&Start {
+                node,
+                netns: &names.node(index),
+                manifests: &self.workdir.manifests(),
+                socket: self.workdir.agent_socket(index),
+                log: self.workdir.agent_log(index),
+                extra: &self.setup.agent_arguments,
+            })?;
+            self.agents.push(Arc::new(agent));
+        }
+        Ok(())
+    }
+
+    async fn start_parties(
+        &mut self,
+        names: &Names,
+        progress: &mut impl FnMut(&str, usize, usize),
+    ) -> Result<(), ClusterError> {
+        let hosts: BTreeSet<Port> = HOST_PORTS.into();
+        // A host has addresses beside those of the underlay, and its answer to a datagram must come from where it was asked.
+        let at = |host: &plan::Host| host.addresses.iter().map(IpNet::addr).collect();
+        let outside: Vec<IpAddr> = at(&self.plan.outside);
+        let mut wanted = vec![(Prober::Outside, names.outside(), hosts.clone(), outside)];
+        for (index, (node, host)) in self.plan.nodes.iter().enumerate() {
+            wanted.push((Prober::Node(node.clone()), names.node(index), hosts.clone(), at(host)));
+        }
+        for (index, (pod, planned)) in self.plan.pods.iter().enumerate() {
+            let prober = Prober::Pod(pod.clone());
+            wanted.push((prober, names.pod(index), planned.ports.clone(), Vec::new()));
+        }
+        let total = wanted.len();
+        for (index, (prober, netns, ports, at)) in wanted.into_iter().enumerate() {
+            progress("pods", index, total);
+            let process = Process::start(&prober, &netns, (&ports, &at), &self.workdir.log())
+                .await
+                .map_err(|error| ClusterError::Prober(prober.clone(), error))?;
+            self.probers.insert(prober, Arc::new(process));
+        }
+        progress("pods", total, total);
+        Ok(())
+    }
+
+    async fn attach_pods(
+        &mut self,
+        names: &Names,
+        progress: &mut impl FnMut(&str, usize, usize),
+    ) -> Result<(), ClusterError> {
+        for (index, agent) in self.agents.iter().enumerate() {
+            progress("agents", index, self.agents.len());
+            agent.wait_up().await?;
+        }
+        let total = self.plan.pods.len();
+        for (index, (name, pod)) in self.plan.pods.iter().enumerate() {
+            progress("attach", index, total);
+            let Some(agent) = self.agents.iter().find(|agent| agent.node() == pod.node) else {
+                let (pod, node) = (name.clone(), pod.node.clone());
+                return Err(PlanError::UnknownNode { pod, node }.into());
+            };
+            let attached = agent.attach(name, &names.pod(index)).await?;
+            if let Some(id) = self.objects.place(name, &pod.node, &attached.addresses) {
+                live::write(&self.workdir.manifests(), &id, &self.objects.0[&id])?;
+            }
+            self.attached.insert(name.clone(), attached);
+        }
+        self.fill_slices()?;
+        progress("attach", total, total);
+        let pods: BTreeMap<PodName, Vec<IpAddr>> =
+            self.attached.iter().map(|(pod, a)| (pod.clone(), a.addresses.clone())).collect();
+        self.addresses = matrix::addresses(&self.plan, &pods);
+        Ok(())
+    }
+
+    /// Waits until every agent enforces the live manifests as they stand now.
+    async fn wait_in_sync(&self) -> Result<(), ClusterError> {
+        let datastore = format!("{:016x}", Store::load(self.workdir.manifests()).fingerprint);
+        let deadline = tokio::time::Instant::now() + SYNC;
+        loop {
+            let mut missing = None;
+            for agent in &self.agents {
+                agent.check_alive()?;
+                missing = lack(&agent.status().await?, self.plan.pods.len(), &datastore);
+                if missing.is_some() {
+                    break;
+                }
+            }
+            match missing {
+                None => return Ok(()),
+                Some(what) if tokio::time::Instant::now() > deadline => {
+                    return Err(ClusterError::NotInSync(what));
+                }
+                Some(_) => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    fn write_state(&self) -> Result<(), ClusterError> {
+        let built = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let of = |prober: &Prober| self.addresses.get(prober).cloned().unwrap_or_default();
+        let nodes = self.plan.nodes.keys().enumerate().map(|(index, name)| NodeState {
+            name: name.clone(),
+            addresses: of(&Prober::Node(name.clone())),
+            socket: self.workdir.agent_socket(index),
+        });
+        let pods = self.plan.pods.iter().filter_map(|(name, pod)| {
+            let attached = self.attached.get(name)?;
+            let (name, node) = (name.clone(), pod.node.clone());
+            let addresses = attached.addresses.clone();
+            Some(PodState { name, node, addresses, device: attached.device })
+        });
+        let state = State {
+            name: self.workdir.name().to_owned(),
+            source: self.setup.source.clone(),
+            built_s: built.as_secs(),
+            nodes: nodes.collect(),
+            pods: pods.collect(),
+            outside: of(&Prober::Outside),
+        };
+        Ok(state.write(&self.workdir)?)
+    }
+
+    /// Everything that the oracle is to judge by: what the agents see, and what is withheld from them.
+    pub fn contents(&self) -> Contents {
+        let mut contents = Store::load(self.workdir.manifests());
+        for (key, stored) in Store::load(self.workdir.withheld()).objects {
+            contents.objects.entry(key).or_insert(stored);
+        }
+        contents
+    }
+
+    /// Takes changed objects in and waits until the agents enforce them.
+    pub async fn apply(&mut self, changed: Objects) -> Result<(), ClusterError> {
+        for (id, object) in changed.0 {
+            let known = self.objects.0.contains_key(&id);
+            if !known && matches!(id.kind, Kind::Node | Kind::Pod | Kind::IpPool) {
+                return Err(ClusterError::NewObject(id.to_string()));
+            }
+            let pod = PodName { namespace: id.namespace.clone(), name: id.name.clone() };
+            self.objects.0.insert(id.clone(), object);
+            if let Some(planned) = self.plan.pods.get(&pod).filter(|_| id.kind == Kind::Pod) {
+                let addresses = self.attached.get(&pod).map(|a| a.addresses.as_slice());
+                self.objects.place(&pod, &planned.node, addresses.unwrap_or_default());
+            }
+            live::write(&self.workdir.manifests(), &id, &self.objects.0[&id])?;
+        }
+        self.fill_slices()?;
+        self.wait_in_sync().await
+    }
+
+    /// As the endpoint slice controller does: the services' endpoints are the pods that they select, as those are now.
+    fn fill_slices(&mut self) -> Result<(), ClusterError> {
+        let folder = self.workdir.manifests();
+        let (slices, stale) = slices::endpoint_slices(&self.objects);
+        for id in stale {
+            self.objects.0.remove(&id);
+            live::remove(&folder, &id)?;
+        }
+        for (id, slice) in slices.0 {
+            if self.objects.0.get(&id) != Some(&slice) {
+                live::write(&folder, &id, &slice)?;
+                self.objects.0.insert(id, slice);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is still missing until an agent enforces these manifests, with this many pods.
+fn lack(status: &Status, pods: usize, datastore: &str) -> Option<String> {
+    let node = &status.node;
+    if !status.in_sync {
+        return Some(format!("node {node} has not read the manifests yet"));
+    }
+    if status.datastore != datastore {
+        return Some(format!("node {node} has not published the manifests as they stand"));
+    }
+    if status.known_endpoints != pods {
+        let known = status.known_endpoints;
+        return Some(format!("node {node} knows {known} of {pods} pods: {:?}", status.invalid));
+    }
+    let waiting = status.endpoints.iter().find(|endpoint| !endpoint.enforced)?;
+    Some(format!("node {node} does not enforce {} yet", waiting.pod))
+}
+
+/// The Node objects as the plan wants them.
+pub fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
+    valid(contents)
+        .filter_map(|(key, object)| match object {
+            Object::Node(node) => Some((
+                key.name.clone(),
+                NodeSpec { addresses: node_addresses(node), pod_cidrs: node.pod_cidrs.clone() },
+            )),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The Pod objects that get a namespace: not on the host's network, not finished.
+pub fn pods(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
+    valid(contents)
+        .filter_map(|(key, object)| match object {
+            Object::Pod(pod)
+                if !pod.host_network
+                    && !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) =>
+            {
+                let name = PodName { namespace: key.namespace.clone(), name: key.name.clone() };
+                let ports = pod.containers.iter().flatten().map(port).collect();
+                Some((name, PodSpec { node: pod.node_name.clone(), ports }))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn valid(contents: &Contents) -> impl Iterator<Item = (&object::ObjectKey, &Object)> {
+    contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
+        manx_objects::State::Valid(object) => Some((key, &**object)),
+        manx_objects::State::Invalid(_) => None,
+    })
+}
+
+/// The `InternalIP`s with their subnets: of the address that Calico's annotation repeats, the annotation's; else /24 and /64,
+/// as on most node networks.
+fn node_addresses(node: &object::Node) -> Vec<IpNet> {
+    let annotated = node.calico_address.filter(|net| net.prefix_len() < net.max_prefix_len());
+    let subnet = |address: &IpAddr| {
+        let usual = if address.is_ipv4() { 24 } else { 64 };
+        let length = match annotated {
+            Some(net) if net.addr() == *address => net.prefix_len(),
+            _ => usual,
+        };
+        IpNet::new(*address, length).unwrap_or_else(|_| IpNet::from(*address))
+    };
+    node.internal_ips.iter().map(subnet).collect()
+}
+
+fn port(port: &object::ContainerPort) -> Port {
+    let protocol = match port.protocol {
+        None | Some(object::Protocol::Tcp) => Protocol::Tcp,
+        Some(object::Protocol::Udp) => Protocol::Udp,
+        Some(object::Protocol::Sctp) => Protocol::Sctp,
+    };
+    Port { protocol, number: port.port }
+}

@@ -1,0 +1,188 @@
+//! The cluster process's life: build, say so, then answer whoever asks on the rig's socket.
+
+use std::fs::Permissions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, mpsc};
+
+use super::check::{self, Finding};
+use super::cluster::{Cluster, ClusterError};
+use super::crossings::Crossings;
+use super::event::{Event, Request};
+use super::export;
+use super::live::Objects;
+use super::matrix;
+use super::measure;
+use super::prober::Prober;
+use super::report::{self, ProberReport, Report};
+use super::setup::Setup;
+use super::workdir::Workdir;
+use manx_oracle::Oracle;
+
+/// Takes what a rig tells.
+pub type Events = mpsc::UnboundedSender<Event>;
+
+/// The process's whole life; ends only by its end being asked for, or by failing to build.
+pub fn run(workdir: Workdir) -> io::Result<()> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(run_control_loop(workdir))
+}
+
+async fn run_control_loop(workdir: Workdir) -> io::Result<()> {
+    let socket = workdir.socket();
+    let built = Cluster::build(workdir.clone(), |step, done, total| {
+        emit(&Event::Progress { step: step.to_owned(), done, total });
+    })
+    .await;
+    let cluster = match built {
+        Ok(cluster) => Arc::new(Mutex::new(cluster)),
+        Err(error) => {
+            let exports = Setup::read(&workdir).map(|setup| setup.exports).ok();
+            let logs = exports.and_then(|exports| export::export_logs(&workdir, &exports).ok()?);
+            let logs = logs.map(|logs| format!("; logs: {}", logs.display())).unwrap_or_default();
+            emit(&Event::Failed { fault: error.fault(), message: format!("{error}{logs}") });
+            return Err(io::Error::other(error));
+        }
+    };
+    let listener = UnixListener::bind(&socket)?;
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+    emit(&Event::Ready);
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let cluster = cluster.clone();
+        tokio::spawn(async move {
+            // A caller that breaks off concerns nobody else.
+            let _ = handle_request(stream, &cluster).await;
+        });
+    }
+}
+
+/// Tells the process that started the rig; nobody may be left to listen.
+pub fn emit(event: &Event) {
+    if let Ok(mut line) = serde_json::to_vec(event) {
+        line.push(b'\n');
+        let mut stdout = io::stdout().lock();
+        let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+    }
+}
+
+fn failed(error: &ClusterError) -> Event {
+    Event::Failed { fault: error.fault(), message: error.to_string() }
+}
+
+/// One request and the events that answer it.
+async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> {
+    let (read_half, mut write_half) = stream.into_split();
+    let mut read_half = BufReader::new(read_half);
+    let mut line = String::new();
+    read_half.read_line(&mut line).await?;
+    let request = serde_json::from_str(&line)?;
+    let (events, mut told) = mpsc::unbounded_channel();
+    let gone = async {
+        // A caller says nothing after its request: the end of its stream is its end.
+        let _ = read_half.read_u8().await;
+    };
+    let speaking = async move {
+        while let Some(event) = told.recv().await {
+            let mut line = serde_json::to_vec(&event)?;
+            line.push(b'\n');
+            write_half.write_all(&line).await?;
+        }
+        Ok::<(), io::Error>(())
+    };
+    let working = async move {
+        match request {
+            Request::Check => {
+                let cluster = cluster.lock().await;
+                probe(&cluster, &events).await;
+            }
+            Request::Apply(objects) => {
+                let mut cluster = cluster.lock().await;
+                match cluster.apply(Objects::from_json(&objects)).await {
+                    Ok(()) => probe(&cluster, &events).await,
+                    Err(error) => drop(events.send(failed(&error))),
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = gone => Ok(()),
+        ((), spoken) = async { tokio::join!(working, speaking) } => spoken,
+    }
+}
+
+/// Probes everything, compares, and reports.
+async fn probe(cluster: &Cluster, events: &Events) {
+    let start = Instant::now();
+    let contents = cluster.contents();
+    let oracle = Oracle::new(&contents.objects);
+    let cells = matrix::cells(&Crossings {
+        plan: &cluster.plan,
+        addresses: &cluster.addresses,
+        contents: &contents,
+        oracle: &oracle,
+    });
+    let total = cells.len();
+    let probes = check::check(cells.clone(), &cluster.probers, &cluster.agents, |done| {
+        let _ = events.send(Event::Progress { step: "probe".to_owned(), done, total });
+    })
+    .await;
+    let elapsed_ms = start.elapsed().as_millis() as u64;
+    let samples = if cluster.setup.settings.samples {
+        let _ = events.send(Event::Progress { step: "samples".to_owned(), done: 0, total: 1 });
+        measure::measure(cluster, &cells).await
+    } else {
+        Vec::new()
+    };
+    let mut statuses = Vec::new();
+    for agent in &cluster.agents {
+        // An agent that has ended says why in its log.
+        match agent.check_alive().and(agent.status().await) {
+            Ok(status) => statuses.push(status),
+            Err(error) => return drop(events.send(failed(&error.into()))),
+        }
+    }
+    let mut report = Report {
+        rig: cluster.workdir.name().to_owned(),
+        as_expected: probes.iter().all(Finding::as_expected),
+        probers: probers(cluster),
+        probes,
+        rules: report::rules(&statuses),
+        drops: report::drops(&statuses),
+        samples,
+        elapsed_ms,
+        export: None,
+    };
+    if !report.as_expected {
+        match export::export(cluster, &report, &statuses).await {
+            Ok(folder) => report.export = Some(folder),
+            Err(error) => {
+                let note = format!("the export cannot be written: {error}");
+                let _ = events.send(Event::Note(note));
+            }
+        }
+    }
+    let _ = events.send(Event::Report(Box::new(report)));
+}
+
+fn probers(cluster: &Cluster) -> std::collections::BTreeMap<Prober, ProberReport> {
+    let of = |prober: &Prober| match prober {
+        Prober::Pod(pod) => (
+            cluster.plan.pods.get(pod).map(|pod| pod.node.clone()),
+            cluster.attached.get(pod).map(|attached| attached.device),
+        ),
+        Prober::Node(_) | Prober::Outside => (None, None),
+    };
+    let entries = cluster.addresses.iter().map(|(prober, addresses)| {
+        let (node, device) = of(prober);
+        (prober.clone(), ProberReport { addresses: addresses.clone(), node, device })
+    });
+    entries.collect()
+}

@@ -1,0 +1,97 @@
+//! Where a probe passes the nodes' own interfaces, and what the oracle expects there.
+//!
+//! The rig judges what agents do, so this shares no code with them: which packets travel in tunnels it takes from the pools and
+//! its own segments. The topology says the same to agents and to `manx policy explain`, which a test of the rig's holds to it.
+
+use std::net::IpAddr;
+
+use super::matrix::Addresses;
+use super::plan::Plan;
+use super::prober::Prober;
+use super::underlay::UPLINK;
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{EncapsulationMode, Object};
+use manx_oracle::{Crossing, Direction, Oracle, Packet, Verdict};
+
+/// The tunnels are an interface that no host endpoint can name.
+const TUNNEL: &str = "its tunnels";
+
+/// The interfaces that packets between the probers of a plan pass.
+pub struct Crossings<'a> {
+    /// The cluster's hosts and pods.
+    pub plan: &'a Plan,
+    /// Their addresses.
+    pub addresses: &'a Addresses,
+    /// The pools say which packets travel in tunnels.
+    pub contents: &'a Contents,
+    /// Who is asked.
+    pub oracle: &'a Oracle,
+}
+
+impl Crossings<'_> {
+    /// What the oracle says at each interface on the way of a packet that is forwarded: where it leaves the source's node and
+    /// where it arrives at the destination's. Nothing between the pods of one node, or a node and its own pods.
+    pub fn judge(
+        &self,
+        (source, from): (&Prober, IpAddr),
+        (destination, to): (&Prober, IpAddr),
+        packet: Packet,
+    ) -> Vec<Verdict> {
+        let (leaves, arrives) = (self.node(source), self.node(destination));
+        if leaves == arrives {
+            return Vec::new();
+        }
+        let interface = if self.encapsulated(leaves, arrives, to) { TUNNEL } else { UPLINK };
+        let at = |prober: &Prober, node: Option<&str>, direction| {
+            // A node's own packets are not forwarded, and the outside host is governed by nobody.
+            let node = node.filter(|_| matches!(prober, Prober::Pod(_)))?;
+            let addresses = self.addresses.get(&Prober::Node(node.to_owned()))?;
+            let addresses = if interface == UPLINK { addresses.as_slice() } else { &[] };
+            Some(self.oracle.judge_shared(&Crossing {
+                node,
+                interface,
+                addresses,
+                direction,
+                forwarded: true,
+                source: from,
+                destination: to,
+                packet,
+                original: None,
+            }))
+        };
+        let out = at(source, leaves, Direction::Egress);
+        out.into_iter().chain(at(destination, arrives, Direction::Ingress)).collect()
+    }
+
+    fn node<'p>(&'p self, prober: &'p Prober) -> Option<&'p str> {
+        match prober {
+            Prober::Pod(name) => self.plan.pods.get(name).map(|pod| pod.node.as_str()),
+            Prober::Node(name) => Some(name),
+            Prober::Outside => None,
+        }
+    }
+
+    /// Between nodes, by the pool that the destination is in. `CrossSubnet`: the rig's nodes on one segment share its subnet.
+    fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
+        let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
+        let pools = self.contents.objects.values().filter_map(|stored| match &stored.state {
+            State::Valid(object) => match &**object {
+                Object::IpPool(pool) => Some(pool),
+                _ => None,
+            },
+            State::Invalid(_) => None,
+        });
+        let mut of_pool = pools.filter(|pool| pool.cidr.contains(&to));
+        match of_pool.next().and_then(|pool| {
+            pool.vxlan_mode.filter(|mode| *mode != EncapsulationMode::Never).or(pool.ipip_mode)
+        }) {
+            Some(EncapsulationMode::Always) => true,
+            Some(EncapsulationMode::CrossSubnet) => {
+                let segment = |node: &str| self.plan.nodes.get(node).map(|node| node.segment);
+                segment(leaves) != segment(arrives)
+            }
+            Some(EncapsulationMode::Never) | None => false,
+        }
+    }
+}

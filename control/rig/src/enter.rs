@@ -1,0 +1,111 @@
+//! Entering namespaces with the whole process, and then running a program there.
+//!
+//! Whoever owns a rig may enter it: the owner of a user namespace has every capability in it (`user_namespaces(7)`).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::supervisor::SELF;
+use super::workdir::Workdir;
+use manx_linux::netns;
+
+/// Why a namespace is not entered, or a program not run in it.
+#[derive(Debug, thiserror::Error)]
+pub enum EnterError {
+    /// The network namespace.
+    #[error(transparent)]
+    Netns(#[from] netns::Error),
+    /// Another namespace.
+    #[error("{path} cannot be entered: {source}")]
+    Namespace {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The program.
+    #[error("{program:?} cannot be run: {source}")]
+    Program {
+        /// Which.
+        program: OsString,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Becomes `command` in the network namespace, under a host name of its own if one is given. Returns only to say why not.
+pub fn become_in(netns: &Path, host_name: Option<&str>, command: &[OsString]) -> EnterError {
+    let entered = netns::open(netns).and_then(netns::enter);
+    if let Err(error) = entered {
+        return error.into();
+    }
+    if let Some(name) = host_name {
+        let named = unshare(CloneFlags::CLONE_NEWUTS).and_then(|()| nix::unistd::sethostname(name));
+        if let Err(errno) = named {
+            return EnterError::Namespace { path: "uts".into(), source: errno.into() };
+        }
+    }
+    let (program, arguments) = split(command);
+    let mut command = Command::new(program);
+    if program == SELF {
+        command.arg0("manx");
+    }
+    let source = command.args(arguments).exec();
+    EnterError::Program { program: program.to_owned(), source }
+}
+
+/// Runs `command` in a rig, in one of its network namespaces, with the caller's own stdin, stdout and stderr.
+pub fn run_in_rig(
+    workdir: &Workdir,
+    netns: &Path,
+    command: &[OsString],
+) -> Result<ExitStatus, EnterError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source: io::Error| EnterError::Namespace { path, source }
+    };
+    let pid_file = workdir.init_pid();
+    let pid = std::fs::read_to_string(&pid_file).map_err(at(&pid_file))?;
+    let init = PathBuf::from(format!("/proc/{}", pid.trim()));
+    // All are opened before the first is entered, and the mount namespace is entered last: behind it /proc is another one,
+    // which does not know this process.
+    let inside = netns.strip_prefix("/").unwrap_or(netns);
+    let netns = netns::open(&init.join("root").join(inside))?;
+    let mut opened = Vec::new();
+    for (name, kind) in [
+        ("user", CloneFlags::CLONE_NEWUSER),
+        ("uts", CloneFlags::CLONE_NEWUTS),
+        ("ipc", CloneFlags::CLONE_NEWIPC),
+        ("pid", CloneFlags::CLONE_NEWPID),
+        ("mnt", CloneFlags::CLONE_NEWNS),
+    ] {
+        let path = init.join("ns").join(name);
+        opened.push((File::open(&path).map_err(at(&path))?, kind, path));
+    }
+    let folder = std::env::current_dir().ok();
+    for (file, kind, path) in &opened {
+        if *kind == CloneFlags::CLONE_NEWNS {
+            netns::enter(&netns)?;
+        }
+        setns(file, *kind).map_err(|errno| at(path)(errno.into()))?;
+    }
+    let (program, arguments) = split(command);
+    let mut run = Command::new(program);
+    // Entering a mount namespace leads to its root (setns(2)).
+    if let Some(folder) = folder {
+        run.current_dir(folder);
+    }
+    run.args(arguments)
+        .status()
+        .map_err(|source| EnterError::Program { program: program.to_owned(), source })
+}
+
+fn split(command: &[OsString]) -> (&OsStr, &[OsString]) {
+    command.split_first().map_or((OsStr::new(""), &[]), |(program, rest)| (program, rest))
+}

@@ -1,0 +1,338 @@
+//! The rig's live manifests: every object of the input as a JSON file of its own, which the agents watch.
+//!
+//! The rig does to them what a scheduler, a kubelet and a controller do: it writes `spec.nodeName` and, once a pod is attached,
+//! `status.podIPs` and the `EndpointSlices` of the services that select it ([`super::slices`]). An object that is applied again takes the place of its former self, as with `kubectl apply`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use super::policy_word::{PolicyWord, PolicyWordError};
+use super::settings::{self, Settings, SettingsError};
+use manx_api::PodName;
+use manx_calculation::import;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::problem::Severity;
+use manx_objects::tree::{Node, Value};
+use manx_objects::yaml;
+
+/// Input of which no rig can be made.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// A file or directory cannot be read or written.
+    #[error("{path} cannot be used: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No directory.
+    #[error(
+        "there is no directory {0}: expected one with manifests; `manx rig init {0}` makes one with an example"
+    )]
+    NoDirectory(PathBuf),
+    /// A file where a directory should be.
+    #[error("{0} is a file: expected a directory with manifests, such as the one that it is in")]
+    NotADirectory(PathBuf),
+    /// Nothing to read.
+    #[error(
+        "{0} holds no manifests: expected *.yaml, *.yml or *.json; `manx rig init {0}` writes an example"
+    )]
+    Empty(PathBuf),
+    /// `rig.yaml`.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Manifests that do not hold what they should: all that is wrong with them.
+    #[error("{0}")]
+    Manifests(String),
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> InputError {
+    move |source| InputError::File { path: path.to_owned(), source }
+}
+
+/// Objects by what tells them apart, each as JSON.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Objects(pub BTreeMap<ObjectKey, Json>);
+
+/// A rig's directory, read and found valid.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// The objects.
+    pub objects: Objects,
+    /// `rig.yaml`.
+    pub settings: Settings,
+    /// What was passed over, for the reader's eyes.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a rig's directory.
+pub fn read(directory: &Path) -> Result<Input, InputError> {
+    if !directory.is_dir() {
+        let found =
+            if directory.exists() { InputError::NotADirectory } else { InputError::NoDirectory };
+        return Err(found(directory.to_owned()));
+    }
+    let mut files = Vec::new();
+    let mut settings = Settings::default();
+    for entry in fs::read_dir(directory).map_err(at(directory))? {
+        let path = entry.map_err(at(directory))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name == settings::FILE {
+            settings = Settings::parse(&fs::read_to_string(&path).map_err(at(&path))?)?;
+        } else if !name.starts_with('.') && is_manifest(&path) {
+            files.push(path);
+        }
+    }
+    if files.is_empty() {
+        return Err(InputError::Empty(directory.to_owned()));
+    }
+    files.sort();
+    let (objects, warnings) = read_files(&files)?;
+    Ok(Input { objects, settings, warnings })
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    path.is_file() && ["yaml", "yml", "json"].iter().any(|known| extension == *known)
+}
+
+/// Reads manifests: the objects of all of them, and warnings.
+pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputError> {
+    let mut texts = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(path).map_err(at(path))?;
+        texts.push((path.display().to_string(), text));
+    }
+    let contents =
+        Contents::from_texts(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+    let cluster = import::import(&contents);
+    let of = |severity| {
+        cluster
+            .problems
+            .iter()
+            .filter(move |problem| problem.severity == severity)
+            .map(ToString::to_string)
+            .collect::<Vec<String>>()
+    };
+    let errors = of(Severity::Error);
+    if !errors.is_empty() {
+        return Err(InputError::Manifests(errors.join("\n\n")));
+    }
+    let mut objects = Objects::default();
+    for (name, text) in &texts {
+        // The import has read the same text before.
+        let documents =
+            yaml::parse(text).map_err(|error| InputError::Manifests(format!("{name}: {error}")))?;
+        for document in &documents {
+            objects.collect(&json_of(&document.root), None);
+        }
+    }
+    Ok((objects, of(Severity::Warning)))
+}
+
+impl Objects {
+    /// Objects as they came over a socket.
+    pub fn from_json(objects: &[Json]) -> Self {
+        let mut all = Self::default();
+        for object in objects {
+            all.collect(object, None);
+        }
+        all
+    }
+
+    /// Takes an object, or all items of a list; what is of no kind that Manx reads is passed over.
+    fn collect(&mut self, object: &Json, default: Option<(&str, &str)>) {
+        let text = |key: &str| object[key].as_str();
+        let kind = text("kind").or(default.map(|(kind, _)| kind));
+        let version = text("apiVersion").or(default.map(|(_, version)| version));
+        let (Some(kind), Some(version)) = (kind, version) else { return };
+        if let (Some(item), Some(items)) = (kind.strip_suffix("List"), object["items"].as_array()) {
+            let default = (!item.is_empty()).then_some((item, version));
+            for object in items {
+                self.collect(object, default);
+            }
+            return;
+        }
+        let mut object = object.clone();
+        object["kind"] = kind.into();
+        object["apiVersion"] = version.into();
+        let metadata = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let known = |of: &Kind| of.name() == kind && of.api_versions().contains(&version);
+        let Some(kind) = Kind::ALL.into_iter().find(known) else { return };
+        let namespace = match metadata("namespace") {
+            _ if !kind.namespaced() => String::new(),
+            empty if empty.is_empty() => "default".to_owned(),
+            named => named,
+        };
+        self.0.insert(ObjectKey { kind, namespace, name: metadata("name") }, object);
+    }
+
+    /// Takes an enforced policy out and returns it.
+    pub fn withhold(&mut self, policy: &PolicyWord) -> Result<(ObjectKey, Json), PolicyWordError> {
+        let key = policy.find(self.0.keys())?;
+        let object = self.0.remove(&key).unwrap_or_default();
+        Ok((key, object))
+    }
+
+    /// Writes each object into a file of its own, in one step each.
+    pub fn write(&self, folder: &Path) -> Result<(), InputError> {
+        self.0.iter().try_for_each(|(id, object)| write(folder, id, object))
+    }
+
+    /// Reads what [`Objects::write`] wrote.
+    pub fn read(folder: &Path) -> Result<Self, InputError> {
+        let mut objects = Self::default();
+        for entry in fs::read_dir(folder).map_err(at(folder))? {
+            let path = entry.map_err(at(folder))?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                let text = fs::read(&path).map_err(at(&path))?;
+                let object: Json =
+                    serde_json::from_slice(&text).map_err(|error| at(&path)(error.into()))?;
+                objects.collect(&object, None);
+            }
+        }
+        Ok(objects)
+    }
+
+    /// Writes what scheduler and kubelet know of a pod.
+    pub fn place(&mut self, pod: &PodName, node: &str, addresses: &[IpAddr]) -> Option<ObjectKey> {
+        let PodName { namespace, name } = pod.clone();
+        let id = ObjectKey { kind: Kind::Pod, namespace, name };
+        let object = self.0.get_mut(&id)?;
+        object["spec"]["nodeName"] = node.into();
+        if let Some(first) = addresses.first() {
+            let all: Vec<Json> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
+            object["status"] = json!({ "phase": "Running", "podIP": first, "podIPs": all });
+        }
+        Some(id)
+    }
+}
+
+/// Writes one object's file; whoever reads sees the old one or the new one.
+pub fn write(folder: &Path, id: &ObjectKey, object: &Json) -> Result<(), InputError> {
+    let path = folder.join(file(id));
+    let draft = folder.join(format!(".{}.draft", file(id)));
+    fs::write(&draft, format!("{object:#}\n")).map_err(at(&draft))?;
+    fs::rename(&draft, &path).map_err(at(&path))
+}
+
+/// Removes one object's file.
+pub fn remove(folder: &Path, id: &ObjectKey) -> Result<(), InputError> {
+    let path = folder.join(file(id));
+    fs::remove_file(&path).map_err(at(&path))
+}
+
+/// The name of an object's file. Calico's NetworkPolicy has the name of Kubernetes', so the kind's own word is taken.
+fn file(id: &ObjectKey) -> String {
+    let ObjectKey { kind, namespace, name } = id;
+    format!("{}.{namespace}.{name}.json", format!("{kind:?}").to_lowercase())
+}
+
+fn json_of(node: &Node) -> Json {
+    match &node.value {
+        Value::Null => Json::Null,
+        Value::Boolean(value) => (*value).into(),
+        Value::Integer(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+            (Ok(value), _) => value.into(),
+            (_, Ok(value)) => value.into(),
+            _ => value.to_string().into(),
+        },
+        Value::Float(text) => text.parse::<f64>().map_or_else(|_| text.clone().into(), Json::from),
+        Value::String(text) => text.clone().into(),
+        Value::Sequence(items) => items.iter().map(json_of).collect(),
+        Value::Mapping(entries) => entries
+            .iter()
+            .map(|entry| (entry.key.clone(), json_of(&entry.node)))
+            .collect::<serde_json::Map<String, Json>>()
+            .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PODS: &str = "
+apiVersion: v1
+kind: PodList
+items:
+- metadata: {name: a}
+  spec: {containers: [{name: c, ports: [{containerPort: 80}]}]}
+- metadata: {name: b, namespace: shop}
+  spec: {containers: [{name: c}]}
+";
+    const POLICY: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: shop}
+spec: {podSelector: {}}
+";
+
+    fn input() -> (tempfile::TempDir, Input) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("pods.yaml"), PODS).unwrap();
+        fs::write(folder.path().join("policy.yml"), POLICY).unwrap();
+        fs::write(folder.path().join("rig.yaml"), "mtu: 1400").unwrap();
+        fs::write(folder.path().join("README.md"), "not read").unwrap();
+        let input = read(folder.path()).unwrap();
+        (folder, input)
+    }
+
+    fn pod(namespace: &str, name: &str) -> PodName {
+        PodName { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn a_directory_becomes_one_file_an_object_that_reads_the_same() {
+        let (_folder, input) = input();
+        assert_eq!(input.settings.mtu, 1400);
+        assert_eq!(input.objects.0.len(), 3);
+        let live = tempfile::tempdir().unwrap();
+        input.objects.write(live.path()).unwrap();
+        assert_eq!(Objects::read(live.path()).unwrap(), input.objects);
+    }
+
+    #[test]
+    fn a_placed_pod_is_an_endpoint_with_its_addresses() {
+        let (_folder, mut input) = input();
+        let address: IpAddr = "10.1.1.2".parse().unwrap();
+        input.objects.place(&pod("default", "a"), "n1", &[address]).unwrap();
+        assert!(input.objects.place(&pod("default", "nobody"), "n1", &[address]).is_none());
+        let live = tempfile::tempdir().unwrap();
+        input.objects.write(live.path()).unwrap();
+        let cluster = import::import(&manx_datastore::Store::load(live.path()));
+        let (name, endpoint) = cluster.model.endpoints.iter().next().unwrap();
+        assert_eq!(name.to_string(), "default/a");
+        assert!(endpoint.addresses.contains(&address));
+        assert_eq!(cluster.pods_by_node[name], "n1");
+    }
+
+    #[test]
+    fn a_withheld_policy_is_gone_from_the_rest() {
+        let (_folder, mut input) = input();
+        let closed = "shop/closed".parse().unwrap();
+        assert_eq!(
+            input.objects.withhold(&closed).unwrap().0.to_string(),
+            "NetworkPolicy shop/closed"
+        );
+        assert!(input.objects.withhold(&closed).is_err());
+        assert_eq!(input.objects.0.len(), 2);
+    }
+
+    #[test]
+    fn manifests_that_are_not_valid_are_refused_with_their_place() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(read(folder.path()), Err(InputError::Empty(_))));
+        let bad = POLICY.replace("podSelector: {}", "podSelector: 3");
+        fs::write(folder.path().join("policy.yaml"), bad).unwrap();
+        let said = read(folder.path()).unwrap_err().to_string();
+        assert!(said.contains("policy.yaml") && said.contains("spec.podSelector"), "{said}");
+    }
+}

@@ -1,0 +1,330 @@
+//! Every probe of a rig, and what the oracle expects of it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use manx_policy_compiler::model::Protocol;
+use serde::{Deserialize, Serialize};
+
+use super::crossings::Crossings;
+use super::plan::{Plan, Port};
+use super::prober::{HOST_PORTS, Prober};
+use super::service::Service;
+use manx_oracle::Packet;
+
+/// What should become of a probe, or became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It is answered by whom it was meant for.
+    Allowed,
+    /// It is dropped by policy, and an agent says so.
+    Denied,
+    /// It gets there and nobody listens.
+    Refused,
+}
+
+impl Outcome {
+    /// The word in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// One cell of the truth table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Who asks.
+    pub source: Prober,
+    /// Who is asked.
+    pub destination: Prober,
+    /// At which address.
+    pub address: IpAddr,
+    /// For what.
+    pub service: Service,
+    /// Whether somebody listens there.
+    pub listening: bool,
+    /// What the oracle expects.
+    pub expected: Outcome,
+    /// Why.
+    pub because: String,
+}
+
+/// The addresses of everybody in the rig.
+pub type Addresses = BTreeMap<Prober, Vec<IpAddr>>;
+
+/// Everybody's addresses: those of the plan, and those that the pods were given.
+pub fn addresses(plan: &Plan, pods: &BTreeMap<manx_api::PodName, Vec<IpAddr>>) -> Addresses {
+    let hosts = plan.nodes.iter().map(|(name, host)| (Prober::Node(name.clone()), host));
+    hosts
+        .chain([(Prober::Outside, &plan.outside)])
+        .map(|(prober, host)| (prober, host.addresses.iter().map(ipnet::IpNet::addr).collect()))
+        .chain(pods.iter().map(|(pod, ips)| (Prober::Pod(pod.clone()), ips.clone())))
+        .collect()
+}
+
+/// All cells: each pod from every other pod, from its own node and from outside; its own node and the outside from each
+/// pod. On every port of the destination, on one closed port of each protocol that it has (TCP always), and by echo; in
+/// every family that both have. Not a pod from itself: that never leaves its namespace.
+pub fn cells(crossings: &Crossings<'_>) -> Vec<Cell> {
+    let Crossings { plan, addresses, oracle, .. } = crossings;
+    let mut cells = Vec::new();
+    for (source, destination, ports) in pairs(plan) {
+        for (from, to) in families(addresses, &source, &destination) {
+            for (service, listening) in services(&ports) {
+                let packet = packet(service, to.is_ipv4());
+                let judgement =
+                    oracle.judge(&judged(&source, from), &judged(&destination, to), packet);
+                let passed = crossings.judge((&source, from), (&destination, to), packet);
+                let refusal = passed.iter().find(|verdict| !verdict.allows());
+                let mut because =
+                    format!("egress: {}; ingress: {}", judgement.egress, judgement.ingress);
+                if let Some(refusal) = refusal {
+                    let _ = write!(because, "; at a node's interface: {refusal}");
+                }
+                let expected = match (judgement.allowed() && refusal.is_none(), listening) {
+                    (true, true) => Outcome::Allowed,
+                    (true, false) => Outcome::Refused,
+                    (false, _) => Outcome::Denied,
+                };
+                cells.push(Cell {
+                    source: source.clone(),
+                    destination: destination.clone(),
+                    address: to,
+                    service,
+                    listening,
+                    expected,
+                    because,
+                });
+            }
+        }
+    }
+    cells
+}
+
+fn pairs(plan: &Plan) -> Vec<(Prober, Prober, BTreeSet<Port>)> {
+    let mut pairs = Vec::new();
+    for (name, pod) in &plan.pods {
+        let here = Prober::Pod(name.clone());
+        let node = Prober::Node(pod.node.clone());
+        let others = plan.pods.keys().filter(|other| *other != name).cloned().map(Prober::Pod);
+        for source in others.chain([node.clone(), Prober::Outside]) {
+            pairs.push((source, here.clone(), pod.ports.clone()));
+        }
+        for host in [node, Prober::Outside] {
+            pairs.push((here.clone(), host, HOST_PORTS.into()));
+        }
+    }
+    pairs
+}
+
+/// The addresses of both in each family that both have.
+fn families<'a>(
+    addresses: &'a Addresses,
+    source: &Prober,
+    destination: &Prober,
+) -> impl Iterator<Item = (IpAddr, IpAddr)> + 'a {
+    let of = |prober| addresses.get(prober).map(Vec::as_slice).unwrap_or_default();
+    let (from, to) = (of(source), of(destination));
+    to.iter().filter_map(move |to| {
+        from.iter().find(|from| from.is_ipv4() == to.is_ipv4()).map(|from| (*from, *to))
+    })
+}
+
+/// What a prober with these ports is asked for, and whether it will answer.
+fn services(ports: &BTreeSet<Port>) -> Vec<(Service, bool)> {
+    let has = |protocol| ports.iter().any(|port| port.protocol == protocol);
+    let closed: Vec<Port> = Protocol::ALL
+        .into_iter()
+        .filter(|protocol| *protocol == Protocol::Tcp || has(*protocol))
+        .filter_map(|protocol| closed_port(ports, protocol))
+        .collect();
+    let mut services: Vec<(Service, bool)> = ports
+        .iter()
+        .map(|port| (Service::Port(*port), true))
+        .chain(closed.into_iter().map(|port| (Service::Port(port), false)))
+        .collect();
+    services.push((Service::Echo, true));
+    services
+}
+
+/// A port of the protocol on which nobody listens: 9 (discard), or the next one.
+fn closed_port(ports: &BTreeSet<Port>, protocol: Protocol) -> Option<Port> {
+    (9..u16::MAX).map(|number| Port { protocol, number }).find(|port| !ports.contains(port))
+}
+
+/// The first packet of a probe.
+fn packet(service: Service, v4: bool) -> Packet {
+    match service {
+        Service::Port(port) => Packet::to_port(port.protocol.number(), Some(port.number)),
+        Service::Echo => Packet::echo(v4),
+    }
+}
+
+fn judged(prober: &Prober, address: IpAddr) -> manx_oracle::Party {
+    match prober {
+        Prober::Pod(pod) => manx_oracle::Party::Pod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            address,
+        },
+        Prober::Node(name) => manx_oracle::Party::Node { name: name.clone(), address },
+        Prober::Outside => manx_oracle::Party::Address(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::live::{self, Input, Objects};
+    use crate::plan::{NodeSpec, PodSpec, plan};
+    use crate::settings::Settings;
+    use crate::{cluster, slices};
+    use manx_analysis::explain::explain;
+    use manx_api::PodName;
+    use manx_api::explain::{ExplainRequest, PacketSpec};
+    use manx_datastore::Store;
+    use manx_objects::contents::Contents;
+    use manx_oracle::Oracle;
+
+    fn pod(name: &str) -> PodName {
+        PodName { namespace: "default".to_owned(), name: name.to_owned() }
+    }
+
+    fn port(protocol: Protocol, number: u16) -> Port {
+        Port { protocol, number }
+    }
+
+    fn two_pods() -> (Plan, Addresses) {
+        let node = NodeSpec {
+            addresses: vec!["172.18.0.2/24".parse().unwrap()],
+            pod_cidrs: vec!["10.1.1.0/24".parse().unwrap()],
+        };
+        let web =
+            PodSpec { node: None, ports: [port(Protocol::Tcp, 9), port(Protocol::Udp, 53)].into() };
+        let pods = [(pod("a"), PodSpec::default()), (pod("web"), web)].into();
+        let plan = plan(&[("n1".to_owned(), node)].into(), &pods, &Settings::default()).unwrap();
+        let given = [
+            (pod("a"), vec!["10.1.1.2".parse().unwrap(), "fd00::2".parse().unwrap()]),
+            (pod("web"), vec!["10.1.1.3".parse().unwrap()]),
+        ];
+        let addresses = addresses(&plan, &given.into());
+        (plan, addresses)
+    }
+
+    const OBJECTS: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.3}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: dns-only}
+spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
+";
+
+    #[test]
+    fn every_pair_is_asked_for_every_port_a_closed_one_and_an_echo() {
+        let (plan, addresses) = two_pods();
+        let contents = Contents::from_texts([("objects", OBJECTS)]);
+        let oracle = Oracle::new(&contents.objects);
+        let crossings =
+            Crossings { plan: &plan, addresses: &addresses, contents: &contents, oracle: &oracle };
+        let cells = cells(&crossings);
+        let lines: Vec<String> = cells
+            .iter()
+            .map(|cell| {
+                format!(
+                    "{} -> {} {}{}: {}",
+                    cell.source,
+                    cell.destination,
+                    cell.service,
+                    if cell.listening { "" } else { " (closed)" },
+                    cell.expected.name()
+                )
+            })
+            .collect();
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[test]
+    fn the_closed_port_is_one_that_nobody_has() {
+        let ports = [port(Protocol::Tcp, 9), port(Protocol::Tcp, 10)].into();
+        assert_eq!(closed_port(&ports, Protocol::Tcp), Some(port(Protocol::Tcp, 11)));
+        assert_eq!(closed_port(&ports, Protocol::Udp), Some(port(Protocol::Udp, 9)));
+    }
+
+    /// A rig of `fixtures/rigs`, as it stands when its pods are attached.
+    fn fixture(folder: &Path) -> (Plan, Addresses, Contents) {
+        let Input { mut objects, settings, .. } = live::read(folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let load = |objects: &Objects| {
+            objects.write(folder.path()).unwrap();
+            Store::load(folder.path())
+        };
+        let contents = load(&objects);
+        let plan = plan(&cluster::nodes(&contents), &cluster::pods(&contents), &settings).unwrap();
+        let blocks = cluster::nodes(&contents);
+        let mut pods = BTreeMap::new();
+        for (index, (name, pod)) in plan.pods.iter().enumerate() {
+            let blocks = blocks[&pod.node].pod_cidrs.iter();
+            let given: Vec<IpAddr> =
+                blocks.map(|block| block.hosts().nth(index + 5).unwrap()).collect();
+            objects.place(name, &pod.node, &given);
+            pods.insert(name.clone(), given);
+        }
+        let (slices, _) = slices::endpoint_slices(&objects);
+        objects.0.extend(slices.0);
+        let contents = load(&objects);
+        (plan.clone(), addresses(&plan, &pods), contents)
+    }
+
+    #[test]
+    fn explain_says_of_every_probe_of_every_rig_what_the_rig_expects() {
+        let rigs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/rigs");
+        let (mut rig_count, mut at_interfaces) = (0, 0);
+        for rig in fs::read_dir(rigs).unwrap() {
+            let (plan, addresses, contents) = fixture(&rig.unwrap().path());
+            let oracle = Oracle::new(&contents.objects);
+            let crossings = Crossings {
+                plan: &plan,
+                addresses: &addresses,
+                contents: &contents,
+                oracle: &oracle,
+            };
+            for cell in cells(&crossings) {
+                let (packet, source_port) = match cell.service {
+                    Service::Port(port) => {
+                        (PacketSpec::Protocol(port.protocol.number(), Some(port.number)), 49152)
+                    }
+                    Service::Echo => (PacketSpec::Icmp(None), 0),
+                };
+                let ipv6 = cell.address.is_ipv6();
+                let called = |prober: &Prober| match prober {
+                    Prober::Pod(pod) => pod.to_string(),
+                    Prober::Node(name) => format!("node/{name}"),
+                    Prober::Outside => {
+                        let outside = &addresses[&Prober::Outside];
+                        outside.iter().find(|it| it.is_ipv6() == ipv6).unwrap().to_string()
+                    }
+                };
+                let (from, to) = (called(&cell.source), called(&cell.destination));
+                let request = ExplainRequest { from, to, packet, source_port, ipv6, uplink: None };
+                let answer = explain(&request, &contents, &BTreeMap::new(), "eth0").unwrap();
+                let story = &answer.story;
+                assert_eq!(story.allowed, cell.expected != Outcome::Denied, "{answer}");
+                at_interfaces += u32::from(story.arriving.is_some());
+            }
+            rig_count += 1;
+        }
+        assert!(rig_count > 10 && at_interfaces > 10, "{rig_count} {at_interfaces}");
+    }
+}

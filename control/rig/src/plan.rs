@@ -1,0 +1,545 @@
+//! The plan: what a rig consists of, from the objects. Pure: nothing is built here.
+//!
+//! Nodes whose `InternalIP`s share a subnet hang on one segment (a bridge). Where there are several segments, a router
+//! stands between them. An outside host, which is no part of the cluster, sits on the first segment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_policy_compiler::model::Protocol;
+use serde::{Deserialize, Serialize};
+
+use super::settings::Settings;
+use manx_api::PodName;
+
+/// A Node object, as far as the plan needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// Its `InternalIP`s, at most one of a family, each with the length of its subnet's prefix.
+    pub addresses: Vec<IpNet>,
+    /// Where its pods' addresses come from.
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+/// A Pod object, as far as the plan needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodSpec {
+    /// `spec.nodeName`.
+    pub node: Option<String>,
+    /// What its containers listen on.
+    pub ports: BTreeSet<Port>,
+}
+
+/// A port that somebody listens on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Port {
+    /// The protocol.
+    #[serde(with = "super::service::protocol_name")]
+    pub protocol: Protocol,
+    /// The number.
+    pub number: u16,
+}
+
+/// A whole rig.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The underlay's MTU in bytes.
+    pub mtu: u32,
+    /// The underlay's segments, at least one.
+    pub segments: Vec<Segment>,
+    /// The nodes by name.
+    pub nodes: BTreeMap<String, Host>,
+    /// The host outside of the cluster.
+    pub outside: Host,
+    /// The pods that get a namespace.
+    pub pods: BTreeMap<PodName, Pod>,
+    /// The router's routes: each node's pod range by that node. Empty where no router is needed.
+    pub router: Vec<Route>,
+}
+
+/// One link-layer segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Its subnets, at most one of a family.
+    pub subnets: Vec<IpNet>,
+    /// The router's addresses on it. Empty where it is the only segment.
+    pub gateways: Vec<IpNet>,
+}
+
+/// A node, or the outside host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// Index of its segment.
+    pub segment: usize,
+    /// Its addresses, with their subnets' prefix lengths.
+    pub addresses: Vec<IpNet>,
+    /// Its routes beyond the own subnets.
+    pub routes: Vec<Route>,
+}
+
+/// A route by a next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// Where to.
+    pub prefix: IpNet,
+    /// The next hop.
+    pub via: IpAddr,
+}
+
+/// A pod that gets a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// The node that it runs on.
+    pub node: String,
+    /// What it listens on.
+    pub ports: BTreeSet<Port>,
+}
+
+/// Objects of which no rig can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing to build on.
+    #[error("there is no Node object: a rig needs at least one, with an InternalIP and a podCIDR")]
+    NoNodes,
+    /// A node that nobody can reach.
+    #[error(
+        "Node {0} has no InternalIP in status.addresses: the rig gives it that address on the underlay"
+    )]
+    NoAddress(String),
+    /// A node whose pods cannot have addresses.
+    #[error("Node {0} has no spec.podCIDRs: the rig takes its pods' addresses from them")]
+    NoPodCidr(String),
+    /// More than one address of a family.
+    #[error(
+        "Node {0} has more than one InternalIP of a family: expected at most one for IPv4 and one for IPv6"
+    )]
+    TooManyAddresses(String),
+    /// Two nodes with one address.
+    #[error("Nodes {first} and {second} have the same InternalIP {address}")]
+    AddressTwice {
+        /// A node.
+        first: String,
+        /// Another one.
+        second: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// A subnet in two places.
+    #[error(
+        "Node {node} puts the subnet {subnet} on another segment than the nodes before it: \
+         nodes that share a subnet of one family must share that of the other"
+    )]
+    SplitSubnet {
+        /// The node.
+        node: String,
+        /// The subnet.
+        subnet: IpNet,
+    },
+    /// Two pod ranges that overlap.
+    #[error("the podCIDRs {first} and {second} overlap: each node needs addresses of its own")]
+    OverlappingPodCidrs {
+        /// A range.
+        first: IpNet,
+        /// Another one.
+        second: IpNet,
+    },
+    /// No address is left.
+    #[error(
+        "the subnet {0} has no address left for the router or the outside host: take a larger one"
+    )]
+    SubnetFull(IpNet),
+    /// The outside host's address from `rig.yaml` cannot be used.
+    #[error("rig.yaml: the outside host's address {0} {1}")]
+    OutsideAddress(IpAddr, &'static str),
+    /// A pod on a node that is not there.
+    #[error("Pod {pod} is on node {node}, and there is no Node object of that name")]
+    UnknownNode {
+        /// The pod.
+        pod: PodName,
+        /// The node.
+        node: String,
+    },
+    /// Nothing to send traffic between.
+    #[error(
+        "there is no Pod object with addresses of its own: a rig without pods has nothing to check"
+    )]
+    NoPods,
+}
+
+/// Makes the plan. The same objects give the same plan.
+pub fn plan(
+    nodes: &BTreeMap<String, NodeSpec>,
+    pods: &BTreeMap<PodName, PodSpec>,
+    settings: &Settings,
+) -> Result<Plan, PlanError> {
+    check_nodes(nodes)?;
+    let (mut segments, places) = segments(nodes)?;
+    let mut taken: BTreeSet<IpAddr> =
+        nodes.values().flat_map(|node| node.addresses.iter().map(IpNet::addr)).collect();
+    let outside_addresses = outside_addresses(&segments[0], settings, &mut taken)?;
+    let routed = segments.len() > 1;
+    if routed {
+        for segment in &mut segments {
+            segment.gateways = free_addresses(&segment.subnets, &mut taken, AddressChoice::First)?;
+        }
+    }
+    let outside_routes = nodes
+        .iter()
+        .filter(|(name, _)| places[*name] == 0)
+        .flat_map(|(_, node)| pod_routes(node))
+        .chain(default_routes(&segments[0]))
+        .collect();
+    let outside = Host { segment: 0, addresses: outside_addresses, routes: outside_routes };
+    let hosts = nodes
+        .iter()
+        .map(|(name, node)| {
+            let segment = places[name];
+            let routes = default_routes(&segments[segment]).collect();
+            (name.clone(), Host { segment, addresses: node.addresses.clone(), routes })
+        })
+        .collect();
+    let router = if routed { nodes.values().flat_map(pod_routes).collect() } else { Vec::new() };
+    Ok(Plan {
+        mtu: settings.mtu,
+        segments,
+        nodes: hosts,
+        outside,
+        pods: place(nodes, pods)?,
+        router,
+    })
+}
+
+fn check_nodes(nodes: &BTreeMap<String, NodeSpec>) -> Result<(), PlanError> {
+    if nodes.is_empty() {
+        return Err(PlanError::NoNodes);
+    }
+    let mut owners = BTreeMap::new();
+    let mut blocks: Vec<IpNet> = Vec::new();
+    for (name, node) in nodes {
+        if node.addresses.is_empty() {
+            return Err(PlanError::NoAddress(name.clone()));
+        }
+        if node.pod_cidrs.is_empty() {
+            return Err(PlanError::NoPodCidr(name.clone()));
+        }
+        let v4 = node.addresses.iter().filter(|net| net.addr().is_ipv4()).count();
+        if v4 > 1 || node.addresses.len() - v4 > 1 {
+            return Err(PlanError::TooManyAddresses(name.clone()));
+        }
+        for net in &node.addresses {
+            if let Some(first) = owners.insert(net.addr(), name.clone()) {
+                let (second, address) = (name.clone(), net.addr());
+                return Err(PlanError::AddressTwice { first, second, address });
+            }
+        }
+        for block in &node.pod_cidrs {
+            if let Some(first) =
+                blocks.iter().find(|other| other.contains(block) || block.contains(*other))
+            {
+                return Err(PlanError::OverlappingPodCidrs { first: *first, second: *block });
+            }
+            blocks.push(*block);
+        }
+    }
+    Ok(())
+}
+
+/// The segments, and each node's.
+fn segments(
+    nodes: &BTreeMap<String, NodeSpec>,
+) -> Result<(Vec<Segment>, BTreeMap<String, usize>), PlanError> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut places = BTreeMap::new();
+    for (name, node) in nodes {
+        let subnets: Vec<IpNet> = node.addresses.iter().map(IpNet::trunc).collect();
+        let shares = |segment: &Segment| subnets.iter().any(|net| segment.subnets.contains(net));
+        let place = segments.iter().position(shares).unwrap_or(segments.len());
+        if place == segments.len() {
+            segments.push(Segment { subnets: Vec::new(), gateways: Vec::new() });
+        }
+        for subnet in subnets {
+            let v4 = subnet.addr().is_ipv4();
+            let elsewhere = segments.iter().enumerate().any(|(index, segment)| {
+                index != place && segment.subnets.iter().any(|other| overlaps(*other, subnet))
+            });
+            let here = &mut segments[place].subnets;
+            match here.iter().find(|other| other.addr().is_ipv4() == v4) {
+                _ if elsewhere => {
+                    return Err(PlanError::SplitSubnet { node: name.clone(), subnet });
+                }
+                Some(other) if *other != subnet => {
+                    return Err(PlanError::SplitSubnet { node: name.clone(), subnet });
+                }
+                Some(_) => {}
+                None => here.push(subnet),
+            }
+        }
+        places.insert(name.clone(), place);
+    }
+    Ok((segments, places))
+}
+
+fn overlaps(a: IpNet, b: IpNet) -> bool {
+    a.contains(&b) || b.contains(&a)
+}
+
+/// Which end of a subnet an address is taken from: routers usually have the first, and we keep away from it with the rest.
+#[derive(Clone, Copy)]
+enum AddressChoice {
+    First,
+    Last,
+}
+
+fn free_addresses(
+    subnets: &[IpNet],
+    taken: &mut BTreeSet<IpAddr>,
+    end: AddressChoice,
+) -> Result<Vec<IpNet>, PlanError> {
+    subnets
+        .iter()
+        .map(|subnet| {
+            let free = match end {
+                AddressChoice::First => {
+                    from_the_start(*subnet).find(|address| !taken.contains(address))
+                }
+                AddressChoice::Last => {
+                    from_the_end(*subnet).find(|address| !taken.contains(address))
+                }
+            };
+            let address = free.ok_or(PlanError::SubnetFull(*subnet))?;
+            taken.insert(address);
+            Ok(with_prefix_of(address, *subnet))
+        })
+        .collect()
+}
+
+/// The usable addresses of a subnet, upwards: of IPv6 without the subnet routers' anycast address (RFC 4291 section 2.6.1).
+fn from_the_start(subnet: IpNet) -> impl Iterator<Item = IpAddr> {
+    let anycast = matches!(subnet, IpNet::V6(net) if net.prefix_len() < 127);
+    subnet.hosts().skip(usize::from(anycast))
+}
+
+/// The last usable addresses of a subnet, downwards; only so many as anybody may have taken.
+fn from_the_end(subnet: IpNet) -> impl Iterator<Item = IpAddr> {
+    let (first, last) = match subnet {
+        IpNet::V4(net) => (
+            u128::from(net.network().to_bits()) + 1,
+            u128::from(net.broadcast().to_bits()).saturating_sub(1),
+        ),
+        IpNet::V6(net) => {
+            (net.network().to_bits() + 1, net.broadcast().to_bits().saturating_sub(1))
+        }
+    };
+    (first..=last).rev().take(1 << 16).map(move |bits| match subnet {
+        IpNet::V4(_) => IpAddr::V4((bits as u32).into()),
+        IpNet::V6(_) => IpAddr::V6(bits.into()),
+    })
+}
+
+fn with_prefix_of(address: IpAddr, subnet: IpNet) -> IpNet {
+    IpNet::new(address, subnet.prefix_len()).unwrap_or_else(|_| IpNet::from(address))
+}
+
+fn outside_addresses(
+    segment: &Segment,
+    settings: &Settings,
+    taken: &mut BTreeSet<IpAddr>,
+) -> Result<Vec<IpNet>, PlanError> {
+    if settings.outside.is_empty() {
+        return free_addresses(&segment.subnets, taken, AddressChoice::Last);
+    }
+    settings
+        .outside
+        .iter()
+        .map(|address| {
+            let Some(subnet) = segment.subnets.iter().find(|subnet| subnet.contains(address))
+            else {
+                return Err(PlanError::OutsideAddress(
+                    *address,
+                    "is not in the first node's subnet",
+                ));
+            };
+            if !taken.insert(*address) {
+                return Err(PlanError::OutsideAddress(*address, "is taken already"));
+            }
+            Ok(with_prefix_of(*address, *subnet))
+        })
+        .collect()
+}
+
+/// A node's pod ranges, by that node. A range of a family in which the node has no address cannot be reached.
+fn pod_routes(node: &NodeSpec) -> impl Iterator<Item = Route> + '_ {
+    node.pod_cidrs.iter().filter_map(|prefix| {
+        let v4 = prefix.addr().is_ipv4();
+        let via = node.addresses.iter().map(IpNet::addr).find(|ip| ip.is_ipv4() == v4)?;
+        Some(Route { prefix: *prefix, via })
+    })
+}
+
+fn default_routes(segment: &Segment) -> impl Iterator<Item = Route> + '_ {
+    segment.gateways.iter().map(|gateway| Route {
+        prefix: manx_linux::netlink::Route::default_of(gateway.addr()),
+        via: gateway.addr(),
+    })
+}
+
+fn place(
+    nodes: &BTreeMap<String, NodeSpec>,
+    pods: &BTreeMap<PodName, PodSpec>,
+) -> Result<BTreeMap<PodName, Pod>, PlanError> {
+    if pods.is_empty() {
+        return Err(PlanError::NoPods);
+    }
+    let mut turn = nodes.keys().cycle();
+    pods.iter()
+        .map(|(name, pod)| {
+            let node = match &pod.node {
+                Some(node) if nodes.contains_key(node) => node,
+                Some(node) => {
+                    let (pod, node) = (name.clone(), node.clone());
+                    return Err(PlanError::UnknownNode { pod, node });
+                }
+                None => turn.next().ok_or(PlanError::NoNodes)?,
+            };
+            Ok((name.clone(), Pod { node: node.clone(), ports: pod.ports.clone() }))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> Vec<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn node(addresses: &[&str], pods: &[&str]) -> NodeSpec {
+        NodeSpec { addresses: nets(addresses), pod_cidrs: nets(pods) }
+    }
+
+    fn name(name: &str) -> PodName {
+        PodName { namespace: "default".to_owned(), name: name.to_owned() }
+    }
+
+    fn make(nodes: &[NodeSpec], pods: &[(&str, Option<&str>)]) -> Result<Plan, PlanError> {
+        let nodes = nodes
+            .iter()
+            .enumerate()
+            .map(|(i, node)| (format!("n{}", i + 1), node.clone()))
+            .collect();
+        let pods = pods
+            .iter()
+            .map(|(pod, on)| {
+                (name(pod), PodSpec { node: on.map(str::to_owned), ..PodSpec::default() })
+            })
+            .collect();
+        plan(&nodes, &pods, &Settings::default())
+    }
+
+    #[test]
+    fn nodes_of_one_subnet_share_a_segment_and_need_no_router() {
+        let plan = make(
+            &[
+                node(&["172.18.0.2/24"], &["10.1.1.0/24"]),
+                node(&["172.18.0.3/24"], &["10.1.2.0/24"]),
+            ],
+            &[("a", None)],
+        )
+        .unwrap();
+        assert_eq!(plan.segments.len(), 1);
+        assert!(plan.segments[0].gateways.is_empty());
+        assert!(plan.router.is_empty());
+        assert!(plan.nodes["n1"].routes.is_empty());
+        assert_eq!(plan.outside.addresses, nets(&["172.18.0.254/24"]));
+        assert_eq!(
+            plan.outside.routes[1],
+            Route { prefix: "10.1.2.0/24".parse().unwrap(), via: "172.18.0.3".parse().unwrap() }
+        );
+    }
+
+    #[test]
+    fn between_subnets_stands_a_router_with_an_address_that_nobody_has() {
+        let plan = make(
+            &[
+                node(&["172.18.0.1/24"], &["10.1.1.0/24"]),
+                node(&["172.19.0.2/24"], &["10.1.2.0/24"]),
+            ],
+            &[("a", None)],
+        )
+        .unwrap();
+        assert_eq!(plan.segments[0].gateways, nets(&["172.18.0.2/24"]));
+        assert_eq!(plan.segments[1].gateways, nets(&["172.19.0.1/24"]));
+        assert_eq!(plan.nodes["n2"].segment, 1);
+        assert_eq!(
+            plan.nodes["n2"].routes,
+            [Route { prefix: "0.0.0.0/0".parse().unwrap(), via: "172.19.0.1".parse().unwrap() }]
+        );
+        assert_eq!(plan.router.len(), 2);
+        // The far node's pods are reached by the router, the near one's directly.
+        assert_eq!(plan.outside.routes.len(), 2);
+    }
+
+    #[test]
+    fn both_families_of_a_node_hang_on_its_one_interface() {
+        let plan = make(
+            &[
+                node(&["172.18.0.2/24", "fd00::2/64"], &["10.1.1.0/24", "fd00:1::/64"]),
+                node(&["172.18.0.3/24", "fd00::3/64"], &["10.1.2.0/24", "fd00:2::/64"]),
+            ],
+            &[("a", None)],
+        )
+        .unwrap();
+        assert_eq!(plan.segments.len(), 1);
+        assert_eq!(plan.segments[0].subnets, nets(&["172.18.0.0/24", "fd00::/64"]));
+        assert_eq!(
+            plan.outside.addresses,
+            nets(&["172.18.0.254/24", "fd00::ffff:ffff:ffff:fffe/64"])
+        );
+        assert_eq!(plan.outside.routes.len(), 4);
+    }
+
+    #[test]
+    fn pods_without_a_node_are_placed_in_turn_and_the_others_where_they_say() {
+        let plan = make(
+            &[
+                node(&["172.18.0.2/24"], &["10.1.1.0/24"]),
+                node(&["172.18.0.3/24"], &["10.1.2.0/24"]),
+            ],
+            &[("a", None), ("b", Some("n1")), ("c", None), ("d", None)],
+        )
+        .unwrap();
+        let on: Vec<&str> = plan.pods.values().map(|pod| pod.node.as_str()).collect();
+        assert_eq!(on, ["n1", "n1", "n2", "n1"]);
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused_by_name() {
+        let good = node(&["172.18.0.2/24"], &["10.1.1.0/24"]);
+        let pods: &[(&str, Option<&str>)] = &[("a", None)];
+        let refused = |nodes: &[NodeSpec], pods| make(nodes, pods).unwrap_err();
+        insta::assert_snapshot!(
+            [
+                refused(&[], pods),
+                refused(std::slice::from_ref(&good), &[]),
+                refused(&[node(&[], &["10.1.1.0/24"])], pods),
+                refused(&[node(&["172.18.0.2/24"], &[])], pods),
+                refused(&[node(&["172.18.0.2/24", "172.18.0.3/24"], &["10.1.1.0/24"])], pods),
+                refused(&[good.clone(), node(&["172.18.0.2/24"], &["10.1.2.0/24"])], pods),
+                refused(&[good.clone(), node(&["172.18.0.3/24"], &["10.1.0.0/16"])], pods),
+                refused(
+                    &[
+                        node(&["172.18.0.2/24", "fd00::2/64"], &["10.1.1.0/24"]),
+                        node(&["172.19.0.2/24", "fd00::3/64"], &["10.1.2.0/24"])
+                    ],
+                    pods
+                ),
+                refused(&[node(&["172.18.0.0/32"], &["10.1.1.0/24"])], pods),
+                refused(std::slice::from_ref(&good), &[("a", Some("nowhere"))]),
+            ]
+            .map(|error| error.to_string())
+            .join("\n")
+        );
+    }
+}

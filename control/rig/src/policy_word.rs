@@ -1,0 +1,150 @@
+//! How people name a policy: `NAME`, `NAMESPACE/NAME`, `KIND/NAME` or `KIND/NAMESPACE/NAME`, as much as tells it from others.
+//!
+//! The kind is as manifests write it, in any case; where two APIs have one of that name, with the API's group behind it, as
+//! with kubectl: `NetworkPolicy.projectcalico.org/shop/web`.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use manx_objects::object::{Kind, ObjectKey};
+
+/// The words in which somebody names a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyWord(Vec<String>);
+
+/// Why a policy's name does not name one.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PolicyWordError {
+    /// None has that name.
+    #[error("there is no such policy; enforced policies here: {}", or_none(.0))]
+    Unknown(Vec<String>),
+    /// Several have.
+    #[error("{} policies have that name; write one of: {}", .0.len(), .0.join(", "))]
+    Ambiguous(Vec<String>),
+}
+
+fn or_none(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+impl FromStr for PolicyWord {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.split('/').map(str::to_owned).collect()))
+    }
+}
+
+impl fmt::Display for PolicyWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("/"))
+    }
+}
+
+impl PolicyWord {
+    /// The enforced policy among `keys` that is meant. Staged ones are none: no verdict rests on them.
+    pub fn find<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k ObjectKey>,
+    ) -> Result<ObjectKey, PolicyWordError> {
+        let policies: Vec<&ObjectKey> = keys.filter(|key| key.kind.enforced_policy()).collect();
+        let meant: Vec<&ObjectKey> =
+            policies.iter().copied().filter(|key| self.names(key)).collect();
+        let full = |keys: &[&ObjectKey]| keys.iter().map(|key| full_name(key)).collect();
+        match meant[..] {
+            [one] => Ok(one.clone()),
+            [] => Err(PolicyWordError::Unknown(full(&policies))),
+            _ => Err(PolicyWordError::Ambiguous(full(&meant))),
+        }
+    }
+
+    fn names(&self, key: &ObjectKey) -> bool {
+        let words: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        match words[..] {
+            [name] => name == key.name,
+            [first, name] => {
+                name == key.name && (first == key.namespace || is_kind(first, key.kind))
+            }
+            [kind, namespace, name] => {
+                name == key.name && namespace == key.namespace && is_kind(kind, key.kind)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn group(kind: Kind) -> &'static str {
+    kind.api_versions().first().and_then(|version| version.split('/').next()).unwrap_or_default()
+}
+
+fn is_kind(word: &str, kind: Kind) -> bool {
+    word.eq_ignore_ascii_case(kind.name())
+        || word.eq_ignore_ascii_case(&format!("{}.{}", kind.name(), group(kind)))
+}
+
+/// The name that no other object has: with the group where the kind's name alone does not tell.
+fn full_name(key: &ObjectKey) -> String {
+    let ObjectKey { kind, namespace, name } = key;
+    let twice = Kind::ALL.iter().filter(|other| other.name() == kind.name()).count() > 1;
+    let group = if twice { format!(".{}", group(*kind)) } else { String::new() };
+    let namespace = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    format!("{}{group}/{namespace}{name}", kind.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    fn find(word: &str) -> Result<String, PolicyWordError> {
+        let keys = [
+            key(Kind::NetworkPolicy, "shop", "web"),
+            key(Kind::CalicoNetworkPolicy, "shop", "web"),
+            key(Kind::NetworkPolicy, "shop", "db"),
+            key(Kind::NetworkPolicy, "blog", "db"),
+            key(Kind::GlobalNetworkPolicy, "", "banned"),
+            key(Kind::ClusterNetworkPolicy, "", "banned"),
+            key(Kind::StagedGlobalNetworkPolicy, "", "staged"),
+            key(Kind::Pod, "shop", "pod"),
+        ];
+        let word: PolicyWord = word.parse().unwrap();
+        word.find(keys.iter()).map(|key| full_name(&key))
+    }
+
+    #[test]
+    fn a_policy_is_named_by_as_much_as_tells_it_from_others() {
+        for (word, meant) in [
+            ("blog/db", "NetworkPolicy.networking.k8s.io/blog/db"),
+            ("networkpolicy/shop/db", "NetworkPolicy.networking.k8s.io/shop/db"),
+            ("GlobalNetworkPolicy/banned", "GlobalNetworkPolicy/banned"),
+            (
+                "NetworkPolicy.projectcalico.org/shop/web",
+                "NetworkPolicy.projectcalico.org/shop/web",
+            ),
+            (
+                "NetworkPolicy.networking.k8s.io/shop/web",
+                "NetworkPolicy.networking.k8s.io/shop/web",
+            ),
+        ] {
+            assert_eq!(find(word).as_deref(), Ok(meant), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_several_or_of_none_says_what_there_is() {
+        let said = |word: &str| find(word).unwrap_err().to_string();
+        insta::assert_snapshot!(said("NetworkPolicy/shop/web"), @"2 policies have that name; write one of: NetworkPolicy.networking.k8s.io/shop/web, NetworkPolicy.projectcalico.org/shop/web");
+        insta::assert_snapshot!(said("banned"), @"2 policies have that name; write one of: GlobalNetworkPolicy/banned, ClusterNetworkPolicy/banned");
+        let unknown = said("staged");
+        assert!(
+            unknown.starts_with("there is no such policy; enforced policies here: NetworkPolicy")
+        );
+        assert!(!unknown.contains("staged") && !unknown.contains("Pod"), "{unknown}");
+        assert_eq!(unknown, said("shop/pod"));
+        assert_eq!(unknown, said("a/b/c/d"));
+    }
+}

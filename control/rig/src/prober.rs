@@ -1,0 +1,190 @@
+//! Who sends and receives in a rig, and the process that does it for each.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use manx_policy_compiler::model::Protocol;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::command::{Command, ProberEvent, Task, TaskResult};
+use super::plan::Port;
+use super::supervisor::this_program;
+use manx_api::PodName;
+
+/// What a node and the outside host listen on.
+pub const HOST_PORTS: [Port; 2] = [
+    Port { protocol: Protocol::Tcp, number: 8080 },
+    Port { protocol: Protocol::Udp, number: 8080 },
+];
+
+/// How long a prober's servers may take to listen.
+const START: Duration = Duration::from_secs(20);
+
+/// Who sends and receives probes in a rig.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String")]
+#[serde(from = "String")]
+pub enum Prober {
+    /// A pod.
+    Pod(PodName),
+    /// A node.
+    Node(String),
+    /// The host that is no part of the cluster.
+    Outside,
+}
+
+impl fmt::Display for Prober {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(pod) => pod.fmt(f),
+            Self::Node(node) => write!(f, "node/{node}"),
+            Self::Outside => f.write_str("outside"),
+        }
+    }
+}
+
+impl From<Prober> for String {
+    fn from(prober: Prober) -> Self {
+        prober.to_string()
+    }
+}
+
+impl From<String> for Prober {
+    /// `outside`, `node/NAME`, `NAMESPACE/NAME`, or `NAME` in the namespace `default`. Hence a namespace named `node` cannot
+    /// be meant.
+    fn from(text: String) -> Self {
+        match text.split_once('/') {
+            Some(("node", node)) => Self::Node(node.to_owned()),
+            Some((namespace, name)) => {
+                Self::Pod(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            None if text == "outside" => Self::Outside,
+            None => Self::Pod(PodName { namespace: "default".to_owned(), name: text }),
+        }
+    }
+}
+
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<TaskResult>>>>;
+
+/// A prober's process.
+#[derive(Debug)]
+pub struct Process {
+    #[expect(dead_code, reason = "held, so that nobody else waits for it; it ends with the rig")]
+    child: Child,
+    commands: mpsc::UnboundedSender<Vec<u8>>,
+    waiting: Waiting,
+    next: AtomicU64,
+}
+
+impl Process {
+    /// Starts the process in its network namespace and waits until its servers listen: on every address, unless some are
+    /// given.
+    pub async fn start(
+        prober: &Prober,
+        netns: &Path,
+        (ports, at): (&BTreeSet<Port>, &[IpAddr]),
+        log: &Path,
+    ) -> io::Result<Self> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let log = std::fs::File::options().create(true).append(true).open(log)?;
+        let mut command = this_program();
+        command.args(["internal", "rig-pod", "--netns"]).arg(netns);
+        command.args(["--name", &prober.to_string()]);
+        for port in ports {
+            command.args(["--serve", &format!("{}:{}", port.protocol, port.number)]);
+        }
+        for address in at {
+            command.args(["--at", &address.to_string()]);
+        }
+        let child = command
+            .stdin(std::os::fd::OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()?;
+        let (read_half, mut write_half) = UnixStream::from_std(ours)?.into_split();
+        let (commands, mut queue) = mpsc::unbounded_channel::<Vec<u8>>();
+        tokio::spawn(async move {
+            while let Some(line) = queue.recv().await {
+                if write_half.write_all(&line).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let mut events = BufReader::new(read_half).lines();
+        match timeout(START, next_event(&mut events)).await {
+            Ok(Ok(Some(ProberEvent::Ready))) => {}
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(_)) | Err(_) => {
+                return Err(io::Error::other(format!("the process of {prober} does not come up")));
+            }
+        }
+        let waiting = Waiting::default();
+        tokio::spawn(deliver_results(events, waiting.clone()));
+        Ok(Self { child, commands, waiting, next: AtomicU64::new(0) })
+    }
+
+    /// Sends the prober a task and waits for its result. If the process is gone, the task has failed.
+    pub async fn run_task(&self, task: Task) -> TaskResult {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, done) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
+        let sent = match serde_json::to_vec(&Command { id, task }) {
+            Ok(mut line) => {
+                line.push(b'\n');
+                self.commands.send(line).is_ok()
+            }
+            Err(_) => false,
+        };
+        let gone = || TaskResult::Failed("its process is gone".to_owned());
+        if sent { done.await.unwrap_or_else(|_| gone()) } else { gone() }
+    }
+}
+
+async fn next_event(
+    events: &mut Lines<BufReader<OwnedReadHalf>>,
+) -> io::Result<Option<ProberEvent>> {
+    Ok(match events.next_line().await? {
+        Some(line) => Some(serde_json::from_str(&line)?),
+        None => None,
+    })
+}
+
+async fn deliver_results(mut events: Lines<BufReader<OwnedReadHalf>>, waiting: Waiting) {
+    while let Ok(Some(event)) = next_event(&mut events).await {
+        if let ProberEvent::Done { id, result } = event {
+            let sender = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            if let Some(sender) = sender {
+                // Who asked may have given up.
+                let _ = sender.send(result);
+            }
+        }
+    }
+    // Dropping the senders fails whatever still waits.
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_party_is_named_as_it_is_shown() {
+        for text in ["shop/web", "node/worker-1", "outside"] {
+            assert_eq!(Prober::from(text.to_owned()).to_string(), text);
+        }
+        assert_eq!(Prober::from("web".to_owned()).to_string(), "default/web");
+    }
+}

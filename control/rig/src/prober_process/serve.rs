@@ -1,0 +1,117 @@
+//! What a prober serves: on TCP its name, then by the client's wish echo or a sink; on UDP its name to every datagram.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use manx_policy_compiler::model::Protocol;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+
+use crate::plan::Port;
+
+/// First byte of a TCP client that wants everything back.
+pub(super) const ECHO: u8 = b'e';
+/// First byte of a TCP client that wants everything read and, at its end, the count of bytes as eight, big-endian.
+pub(super) const SINK: u8 = b's';
+
+/// Serves a TCP or UDP port on these addresses until the process ends; other protocols are served raw.
+pub(super) fn serve(port: Port, at: &[IpAddr], name: &Arc<str>) -> io::Result<()> {
+    for ip in at {
+        let address = SocketAddr::new(*ip, port.number);
+        let served = match port.protocol {
+            Protocol::Tcp => serve_tcp(address, name.clone()),
+            Protocol::Udp => serve_udp(address, name.clone()),
+            Protocol::Sctp => Ok(()),
+        };
+        match served {
+            // A kernel without IPv6.
+            Err(error) if ip.is_ipv6() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// A socket's family is one only: the IPv4 side has its own.
+fn one_family(fd: &impl AsFd, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() {
+        setsockopt(fd, sockopt::Ipv6V6Only, &true)?;
+    }
+    Ok(())
+}
+
+fn serve_tcp(address: SocketAddr, name: Arc<str>) -> io::Result<()> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    one_family(&socket, address)?;
+    socket.bind(address)?;
+    let listener = socket.listen(1024)?;
+    tokio::spawn(accept(listener, name));
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, name: Arc<str>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let name = name.clone();
+                // A client that breaks off concerns nobody else.
+                tokio::spawn(async move { talk(stream, &name).await.ok() });
+            }
+            // Out of descriptors, say: later clients may fare better.
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn talk(mut stream: TcpStream, name: &str) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.write_all(format!("{name}\n").as_bytes()).await?;
+    let mut buffer = vec![0; 256 << 10];
+    match stream.read_u8().await? {
+        ECHO => loop {
+            let length = stream.read(&mut buffer).await?;
+            if length == 0 {
+                return Ok(());
+            }
+            stream.write_all(&buffer[..length]).await?;
+        },
+        SINK => {
+            let mut total = 0_u64;
+            loop {
+                let length = stream.read(&mut buffer).await?;
+                if length == 0 {
+                    return stream.write_all(&total.to_be_bytes()).await;
+                }
+                total += length as u64;
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn serve_udp(address: SocketAddr, name: Arc<str>) -> io::Result<()> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(family, SockType::Datagram, flags, None)?;
+    one_family(&socket, address)?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    let socket = UdpSocket::from_std(socket.into())?;
+    tokio::spawn(async move {
+        let mut buffer = [0; 2048];
+        loop {
+            // An error here is an ICMP error about an earlier answer.
+            if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+                let mut answer = buffer[..length.min(8)].to_vec();
+                answer.extend(name.as_bytes());
+                let _ = socket.send_to(&answer, from).await;
+            }
+        }
+    });
+    Ok(())
+}

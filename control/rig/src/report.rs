@@ -1,0 +1,91 @@
+//! What a rig found out, as data; [`super::render`] makes it readable.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::check::Finding;
+use super::measure::Measured;
+use super::prober::Prober;
+use manx_api::{Device, RuleCount, Status};
+
+/// Everything that a check found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The rig's name.
+    pub rig: String,
+    /// Whether everything was as the oracle expects.
+    pub as_expected: bool,
+    /// The pods, nodes and the outside host, by name.
+    #[serde(rename = "parties")]
+    pub probers: BTreeMap<Prober, ProberReport>,
+    /// Every probe.
+    pub probes: Vec<Finding>,
+    /// Packets by the rule, or its lack, that decided, over all nodes.
+    pub rules: Vec<Counted>,
+    /// Dropped packets by reason, over all nodes and ports.
+    pub drops: BTreeMap<String, u64>,
+    /// Throughput and latency.
+    pub samples: Vec<Measured>,
+    /// How long the probing took, in milliseconds.
+    pub elapsed_ms: u64,
+    /// Where the export of a deviation is.
+    pub export: Option<PathBuf>,
+}
+
+/// Somebody in the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProberReport {
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// A pod's node.
+    pub node: Option<String>,
+    /// How a pod is attached.
+    pub device: Option<Device>,
+}
+
+/// Packets that one rule, or the lack of one, decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The rule, or the reason.
+    pub rule: String,
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// Packets, super-packets counted in segments.
+    pub packets: u64,
+}
+
+impl Report {
+    /// The probes that were not as expected.
+    pub fn deviations(&self) -> impl Iterator<Item = &Finding> {
+        self.probes.iter().filter(|finding| !finding.as_expected())
+    }
+}
+
+/// Sums the agents' counters by rule, most packets first.
+pub fn rules(statuses: &[Status]) -> Vec<Counted> {
+    let mut sums: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for RuleCount { rule, verdict, packets } in statuses.iter().flat_map(|status| &status.rules) {
+        *sums.entry((verdict.clone(), rule.clone())).or_default() += packets;
+    }
+    let mut counted: Vec<Counted> = sums
+        .into_iter()
+        .filter(|(_, packets)| *packets > 0)
+        .map(|((verdict, rule), packets)| Counted { rule, verdict, packets })
+        .collect();
+    counted.sort_by(|a, b| (&a.verdict, b.packets).cmp(&(&b.verdict, a.packets)));
+    counted
+}
+
+/// Sums the agents' drops by reason.
+pub fn drops(statuses: &[Status]) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for port in statuses.iter().flat_map(|status| &status.ports) {
+        for (reason, packets) in &port.drops {
+            *sums.entry(reason.clone()).or_default() += packets;
+        }
+    }
+    sums
+}

@@ -1,0 +1,231 @@
+//! The processes that hold a rig, so that nothing is left of it whatever dies.
+//!
+//! ```text
+//! manx rig run            reads the objects, prints; holds the supervisor's stdin
+//! └─ supervisor           user + pid namespace; ends the rig when stdin closes, time is up or it is told to; removes the folder
+//!    └─ init (pid 1)      mount, network, host name, IPC namespaces; reaps; dies with the supervisor (PR_SET_PDEATHSIG)
+//!       └─ cluster        builds, probes, answers on the rig's socket; when it ends, init ends
+//!          └─ agents, pods
+//! ```
+//!
+//! When init dies the kernel kills everything in the pid namespace, and with the last process the namespaces, devices
+//! and mounts are gone (`pid_namespaces(7)`). Each step enters its namespaces while it has one thread and then starts
+//! the next as a program of its own: nothing here forks without exec.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getegid, geteuid, setsid};
+
+use super::workdir::{Workdir, WorkdirError};
+use manx_linux::doctor::{Lack, network_namespaces_refused, user_namespaces_refused};
+
+/// This program, even if its file has been replaced meanwhile.
+pub const SELF: &str = "/proc/self/exe";
+
+/// A command that is this program, under its own name.
+pub fn this_program() -> Command {
+    let mut command = Command::new(SELF);
+    command.arg0("manx");
+    command
+}
+
+/// What the caller writes to the supervisor's stdin so that the rig outlives it.
+pub const KEEP: &[u8] = b"keep\n";
+
+/// Why a rig cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    /// Namespaces are refused.
+    #[error("{0}")]
+    Refused(Lack),
+    /// The folder.
+    #[error(transparent)]
+    Workdir(#[from] WorkdirError),
+    /// Anything else that the system refuses.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> SuperviseError {
+    move |source| SuperviseError::System { what, source: source.into() }
+}
+
+/// How long a rig may live.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// While its caller waits for it.
+    pub timeout: Duration,
+    /// From when the caller has left it running.
+    pub ttl: Duration,
+}
+
+/// The supervisor's whole life. The caller has made and released the folder; here it is held.
+///
+/// # Errors
+/// What kept the rig from starting. After that the rig's own end is the result: whether its cluster ended well.
+pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseError> {
+    let held = workdir.hold()?.ok_or_else(|| WorkdirError::Running(workdir.name().to_owned()))?;
+    // A session of its own: the terminal's Ctrl-C goes to the caller alone, who tears down in order.
+    setsid().map_err(system("a session of its own"))?;
+    fs::write(workdir.pid(), std::process::id().to_string()).map_err(system("the pid file"))?;
+    let signals = block_signals()?;
+    let result = enter_user_namespace().and_then(|()| start_next("rig-init", workdir)).and_then(
+        |mut init| {
+            fs::write(workdir.init_pid(), init.id().to_string()).map_err(system("the pid file"))?;
+            watch(&mut init, &signals, bounds)
+        },
+    );
+    // With init everything inside is dead; only the folder is left to remove.
+    workdir.remove()?;
+    drop(held);
+    result
+}
+
+fn block_signals() -> Result<SignalFd, SuperviseError> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block().map_err(system("signals"))?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(system("signals"))
+}
+
+/// Makes the user root of a user namespace, whose next child is the first process of a pid namespace.
+fn enter_user_namespace() -> Result<(), SuperviseError> {
+    let (uid, gid) = (geteuid(), getegid());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
+        .map_err(|errno| SuperviseError::Refused(user_namespaces_refused("unshare", errno)))?;
+    // Without CAP_SETGID in the parent namespace a group can be mapped only after setgroups is given up
+    // (user_namespaces(7)).
+    for (path, text) in [
+        ("/proc/self/setgroups", "deny".to_owned()),
+        ("/proc/self/uid_map", format!("0 {uid} 1")),
+        ("/proc/self/gid_map", format!("0 {gid} 1")),
+    ] {
+        fs::write(path, text).map_err(|error| {
+            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+            SuperviseError::Refused(user_namespaces_refused(&format!("writing {path}"), errno))
+        })?;
+    }
+    Ok(())
+}
+
+/// Starts the next process of the chain. It inherits stdout, on which the cluster reports.
+fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
+    let log = fs::File::options().create(true).append(true).open(workdir.log());
+    this_program()
+        .args(["internal", stage, "--work"])
+        .arg(workdir.path())
+        .stdin(Stdio::null())
+        .stderr(log.map_err(system("the rig's log"))?)
+        .spawn()
+        .map_err(system("the rig's next process"))
+}
+
+/// Waits until init ends, or ends it: when the caller is gone without a word, when time is up, or when told to.
+fn watch(init: &mut Child, signals: &SignalFd, bounds: Bounds) -> Result<bool, SuperviseError> {
+    let mut stdin = io::stdin();
+    let mut deadline = Instant::now() + bounds.timeout;
+    let mut attended = true;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return end(init);
+        }
+        let timeout =
+            PollTimeout::try_from(left.min(Duration::from_secs(3600))).unwrap_or(PollTimeout::MAX);
+        let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        if attended {
+            fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+        }
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(system("poll")(errno)),
+        }
+        let spoken = fds.get(1).is_some_and(|fd| fd.any() == Some(true));
+        drop(fds);
+        while let Some(signal) = signals.read_signal().map_err(system("signals"))? {
+            if signal.ssi_signo != Signal::SIGCHLD as u32 {
+                return end(init);
+            }
+        }
+        if let Some(status) = init.try_wait().map_err(system("wait"))? {
+            return Ok(status.success());
+        }
+        if spoken {
+            let mut word = [0; KEEP.len()];
+            if stdin.read_exact(&mut word).is_err() || word != KEEP {
+                return end(init);
+            }
+            attended = false;
+            deadline = Instant::now() + bounds.ttl;
+        }
+    }
+}
+
+fn end(init: &mut Child) -> Result<bool, SuperviseError> {
+    init.kill().and_then(|()| init.wait()).map_err(system("the end of the rig"))?;
+    Ok(false)
+}
+
+/// Init's whole life: enters the other namespaces, starts the cluster, reaps everything until the cluster ends.
+pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
+    set_pdeathsig(Signal::SIGKILL).map_err(system("PR_SET_PDEATHSIG"))?;
+    // The supervisor may have died before that; a process whose parent is outside of its pid namespace sees 0 as long
+    // as the parent lives, and also afterwards: the pipe to it is what tells (see `watch`), so check by its lock.
+    if workdir.hold()?.is_some() {
+        return Ok(false);
+    }
+    unshare(
+        CloneFlags::CLONE_NEWNS
+            | CloneFlags::CLONE_NEWNET
+            | CloneFlags::CLONE_NEWUTS
+            | CloneFlags::CLONE_NEWIPC,
+    )
+    .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("unshare", errno)))?;
+    mount_all(workdir)?;
+    let cluster = start_next("rig-cluster", workdir)?;
+    let cluster = Pid::from_raw(cluster.id().cast_signed());
+    loop {
+        match waitpid(None, Some(WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == cluster => return Ok(code == 0),
+            Ok(WaitStatus::Signaled(pid, ..)) if pid == cluster => return Ok(false),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(system("wait")(errno)),
+        }
+    }
+}
+
+fn mount_all(workdir: &Workdir) -> Result<(), SuperviseError> {
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("mount", errno)))?;
+    let names = workdir.names();
+    mount(Some("manx"), &names, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none)
+        .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("mount", errno)))?;
+    // So that commands in the rig see the rig's processes. In a container whose /proc is partly covered the kernel refuses
+    // a fresh one; nothing in the rig itself needs it.
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let _ = mount(Some("proc"), Path::new("/proc"), Some("proc"), flags, none);
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! The network below the cluster, built of the kernel's own parts: a bridge for each segment, a veth pair for each host,
+//! and the rig's own network namespace as the router between the segments.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use super::plan::{Host, Plan, Route};
+use manx_linux::netlink::{self, Netlink, Peer, Veth};
+use manx_linux::netns::{self, sysctl};
+
+/// The interface by which a node, and the outside host, is on the underlay.
+pub const UPLINK: &str = "eth0";
+
+/// The network namespaces of a rig, by their names in a folder.
+#[derive(Debug, Clone)]
+pub struct Names(PathBuf);
+
+impl Names {
+    /// Names in this folder.
+    pub fn new(folder: &Path) -> Self {
+        Self(folder.to_owned())
+    }
+
+    /// The namespace of the node with this index.
+    pub fn node(&self, index: usize) -> PathBuf {
+        self.0.join(format!("node-{index}"))
+    }
+
+    /// The namespace of the pod with this index.
+    pub fn pod(&self, index: usize) -> PathBuf {
+        self.0.join(format!("pod-{index}"))
+    }
+
+    /// The namespace of the outside host.
+    pub fn outside(&self) -> PathBuf {
+        self.0.join("outside")
+    }
+}
+
+/// Builds the underlay in the calling thread's network namespace, and every namespace of the plan. Call within a tokio
+/// runtime. What it makes goes with the namespaces.
+pub async fn build(plan: &Plan, names: &Names) -> Result<(), netlink::Error> {
+    let netlink = Netlink::open()?;
+    make_router(&netlink, plan).await?;
+    for (index, host) in plan.nodes.values().enumerate() {
+        let netns = netns::create_named(&names.node(index))?;
+        connect(&netlink, plan, host, &format!("node{index}"), &netns).await?;
+        netns::run_in(&netns, forward)??;
+    }
+    let outside = netns::create_named(&names.outside())?;
+    connect(&netlink, plan, &plan.outside, "outside", &outside).await?;
+    for index in 0..plan.pods.len() {
+        let netns = netns::create_named(&names.pod(index))?;
+        netlink::in_netns(&netns, async |netlink| prepare_namespace(&netlink).await)?;
+    }
+    Ok(())
+}
+
+fn bridge(segment: usize) -> String {
+    format!("segment{segment}")
+}
+
+/// Bridges, and the router's addresses and routes where there are several.
+async fn make_router(netlink: &Netlink, plan: &Plan) -> Result<(), netlink::Error> {
+    prepare_namespace(netlink).await?;
+    if plan.segments.len() > 1 {
+        forward()?;
+    }
+    for (index, segment) in plan.segments.iter().enumerate() {
+        let name = bridge(index);
+        netlink.add_bridge(&name).await?;
+        let link = netlink.existing(&name).await?;
+        netlink.set_mtu(link.index, plan.mtu).await?;
+        sysctl::make_ipv6_static(&name)?;
+        netlink.set_up(link.index).await?;
+        for address in &segment.gateways {
+            netlink.add_address(link.index, *address).await?;
+        }
+        let here = |via| segment.subnets.iter().any(|subnet| subnet.contains(&via));
+        for route in plan.router.iter().filter(|route| here(route.via)) {
+            add_route(netlink, *route, link.index).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts a host onto its segment.
+async fn connect(
+    netlink: &Netlink,
+    plan: &Plan,
+    host: &Host,
+    port: &str,
+    netns: &OwnedFd,
+) -> Result<(), netlink::Error> {
+    let peer = Peer { name: UPLINK, netns: Some(netns.as_fd()), mac: None };
+    netlink.add_veth(&Veth { name: port, mac: None, mtu: plan.mtu, peer }).await?;
+    let link = netlink.existing(port).await?;
+    let bridge = netlink.existing(&bridge(host.segment)).await?;
+    sysctl::make_ipv6_static(port)?;
+    netlink.set_master(link.index, bridge.index).await?;
+    netlink.set_up(link.index).await?;
+    netlink::in_netns(netns, async |netlink| {
+        prepare_namespace(&netlink).await?;
+        let uplink = netlink.existing(UPLINK).await?;
+        sysctl::make_ipv6_static(UPLINK)?;
+        netlink.set_up(uplink.index).await?;
+        for address in &host.addresses {
+            netlink.add_address(uplink.index, *address).await?;
+        }
+        for route in &host.routes {
+            add_route(&netlink, *route, uplink.index).await?;
+        }
+        Ok(())
+    })
+}
+
+async fn add_route(netlink: &Netlink, route: Route, device: u32) -> Result<(), netlink::Error> {
+    let Route { prefix, via } = route;
+    let route = netlink::Route { via: Some(via), ..netlink::Route::direct(prefix, device) };
+    netlink.replace_static_route(&route).await
+}
+
+/// What every namespace of the rig has: loopback, no limit on the ICMP errors by which a closed port answers
+/// (the kernel's `ip-sysctl.rst`: one a second to each destination, which parallel probes would run into).
+async fn prepare_namespace(netlink: &Netlink) -> Result<(), netlink::Error> {
+    let lo = netlink.existing("lo").await?;
+    netlink.set_up(lo.index).await?;
+    sysctl::set_if_present("ipv4/icmp_ratelimit", "0")?;
+    sysctl::set_if_present("ipv6/icmp/ratelimit", "0")?;
+    for key in ["all", "default"] {
+        sysctl::set_if_present(&format!("ipv6/conf/{key}/accept_dad"), "0")?;
+        sysctl::set_if_present(&format!("ipv4/conf/{key}/rp_filter"), "0")?;
+    }
+    Ok(())
+}
+
+/// Makes the calling thread's namespace forward.
+fn forward() -> Result<(), sysctl::Error> {
+    sysctl::set("ipv4/ip_forward", "1")?;
+    // The bridges are wires: no packet filter of the machine looks at what crosses them.
+    for family in ["ip", "ip6", "arp"] {
+        sysctl::set_if_present(&format!("bridge/bridge-nf-call-{family}tables"), "0")?;
+    }
+    sysctl::set_if_present("ipv6/conf/all/forwarding", "1")
+}

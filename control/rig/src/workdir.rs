@@ -1,0 +1,276 @@
+//! Where a rig keeps its files, and how two rigs of one name are kept apart.
+//!
+//! `rigs/NAME` in the user's own folder for what runs ([`private::of_rigs`]). A rig lives as long as somebody holds the lock on
+//! `lock`; a folder whose lock is free was left behind by a crash and is removed by whoever comes next.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use manx_linux::private;
+
+/// Longest path of a unix socket: `sun_path` has 108 bytes, one of them for the end (unix(7)).
+const LONGEST_SOCKET: usize = 107;
+/// The longest path of a socket inside a rig's folder, counted generously.
+const ROOM_FOR_SOCKET: usize = "/nodes/999/agent.sock".len();
+
+/// Why a rig's folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkdirError {
+    /// The name is no file name.
+    #[error(
+        "{0:?} cannot name a rig: expected at most 40 letters, digits, `-`, `_` or `.`, beginning with a letter or digit"
+    )]
+    Name(String),
+    /// A rig of that name runs.
+    #[error(
+        "a rig named {0} is running: `manx rig down {0}` ends it, `--name` gives this one another name"
+    )]
+    Running(String),
+    /// No rig of that name runs.
+    #[error("no rig named {0} is running: `manx rig list` shows those that are")]
+    NotRunning(String),
+    /// The folder for runtime files is not the caller's alone.
+    #[error(
+        "rigs are kept in a folder of their user's alone: {0}; set XDG_RUNTIME_DIR to a folder of your own"
+    )]
+    Private(#[from] private::Error),
+    /// Sockets would have paths that are too long.
+    #[error("{0} is too long a path for sockets: set XDG_RUNTIME_DIR to a shorter one")]
+    TooLong(PathBuf),
+    /// A file cannot be made, read or removed.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> WorkdirError {
+    move |source| WorkdirError::File { path: path.to_owned(), source }
+}
+
+/// A rig's folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workdir {
+    name: String,
+    path: PathBuf,
+}
+
+/// Holds a rig's folder for itself until dropped.
+#[derive(Debug)]
+pub struct WorkdirLock(
+    #[expect(dead_code, reason = "the lock is released when the file closes")] Flock<File>,
+);
+
+impl Workdir {
+    /// The folder of rig `name`, whether or not it exists.
+    pub fn from_name(name: &str) -> Result<Self, WorkdirError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if !begins || name.len() > 40 || !name.chars().all(legal) {
+            return Err(WorkdirError::Name(name.to_owned()));
+        }
+        let path = rigs()?.join(name);
+        if path.as_os_str().len() + ROOM_FOR_SOCKET > LONGEST_SOCKET {
+            return Err(WorkdirError::TooLong(path));
+        }
+        Ok(Self { name: name.to_owned(), path })
+    }
+
+    /// A folder that is known to exist: what a rig's own processes are given.
+    pub fn from_path(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { name, path: path.to_owned() }
+    }
+
+    /// The rig's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The live manifests, which the agents watch.
+    pub fn manifests(&self) -> PathBuf {
+        self.path.join("manifests")
+    }
+
+    /// The folder of the node with this index.
+    pub fn node(&self, index: usize) -> PathBuf {
+        self.path.join("nodes").join(index.to_string())
+    }
+
+    /// The agent's socket of the node with this index.
+    pub fn agent_socket(&self, index: usize) -> PathBuf {
+        self.node(index).join("agent.sock")
+    }
+
+    /// The agent's log of the node with this index.
+    pub fn agent_log(&self, index: usize) -> PathBuf {
+        self.node(index).join("agent.log")
+    }
+
+    /// The rig's own socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("rig.sock")
+    }
+
+    /// What the rig's own processes say to nobody in particular.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("rig.log")
+    }
+
+    /// Policies that the agents are not to see.
+    pub fn withheld(&self) -> PathBuf {
+        self.path.join("withheld")
+    }
+
+    /// What the rig is to be.
+    pub fn setup(&self) -> PathBuf {
+        self.path.join("setup.json")
+    }
+
+    /// What `manx rig list` shows.
+    pub fn state(&self) -> PathBuf {
+        self.path.join("state.json")
+    }
+
+    /// The process that takes the rig down when told to stop.
+    pub fn pid(&self) -> PathBuf {
+        self.path.join("pid")
+    }
+
+    /// The first process of the rig's pid namespace, as seen from outside.
+    pub fn init_pid(&self) -> PathBuf {
+        self.path.join("init.pid")
+    }
+
+    /// Mount point of the names of the network namespaces; mounted only inside the rig.
+    pub fn names(&self) -> PathBuf {
+        self.path.join("ns")
+    }
+
+    /// Makes the folder afresh and holds it.
+    pub fn create(&self) -> Result<WorkdirLock, WorkdirError> {
+        // From the user's folder on, each before anything is made in it.
+        let folders: Vec<&Path> = self.path.ancestors().take(3).collect();
+        folders.into_iter().rev().try_for_each(private::make)?;
+        let held = self.hold()?.ok_or_else(|| WorkdirError::Running(self.name.clone()))?;
+        for entry in fs::read_dir(&self.path).map_err(at(&self.path))? {
+            let path = entry.map_err(at(&self.path))?.path();
+            if path.file_name() != Some("lock".as_ref()) {
+                remove(&path)?;
+            }
+        }
+        for folder in [self.manifests(), self.withheld(), self.names(), self.path.join("nodes")] {
+            private::make(&folder)?;
+        }
+        Ok(held)
+    }
+
+    /// Holds the folder if nobody else does.
+    pub fn hold(&self) -> Result<Option<WorkdirLock>, WorkdirError> {
+        let path = self.path.join("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        match Flock::lock(file.map_err(at(&path))?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(WorkdirLock(lock))),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(at(&path)(errno.into())),
+        }
+    }
+
+    /// Whether the rig runs. A folder that a crash left behind is removed on the way.
+    pub fn is_running(&self) -> Result<bool, WorkdirError> {
+        if !self.path.exists() {
+            return Ok(false);
+        }
+        match self.hold()? {
+            None => Ok(true),
+            Some(_held) => {
+                self.remove()?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Removes the folder.
+    pub fn remove(&self) -> Result<(), WorkdirError> {
+        remove(&self.path)
+    }
+}
+
+/// Every rig that runs, by name.
+pub fn running() -> Result<Vec<Workdir>, WorkdirError> {
+    let rigs = rigs()?;
+    let entries = match fs::read_dir(&rigs) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(at(&rigs)(error)),
+    };
+    let mut running = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(at(&rigs))?.file_name().to_string_lossy().into_owned();
+        if let Ok(workdir) = Workdir::from_name(&name)
+            && workdir.is_running()?
+        {
+            running.push(workdir);
+        }
+    }
+    running.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(running)
+}
+
+fn remove(path: &Path) -> Result<(), WorkdirError> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The folder of all rigs of this user.
+fn rigs() -> Result<PathBuf, WorkdirError> {
+    Ok(private::of_rigs()?.join("rigs"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_held_once_and_what_a_crash_left_is_cleared() {
+        let folder = tempfile::tempdir().unwrap();
+        let workdir = Workdir::from_path(&folder.path().join("manx/rigs/shop"));
+        let held = workdir.create().unwrap();
+        fs::write(workdir.manifests().join("a.json"), "{}").unwrap();
+        assert!(matches!(workdir.create(), Err(WorkdirError::Running(name)) if name == "shop"));
+        assert!(workdir.is_running().unwrap());
+        drop(held);
+        let _held = workdir.create().unwrap();
+        assert!(!workdir.manifests().join("a.json").exists());
+    }
+
+    #[test]
+    fn a_folder_without_a_holder_is_not_running_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let workdir = Workdir::from_path(&folder.path().join("manx/rigs/shop"));
+        drop(workdir.create().unwrap());
+        assert!(!workdir.is_running().unwrap());
+        assert!(!workdir.path().exists());
+    }
+
+    #[test]
+    fn names_stay_within_the_folder() {
+        for name in ["", "..", ".hidden", "a/b", "-a", &"x".repeat(41)] {
+            assert!(matches!(Workdir::from_name(name), Err(WorkdirError::Name(_))), "{name:?}");
+        }
+    }
+}

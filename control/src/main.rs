@@ -1,7 +1,0 @@
-//! The `manx` command.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    manx::cli::main()
-}
