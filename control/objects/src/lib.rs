@@ -1,7 +1,7 @@
 //! Kubernetes' and Calico's objects as they are written: text to wire types, with the position of everything.
 //!
 //! The layers, in order, and what each refuses to do:
-//! - [`yaml`]: text to [`tree`]; knows nothing of Kubernetes.
+//! - `json`, [`yaml`]: text to [`tree`]; they know nothing of Kubernetes.
 //! - [`scalar`]: what a plain scalar is; the one place where YAML's version matters.
 //! - decoders, one for each kind: tree to [`object`], checked as the API server checks; they apply no defaults.
 //! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
@@ -10,7 +10,8 @@
 //!
 //! Nothing here reads a file, applies a default or knows what a policy means.
 //!
-//! Not supported: YAML's tags beyond those of JSON's types, JSON's surrogate escapes (`\ud83d\ude00`).
+//! Not supported: YAML's tags beyond those of JSON's types; JSON's surrogate escapes (`\ud83d\ude00`) in a text that is not JSON as
+//! a whole.
 
 mod calico;
 mod claimed_kind;
@@ -18,6 +19,7 @@ mod cluster;
 pub mod contents;
 mod cursor;
 mod infrastructure;
+mod json;
 mod label_selector;
 mod metadata;
 mod network_policy;

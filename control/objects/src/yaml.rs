@@ -1,4 +1,4 @@
-//! Text to documents. JSON is read by the same parser: it is YAML in flow style.
+//! Text to documents: YAML, and JSON by a reader of its own.
 //!
 //! Bounded, because a manifest may come from anywhere: [`MAX_BYTES`] of text, [`MAX_DEPTH`] of nesting, [`MAX_NODES`]
 //! values a file, those that aliases repeat included. A file costs memory in proportion to its length, because anchors and
@@ -10,6 +10,7 @@ use std::collections::hash_map;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
+use super::json;
 use super::scalar;
 use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
 
@@ -77,22 +78,31 @@ impl SyntaxError {
     }
 }
 
-/// All documents of `text` that hold something.
+/// All documents of `text` that hold something. A text that is JSON is one document.
 pub fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
-    parse_repeating(text, text.len() + MAX_REPEATED)
+    parse_either(text, text.len() + MAX_REPEATED)
 }
 
-/// As [`parse`], of JSON, which has no aliases.
+/// As [`parse`], of a text in which no anchor may repeat anything.
 pub fn parse_json(text: &str) -> Result<Vec<Document>, SyntaxError> {
-    parse_repeating(text, 0)
+    parse_either(text, 0)
 }
 
-fn parse_repeating(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxError> {
+fn parse_either(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxError> {
     if text.len() > MAX_BYTES {
         return Err(SyntaxError::TooLong { found: text.len() });
     }
+    let text = text.trim_start_matches('\u{feff}');
+    match json::parse(text) {
+        Some(document) => Ok(vec![document]),
+        None => parse_yaml(text, may_repeat),
+    }
+}
+
+/// As YAML, whatever it is.
+pub(super) fn parse_yaml(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxError> {
     let mut builder = Builder { may_repeat, ..Builder::default() };
-    let mut parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
+    let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| not_yaml(&error))?;
         builder.take(event, &span)?;

@@ -1,0 +1,362 @@
+//! JSON (RFC 8259) to [`tree`](super::tree), with the position of every value.
+//!
+//! Stricter than YAML's flow style, which holds all of JSON but long keys, tabs and surrogate escapes. What is not JSON, or is
+//! beyond the bounds of [`yaml`](super::yaml), is `None` here: the YAML reader then reads it, or says what is wrong with it. A law
+//! says that both read the same from a text that both take.
+
+use std::collections::HashMap;
+use std::collections::hash_map;
+
+use super::scalar;
+use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
+use super::yaml::{MAX_DEPTH, MAX_NODES};
+
+/// The document that a text is, if it is one JSON object or list and white space. A key that stands twice is a flaw.
+pub(super) fn parse(text: &str) -> Option<Document> {
+    let mut reader = Reader { rest: text, line: 1, column: 1, nodes: 0, flaws: Vec::new() };
+    reader.skip_space();
+    if !reader.rest.starts_with(['{', '[']) {
+        return None;
+    }
+    let root = reader.value(0)?;
+    reader.skip_space();
+    reader.rest.is_empty().then_some(Document { number: 1, root, flaws: reader.flaws })
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+    line: usize,
+    column: usize,
+    nodes: usize,
+    flaws: Vec<Flaw>,
+}
+
+impl<'a> Reader<'a> {
+    fn at(&self) -> Position {
+        Position { line: self.line, column: self.column }
+    }
+
+    /// Takes the next bytes, none of which is a line break.
+    fn take(&mut self, bytes: usize) -> &'a str {
+        let (taken, rest) = self.rest.split_at(bytes);
+        self.rest = rest;
+        self.column += taken.chars().count();
+        taken
+    }
+
+    /// Takes this text if it is next.
+    fn takes(&mut self, text: &str) -> bool {
+        let is_next = self.rest.starts_with(text);
+        if is_next {
+            self.take(text.len());
+        }
+        is_next
+    }
+
+    /// A carriage return, alone or before a line feed, ends a line, too: as in YAML.
+    fn skip_space(&mut self) {
+        loop {
+            let bytes = self.rest.as_bytes();
+            let skipped = match bytes.first() {
+                Some(b' ' | b'\t') => {
+                    self.column += 1;
+                    self.rest = &self.rest[1..];
+                    continue;
+                }
+                Some(b'\r') if bytes.get(1) == Some(&b'\n') => 2,
+                Some(b'\r' | b'\n') => 1,
+                _ => return,
+            };
+            self.rest = &self.rest[skipped..];
+            self.line += 1;
+            self.column = 1;
+        }
+    }
+
+    fn count(&mut self) -> Option<()> {
+        self.nodes += 1;
+        (self.nodes <= MAX_NODES).then_some(())
+    }
+
+    /// A value inside of `depth` lists and objects.
+    fn value(&mut self, depth: usize) -> Option<Node> {
+        self.count()?;
+        let at = self.at();
+        let value = match self.rest.as_bytes().first()? {
+            b'{' if depth < MAX_DEPTH => Value::Mapping(self.object(depth)?),
+            b'[' if depth < MAX_DEPTH => Value::Sequence(self.list(depth)?),
+            b'"' => Value::String(self.string()?),
+            b'-' | b'0'..=b'9' => scalar::plain(self.number()?),
+            _ if self.takes("true") => Value::Boolean(true),
+            _ if self.takes("false") => Value::Boolean(false),
+            _ if self.takes("null") => Value::Null,
+            _ => return None,
+        };
+        Some(Node { at, value })
+    }
+
+    fn object(&mut self, depth: usize) -> Option<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let mut keys: HashMap<String, Position> = HashMap::new();
+        self.take(1);
+        self.skip_space();
+        if self.takes("}") {
+            return Some(entries);
+        }
+        loop {
+            self.count()?;
+            let at = self.at();
+            let key = self.string()?;
+            self.skip_space();
+            if !self.takes(":") {
+                return None;
+            }
+            self.skip_space();
+            let node = self.value(depth + 1)?;
+            match keys.entry(key) {
+                hash_map::Entry::Occupied(there) => {
+                    let (key, first) = (shown(there.key()).into_owned(), *there.get());
+                    self.flaws.push(Flaw { at, kind: FlawKind::DuplicateKey { key, first } });
+                }
+                hash_map::Entry::Vacant(vacant) => {
+                    entries.push(Entry { key: vacant.key().clone(), at, node });
+                    vacant.insert(at);
+                }
+            }
+            self.skip_space();
+            if self.takes("}") {
+                return Some(entries);
+            }
+            if !self.takes(",") {
+                return None;
+            }
+            self.skip_space();
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Option<Vec<Node>> {
+        let mut nodes = Vec::new();
+        self.take(1);
+        self.skip_space();
+        if self.takes("]") {
+            return Some(nodes);
+        }
+        loop {
+            nodes.push(self.value(depth + 1)?);
+            self.skip_space();
+            if self.takes("]") {
+                return Some(nodes);
+            }
+            if !self.takes(",") {
+                return None;
+            }
+            self.skip_space();
+        }
+    }
+
+    /// `-`, digits without a leading zero, a fraction, an exponent (section 6).
+    fn number(&mut self) -> Option<&'a str> {
+        let bytes = self.rest.as_bytes();
+        let digits = |from: usize| bytes[from..].iter().take_while(|b| b.is_ascii_digit()).count();
+        let mut end = usize::from(bytes.first() == Some(&b'-'));
+        let whole = digits(end);
+        if whole == 0 || (whole > 1 && bytes[end] == b'0') {
+            return None;
+        }
+        end += whole;
+        if bytes.get(end) == Some(&b'.') {
+            let fraction = digits(end + 1);
+            end += 1 + (fraction > 0).then_some(fraction)?;
+        }
+        if matches!(bytes.get(end), Some(b'e' | b'E')) {
+            end += 1 + usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+            let exponent = digits(end);
+            end += (exponent > 0).then_some(exponent)?;
+        }
+        Some(self.take(end))
+    }
+
+    /// Text in quotation marks (section 7).
+    fn string(&mut self) -> Option<String> {
+        if !self.takes("\"") {
+            return None;
+        }
+        let mut text = String::new();
+        loop {
+            let plain = self.rest.bytes().position(|b| matches!(b, b'"' | b'\\' | ..=0x1f))?;
+            text.push_str(self.take(plain));
+            if self.takes("\"") {
+                return Some(text);
+            }
+            if !self.takes("\\") {
+                return None;
+            }
+            text.push(match self.rest.as_bytes().first()? {
+                b'u' => {
+                    self.take(1);
+                    self.escaped_character()?
+                }
+                escape => {
+                    let character = match escape {
+                        b'"' => '"',
+                        b'\\' => '\\',
+                        b'/' => '/',
+                        b'b' => '\u{8}',
+                        b'f' => '\u{c}',
+                        b'n' => '\n',
+                        b'r' => '\r',
+                        b't' => '\t',
+                        _ => return None,
+                    };
+                    self.take(1);
+                    character
+                }
+            });
+        }
+    }
+
+    /// What follows `\u`: four digits, or for what is beyond them two surrogates.
+    fn escaped_character(&mut self) -> Option<char> {
+        let first = self.four_digits()?;
+        if !(0xd800..0xdc00).contains(&first) {
+            return char::from_u32(first);
+        }
+        let second = if self.takes("\\u") { self.four_digits()? } else { return None };
+        let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
+        char::from_u32(0x1_0000 + ((first - 0xd800) << 10) + low)
+    }
+
+    fn four_digits(&mut self) -> Option<u32> {
+        let digits = self.rest.get(..4)?;
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_number.then(|| u32::from_str_radix(digits, 16).ok())?;
+        self.take(4);
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value as Json};
+
+    use super::*;
+    use crate::yaml;
+
+    fn read(text: &str) -> Option<Value> {
+        parse(text).map(|document| document.root.value)
+    }
+
+    fn string(text: &str) -> Option<String> {
+        match read(&format!("[{text}]"))? {
+            Value::Sequence(nodes) => match &nodes[..] {
+                [Node { value: Value::String(text), .. }] => Some(text.clone()),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn json() -> impl Strategy<Value = Json> {
+        let leaf = prop_oneof![
+            Just(Json::Null),
+            any::<bool>().prop_map(Json::from),
+            any::<i64>().prop_map(Json::from),
+            any::<u64>().prop_map(Json::from),
+            (-1e6..1e6).prop_map(|number: f64| Json::from(number)),
+            "[ -~äß€]{0,12}".prop_map(Json::from),
+            prop::sample::select(vec![
+                "<<",
+                "~",
+                "yes",
+                "0x10",
+                "a\tb",
+                "\u{8}\n",
+                "\u{1f600}",
+                "- a",
+                "# b"
+            ])
+            .prop_map(Json::from),
+        ];
+        leaf.prop_recursive(5, 60, 5, |inner| {
+            let key = prop_oneof!["[a-c]", "[ -~é]{0,8}"];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Json::from),
+                prop::collection::btree_map(key, inner, 0..5)
+                    .prop_map(|fields| Json::Object(fields.into_iter().collect::<Map<_, _>>())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// Values and positions alike, whichever way the text is laid out.
+        #[test]
+        fn json_and_yaml_read_the_same(value in json(), pretty in any::<bool>(), crlf in any::<bool>()) {
+            let object = serde_json::json!({ "a": value });
+            let mut text = if pretty { serde_json::to_string_pretty(&object) } else { serde_json::to_string(&object) }.unwrap();
+            if crlf {
+                text = text.replace('\n', "\r\n");
+            }
+            let by_yaml = yaml::parse_yaml(&text, 0).unwrap();
+            prop_assert_eq!(parse(&text).map(|document| vec![document]), Some(by_yaml), "{}", text);
+        }
+
+        /// What `serde_json` refuses is not JSON here either, and the other way round.
+        #[test]
+        fn what_is_no_json_is_left_to_yaml(text in r#"[\[{][\[\]{}:,"\\ 0-9eE.+\-a-dntrufls\n]{0,16}"#) {
+            let is_json = serde_json::from_str::<Json>(&text).is_ok();
+            prop_assert_eq!(parse(&text).is_some(), is_json, "{}", text);
+        }
+    }
+
+    #[test]
+    fn escapes_are_read() {
+        assert_eq!(string(r#""\"\\\/\b\f\n\r\t""#).as_deref(), Some("\"\\/\u{8}\u{c}\n\r\t"));
+        assert_eq!(string(r#""\u00e4\ud83d\ude00""#).as_deref(), Some("ä😀"));
+        for broken in [
+            r#""\x""#,
+            r#""\u12""#,
+            r#""\ud83d""#,
+            r#""\ud83d\u0041""#,
+            r#""\ude00""#,
+            r#""\u+123""#,
+        ] {
+            assert_eq!(string(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_a_flaw_as_in_yaml() {
+        let text = "{\"a\": 1,\n \"b\": {\"c\": 1, \"c\": 2}, \"a\": 3}";
+        let document = parse(text).unwrap();
+        assert_eq!(document.flaws.len(), 2);
+        assert_eq!(vec![document], yaml::parse_yaml(text, 0).unwrap());
+    }
+
+    #[test]
+    fn nesting_ends_where_that_of_yaml_does() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(parse(&nested(MAX_DEPTH)).is_some());
+        assert!(yaml::parse(&nested(MAX_DEPTH)).is_ok());
+        assert_eq!(parse(&nested(MAX_DEPTH + 1)), None);
+        assert!(yaml::parse(&nested(MAX_DEPTH + 1)).is_err());
+    }
+
+    #[test]
+    fn other_documents_comments_and_plain_text_are_not_json() {
+        for text in [
+            "",
+            "null",
+            "{a: 1}",
+            "{\"a\": 1} # b",
+            "{\"a\": 1}\n---\n{}",
+            "[1,]",
+            "{\"a\": 01}",
+            "{'a': 1}",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}
