@@ -171,8 +171,8 @@ fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
     let compiler = crate_sources("policy-compiler");
     assert!(sources([compiler.clone()]).len() > 20, "the walk finds what is there");
     // It may use a second core, in one place: what it makes depends on no thread.
-    let [threads] = &reached([compiler])[..] else { panic!("one name, in beside.rs alone") };
-    assert!(threads.starts_with("std::thread in ") && threads.ends_with("beside.rs"), "{threads}");
+    let [threads] = &reached([compiler])[..] else { panic!("one name, in join.rs alone") };
+    assert!(threads.starts_with("std::thread in ") && threads.ends_with("join.rs"), "{threads}");
     let dataplane = crate_sources("dataplane");
     let pure = [
         "wire",

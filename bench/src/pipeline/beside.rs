@@ -14,8 +14,8 @@ use manx_dataplane::tables::Tables;
 use manx_dataplane::wire::{protocol, tcp};
 use manx_dataplane::worker::Command;
 use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::model::{Direction, Endpoint, Model, ObjectName};
-use manx_policy_compiler::update::PodChange;
 
 use super::node::{CLIENT_PORT, HOST, Node, Rules, Shape};
 use super::peers::Peers;

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use manx_policy_compiler::batch::Lookup;
+use manx_policy_compiler::check::prove;
+use manx_policy_compiler::check::{Packet, Reference};
 use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::compile::PodChange;
+use manx_policy_compiler::image::Lookup;
 use manx_policy_compiler::image::{Identity, Image, PathId};
 use manx_policy_compiler::model::{
     Action, Direction, Model, NetworkSet, ObjectName, Order, PolicyKind, PolicyName, PortMatch,
     Protocol, Rule, Transport,
 };
-use manx_policy_compiler::prove::prove;
-use manx_policy_compiler::reference::{Packet, Reference};
 use manx_policy_compiler::resolve::Stage;
 use manx_policy_compiler::selector::Selector;
-use manx_policy_compiler::update::PodChange;
 
 use crate::error::Error;
 use crate::goal::Goal;

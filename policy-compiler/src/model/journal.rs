@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::Mark;
+use super::tracked::Mark;
 
 /// So many changes are remembered; who missed more looks at everything.
 const MOST: usize = 128;

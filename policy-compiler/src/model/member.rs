@@ -1,69 +1,20 @@
 //! Who can stand behind an address: pods, network sets, host endpoints, the endpoints of services.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ahash::AHashSet;
 use ipnet::IpNet;
 
-use super::Protocol;
-use crate::selector::LabelSource;
+use super::traffic::Protocol;
+use crate::selector::{
+    KUBERNETES, LabelSource, Labels, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT,
+    SERVICE_ACCOUNT_PREFIX,
+};
 
-/// Label keys and values of one object.
-pub type Labels = BTreeMap<String, String>;
-
-/// Sets of labels, each in one place: of many pods few differ in them, and who looks at one pod's has looked at those of all
-/// that share them.
-#[derive(Debug, Clone, Default)]
-pub struct LabelInterner {
-    known: AHashSet<Arc<Labels>>,
-    /// With more it is looked which are in use.
-    most: usize,
-}
-
-/// Sets without use are kept up to as many as those in use, and this many.
-const SPARE: usize = 1024;
-
-impl LabelInterner {
-    /// The set that is equal to this one.
-    pub fn intern(&mut self, labels: &Labels) -> Arc<Labels> {
-        if let Some(known) = self.known.get(labels) {
-            return Arc::clone(known);
-        }
-        if self.known.len() >= self.most {
-            self.known.retain(|labels| Arc::strong_count(labels) > 1);
-            self.most = self.known.len() * 2 + SPARE;
-        }
-        let shared = Arc::new(labels.clone());
-        self.known.insert(Arc::clone(&shared));
-        shared
-    }
-}
-
-impl PartialEq for LabelInterner {
-    /// What is shared is no part of any value.
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for LabelInterner {}
-
-/// The label that names a member's namespace.
-pub const NAMESPACE: &str = "projectcalico.org/namespace";
-/// The label that pods alone have, with the value [`KUBERNETES`].
-pub const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
-/// The value of [`ORCHESTRATOR`].
-pub const KUBERNETES: &str = "k8s";
-/// The label that names a pod's service account.
-pub const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
-/// Before the keys of the namespace's labels.
-pub const NAMESPACE_PREFIX: &str = "pcns.";
-/// Before the keys of the service account's labels.
-pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";
 /// Behind a prefix: the name of the namespace or service account.
 const NAME: &str = "projectcalico.org/name";
+
 /// The service account that Kubernetes makes in every namespace: it exists without an object here.
 const DEFAULT_ACCOUNT: &str = "default";
 
@@ -81,7 +32,7 @@ pub struct NamedPort {
 /// A pod that has addresses of its own (not on the host's network) and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Endpoint {
-    /// The pod's labels; pods that have the same best share them (see [`LabelInterner`]).
+    /// The pod's labels; pods that have the same best share them (see [`LabelInterner`](super::LabelInterner)).
     pub labels: Arc<Labels>,
     /// Its service account, of its own namespace.
     pub service_account: Option<String>,
@@ -211,22 +162,5 @@ impl<'m> LabelView<'m> {
 impl LabelSource for LabelView<'_> {
     fn label(&self, key: &str) -> Option<&str> {
         self.value(key)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_label_sets_are_one_and_those_without_use_are_forgotten() {
-        let labels = |index: usize| Labels::from([("app".to_owned(), index.to_string())]);
-        let mut sets = LabelInterner::default();
-        let first = sets.intern(&labels(0));
-        for index in 1..SPARE * 3 {
-            assert_eq!(*sets.intern(&labels(index)), labels(index));
-        }
-        assert!(sets.known.len() <= SPARE * 2, "{}", sets.known.len());
-        assert!(Arc::ptr_eq(&first, &sets.intern(&labels(0))));
     }
 }

@@ -7,7 +7,8 @@ use std::hash::{Hash, Hasher};
 
 use ipnet::IpNet;
 
-use super::{Direction, Family, ObjectName, PolicyName};
+use super::name::{ObjectName, PolicyName};
+use super::traffic::{Direction, Family, ICMP, ICMPV6};
 use crate::selector::Selector;
 
 /// The place of a policy in its tier, or of a tier: lower is earlier. Never NaN.
@@ -210,8 +211,8 @@ impl Rule {
     pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
         Family::ALL.into_iter().filter(move |family| {
             let protocol = match self.protocol {
-                Some(super::ICMP) => *family == Family::V4,
-                Some(super::ICMPV6) => *family == Family::V6,
+                Some(ICMP) => *family == Family::V4,
+                Some(ICMPV6) => *family == Family::V6,
                 _ => true,
             };
             protocol && self.family.is_none_or(|only| only == *family)

@@ -2,6 +2,14 @@
 
 use std::fmt;
 
+/// The number of a family's ICMP. That of the other family's is a protocol like others: it has no types and codes.
+pub(crate) const fn icmp_of(family: Family) -> u8 {
+    match family {
+        Family::V4 => ICMP,
+        Family::V6 => ICMPV6,
+    }
+}
+
 /// The protocols that have ports in policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
@@ -54,6 +62,7 @@ impl fmt::Display for Protocol {
 
 /// ICMP's IP protocol number.
 pub const ICMP: u8 = 1;
+
 /// `ICMPv6`'s IP protocol number.
 pub const ICMPV6: u8 = 58;
 

@@ -1,7 +1,7 @@
 use super::*;
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use proptest::prelude::*;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Few distinct addresses and every length, so that prefixes nest, touch and repeat.
 fn net() -> impl Strategy<Value = IpNet> {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 
-use super::kept::PolicyRules;
-use super::{PredicateId, ResolvedList, ResolvedRule, Step, Steps, Terms};
-use crate::grouped::Grouped;
+use super::list::ResolvedList;
+use super::policy_rules::PolicyRules;
+use super::predicate::{PossiblePorts, PredicateId};
+use super::rule::ResolvedRule;
+use super::step_index::StepIndex;
+use super::steps::Step;
 use crate::model::Family;
-use crate::predicates::PossiblePorts;
 
 impl ResolvedList {
     /// The rules that one of two lists of one stage and direction has and the other has not; `None` where they differ in more
@@ -67,40 +69,5 @@ impl ResolvedList {
         asked.sort_unstable();
         asked.dedup();
         asked
-    }
-}
-
-/// The steps of a list by what they want of the peer: at least one of it has to be true for a step to match.
-#[derive(Debug, Clone)]
-pub(crate) struct StepIndex {
-    /// Those that want nothing.
-    pub(crate) always: Vec<u32>,
-    /// Those that want something, by its place among what the list asks.
-    wanting: Grouped,
-}
-
-impl StepIndex {
-    fn from_steps(steps: &Steps, asked: &Terms) -> Self {
-        let (mut always, mut wanting) = (Vec::new(), Vec::new());
-        for (index, Step { rule, .. }) in (0..).zip(&steps.steps) {
-            let mut wants_nothing = false;
-            for entity in &rule.peer.entities {
-                match entity.wanted.first().map(|first| asked.predicates.binary_search(first)) {
-                    Some(Ok(place)) => wanting.push((place as u32, index)),
-                    Some(Err(_)) | None => wants_nothing = true,
-                }
-            }
-            always.extend(wants_nothing.then_some(index));
-        }
-        Self {
-            always,
-            wanting: Grouped::from_pairs(asked.predicates.len(), wanting.iter().copied()),
-        }
-    }
-
-    /// Those that may match where a predicate is true, and their group's number: the first, 0, are those that want nothing.
-    pub(crate) fn group(&self, asked: &Terms, predicate: PredicateId) -> Option<(usize, &[u32])> {
-        let place = asked.predicates.binary_search(&predicate).ok()?;
-        Some((place + 1, self.wanting.group(place)))
     }
 }

@@ -8,19 +8,21 @@ use std::sync::{Arc, OnceLock, Weak};
 use ahash::AHashMap;
 use ipnet::IpNet;
 
-use super::kept::{PodPolicies, PolicyRules, ResolveCache, terms_of};
-use super::ordered::{NamedPolicy, OrderedPolicy, PolicyDelta, PolicyOrder};
-use super::{
-    List, Lists, LocalName, Outcome, PortSet, PortSetId, Ports, Predicate, PredicateId, Resolved,
-    ResolvedEnd, ResolvedEntity, ResolvedList, ResolvedRule, Stage, Step, Steps,
-};
-use crate::few::SmallList;
+use super::cache::{PodPolicies, ResolveCache};
+use super::list::{List, Lists, LocalName, Resolved, ResolvedList};
+use super::order::{NamedPolicy, OrderedPolicy, PolicyDelta, PolicyOrder};
+use super::policy_rules::PolicyRules;
+use super::predicate::{PortSet, PortSetId, Predicate, PredicateId};
+use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
+use super::stage::Stage;
+use super::steps::{Outcome, Step, Steps};
+use super::terms::terms_of;
+use crate::common::{SmallList, StableHasher};
 use crate::model::{
     Action, DefaultAction, Direction, Endpoint, Entity, Family, Model, Noted, PolicyKind,
     PolicyName, PortMatch, Protocol, Reason, Rule, RuleEnd, RuleName, Verdict,
 };
 use crate::selector::Selector;
-use crate::stable::StableHasher;
 
 /// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them. What
 /// is new is added to what is kept. `pods_stand`: of these pods, and of what they inherit, nothing has changed since what is kept was made.

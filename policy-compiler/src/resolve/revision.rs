@@ -3,10 +3,10 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::ResolvedList;
-use super::kept::PolicyRules;
+use super::list::ResolvedList;
+use super::policy_rules::PolicyRules;
+use crate::common::StableHasher;
 use crate::model::Direction;
-use crate::stable::StableHasher;
 
 impl ResolvedList {
     /// A hash of all that its policies say: the same for the same policies in any process that was built alike, and

@@ -2,7 +2,7 @@
 
 use ahash::AHashMap;
 
-use super::{PortSet, PortSetId, Predicate, PredicateId};
+use super::predicate::{PortSet, PortSetId, Predicate, PredicateId};
 
 /// The numbers of predicates and questions.
 #[derive(Debug, Default)]

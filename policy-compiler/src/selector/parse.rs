@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Comparison, Node, Selector};
+use super::expression::{Comparison, Node, Selector};
+use super::labels::{NAMESPACE, NAMESPACE_PREFIX, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX};
 
 /// Parentheses may nest this deep; a canonical form of [`LEVELS`] does not.
 const DEPTH: u32 = 2 * LEVELS;
+
 /// Alternatives and conjunctions may nest this deep.
 const LEVELS: u32 = 64;
+
 /// A key has at most this many characters.
 const KEY: usize = 512;
 
@@ -25,8 +28,38 @@ pub struct SelectorError {
     pub expected: &'static str,
 }
 
+impl Selector {
+    /// Reads a selector; the empty text is [`all`](Self::all).
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        selector(text)
+    }
+
+    /// Reads a namespace selector, as a selector over what a member [shows](crate::model::LabelView): its keys read the namespace's
+    /// labels, `all()`, wherever it stands, means that there is a namespace, and `global()`, which stands alone, that there
+    /// is none. As in Calico a negation is true of whatever has no namespace.
+    pub fn parse_namespace(text: &str) -> Result<Self, SelectorError> {
+        if is_global(text) {
+            return Ok(Self::not_has(NAMESPACE));
+        }
+        Ok(Self::parse(text)?.replaced(NAMESPACE_PREFIX, &Self::has(NAMESPACE)))
+    }
+
+    /// Reads a rule's service account selector, as a selector over what a member [shows](crate::model::LabelView): its keys read
+    /// the service account's labels. As in Calico `all()` and a negation are true of whatever runs as nobody, too: of host
+    /// endpoints and network sets.
+    pub fn parse_service_account(text: &str) -> Result<Self, SelectorError> {
+        Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::all()))
+    }
+
+    /// Reads the service account selector of a global policy's subject: where a rule's says `all()`, this one means
+    /// whatever runs as a service account.
+    pub fn parse_subjects_account(text: &str) -> Result<Self, SelectorError> {
+        Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::has(SERVICE_ACCOUNT)))
+    }
+}
+
 /// See [`Selector::parse`].
-pub(super) fn selector(text: &str) -> Result<Selector, SelectorError> {
+fn selector(text: &str) -> Result<Selector, SelectorError> {
     let mut parser = Parser { text, at: 0, depth: 0 };
     parser.space();
     if parser.rest().is_empty() {
@@ -44,7 +77,7 @@ pub(super) fn selector(text: &str) -> Result<Selector, SelectorError> {
 
 /// How deep alternatives and conjunctions nest.
 fn levels(selector: &Selector) -> u32 {
-    match &*selector.0 {
+    match selector.node() {
         Node::Not(one) => levels(one),
         Node::And(all) | Node::Or(all) => 1 + all.iter().map(levels).max().unwrap_or(0),
         Node::All | Node::Has(_) | Node::Compare { .. } | Node::Among { .. } => 0,
@@ -52,7 +85,7 @@ fn levels(selector: &Selector) -> u32 {
 }
 
 /// Whether the text is `global()`.
-pub(super) fn is_global(text: &str) -> bool {
+fn is_global(text: &str) -> bool {
     let mut parser = Parser { text, at: 0, depth: 0 };
     parser.space();
     parser.call("global(") && parser.eat(")") && parser.rest().is_empty()

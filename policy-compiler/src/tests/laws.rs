@@ -9,13 +9,13 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::build::*;
 use super::generate::{model, some_local};
-use crate::batch::Lookup;
+use crate::check::Reference;
+use crate::check::{Depth, prove, prove_by};
 use crate::compile::Compiler;
+use crate::image::Lookup;
 use crate::image::{ChainId, Identity, NO_ROW, PathId};
-use crate::making::Thresholds;
 use crate::model::*;
-use crate::prove::{Depth, prove, prove_by};
-use crate::reference::Reference;
+use crate::rows::Thresholds;
 
 /// Addresses of the generated models, and others.
 const KNOWN: [u32; 8] = [

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use super::build::*;
-use crate::claim::OTHERS;
-use crate::class_map::{ClassMap, NO_CLASS};
+use crate::check::prove;
 use crate::compile::Compiler;
+use crate::image::Leaf;
+use crate::image::OTHERS;
 use crate::image::{ChainId, Identity, Image, LINEAR, PathId, PeerTables};
-use crate::leaf::Leaf;
-use crate::lines::{NO_KEY, PacketKey, STEPS, Target};
+use crate::image::{NO_KEY, PacketKey, STEPS, Target};
 use crate::model::*;
+use crate::peers::{ClassMap, NO_CLASS};
 use crate::prefix_map::PrefixMap;
-use crate::prove::prove;
 use crate::resolve::{Outcome, Steps};
 
 fn cluster() -> Cluster {

@@ -13,13 +13,13 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::build::*;
 use super::generate::{endpoint, model, some_local};
+use crate::check::prove;
 use crate::compile::Compiler;
+use crate::compile::PodChange;
 use crate::image::Image;
-use crate::making::Thresholds;
 use crate::model::*;
-use crate::prove::prove;
 use crate::resolve::{List, LocalName};
-use crate::update::PodChange;
+use crate::rows::Thresholds;
 
 /// A compiler with the image that it keeps up to date.
 pub(super) struct Kept {

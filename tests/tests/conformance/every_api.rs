@@ -16,12 +16,12 @@ use manx_objects::object::{Kind, ObjectKey, calico};
 use manx_oracle::{
     Direction as Side, Oracle, Packet, Party, RuleName as OracleRule, Staged, VerdictReason,
 };
+use manx_policy_compiler::check::{self, Reference};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
     Action, Direction, Noted, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName,
     Transport, Verdict,
 };
-use manx_policy_compiler::reference::{self, Reference};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -534,7 +534,7 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
                             Direction::Egress => oracle.judge(local, &other, asked).egress,
                             Direction::Ingress => oracle.judge(&other, local, asked).ingress,
                         };
-                        let packet = reference::Packet { local: *address, peer, transport };
+                        let packet = check::Packet { local: *address, peer, transport };
                         let decision = judge.judge(&pod, direction, &packet);
                         let reference = decision.reason;
                         let enforced = decision.noted.iter();

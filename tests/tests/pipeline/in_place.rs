@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use manx_dataplane::tables::Tables;
 use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::model::{Direction, Endpoint, ObjectName};
-use manx_policy_compiler::update::PodChange;
 use manx_tests::fabric::{Fabric, pod, policy};
 use manx_tests::packet::{Tuple, UDP};
 use manx_tests::shop::{B, FAR};

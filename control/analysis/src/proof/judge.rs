@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use manx_policy_compiler::check::{Atoms, Bounds, Witnesses};
+use manx_policy_compiler::check::{Depth, Expected, Judge};
 use manx_policy_compiler::model::{
     Action, Direction, Noted, Reason, RuleName, Shown, Transport, Verdict,
 };
-use manx_policy_compiler::prove::{Depth, Expected, Judge};
 use manx_policy_compiler::resolve::{LocalName, Stage};
-use manx_policy_compiler::witness::{Atoms, Bounds, Witnesses};
 
 use manx_calculation::import::policy_name;
 use manx_objects::object::{Kind, calico};

@@ -18,14 +18,14 @@ use std::collections::BTreeSet;
 
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{Direction, Protocol, Shown, Verdict};
-use manx_policy_compiler::prove::{Counterexample, Expected, prove_by};
+use manx_policy_compiler::check::{Counterexample, Expected, prove_by};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 
 use self::judge::{ByObjects, packet, side};
 use manx_api::proof::{Judged, Refutation};
 use manx_oracle::{Oracle, Party};
 
-pub use manx_policy_compiler::prove::{Depth, Proof};
+pub use manx_policy_compiler::check::{Depth, Proof};
 
 /// Compares the tables of these endpoints, pods and host endpoints, with what the oracle says of them. At
 /// [`Depth::Every`] equal questions are asked again. `progress` is told how many of how many ends are done.

@@ -1,9 +1,9 @@
 //! What the datastore's changes take: a pod of another node mostly a few stores into the image in use; a policy, a network set or
 //! the endpoints of a service that is named other tables; everything else the whole way from the objects on.
 
+use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::Model;
-use manx_policy_compiler::update::PodChange;
 
 use super::Calculation;
 use crate::import::{Cluster, Effect};

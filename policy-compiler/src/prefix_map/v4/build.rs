@@ -2,12 +2,13 @@
 
 use std::sync::atomic::AtomicU32;
 
-use super::few::PackedHostsBuilder;
-use super::line::{self, Hosts, Line, WORDS};
-use super::room::{Block, BlockPool};
-use super::{
-    BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, NUMBER, PAGE, ROOT, Trie,
+use super::cells::{
+    BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, NUMBER, PAGE, ROOT,
 };
+use super::line::{Hosts, Line, WORDS, short, used};
+use super::packed_hosts::PackedHostsBuilder;
+use super::pool::{Block, BlockPool};
+use super::trie::Trie;
 
 /// With more /24 that hold longer prefixes than these, lookups wait for memory: as lines they are 512 KiB.
 const MANY_BLOCKS: usize = 8192;
@@ -18,7 +19,7 @@ const SPARE: [usize; 3] = [16, 64, 512];
 impl Trie {
     /// `entries` are cut to their lengths, at most 32, their values at most [`MAX_VALUE`](super::MAX_VALUE). Of two values for
     /// one prefix the larger stands.
-    pub(in crate::prefix_map) fn build(default: u32, mut entries: Vec<(u32, u8, u32)>) -> Self {
+    pub(crate) fn build(default: u32, mut entries: Vec<(u32, u8, u32)>) -> Self {
         if !entries.is_sorted() {
             entries.sort_unstable();
         }
@@ -110,13 +111,13 @@ impl Blocks {
             }
         }
         let half = self.base.all_short(&cells);
-        let short = || line::short(&cells);
+        let short = || short(&cells);
         if let Some(half) = half.filter(|_| self.of_24 <= FEW_BLOCKS || short().is_none()) {
             self.halves.push(filled(&half));
             return BLOCK | HALF | (self.halves.len() as u32 - 1);
         }
         if let Some((kind, lines)) = short() {
-            return self.add_lines(kind, line::used(kind, &lines));
+            return self.add_lines(kind, used(kind, &lines));
         }
         self.pages.push(cells);
         BLOCK | PAGE | (self.pages.len() as u32 - 1)

@@ -5,15 +5,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::few::{self, BYTES, first_zero};
-use super::room::Block;
-use super::{Base, HOSTS, ONE, TWO};
+use super::cells::{Base, HOSTS, ONE, TWO};
+use super::packed_hosts::{BYTES, MOST, first_zero};
+use super::pool::Block;
 
 /// Words of a line.
 pub(super) const WORDS: usize = 16;
 
 /// Words of the hosts' last bytes in their line; then come as many values as they have bytes, and that of all others.
 const KEYS: usize = 3;
+
 const MOST_HOSTS: usize = 4 * KEYS;
 
 /// Words of starts, then words of values, of a block of runs.
@@ -21,8 +22,10 @@ const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
 
 /// Bits of a start; the highest tells those behind the last from all keys, and is free for borrowing.
 const LANE: u32 = u8::BITS + 1;
+
 /// Starts in two words.
 const LANES: usize = (2 * u32::BITS / LANE) as usize;
+
 /// One in each lane.
 const EACH: u64 = {
     let mut each = 0;
@@ -33,6 +36,7 @@ const EACH: u64 = {
     }
     each
 };
+
 const BORROW: u64 = EACH << u8::BITS;
 
 /// See the module.
@@ -176,9 +180,9 @@ impl Hosts {
     }
 
     /// As few hosts, if they are and their values are short: their last bytes, and behind their values that of all others.
-    pub(super) fn pack(&self, base: Base) -> Option<(&[u8], [u16; few::MOST + 1])> {
+    pub(super) fn pack(&self, base: Base) -> Option<(&[u8], [u16; MOST + 1])> {
         let keys = &self.keys[..self.count];
-        let mut values = [0; few::MOST + 1];
+        let mut values = [0; MOST + 1];
         let all = self.values[..self.count].iter().chain([&self.others]);
         for (at, value) in all.enumerate() {
             *values.get_mut(at)? = base.short(*value)?;

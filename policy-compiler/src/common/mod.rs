@@ -1,0 +1,17 @@
+//! Ids, small collections, hashing, and the join of a second thread.
+
+mod grouped;
+mod ids;
+mod index_table;
+mod join;
+mod ranges;
+mod small_list;
+mod stable_hash;
+
+pub(crate) use grouped::{Grouped, OccupiedGroups};
+pub use ids::{ChainId, Identity, PathId};
+pub(crate) use index_table::IndexTable;
+pub(crate) use join::{LARGE_CLUSTER, join, join_with};
+pub(crate) use ranges::Ranges;
+pub use small_list::SmallList;
+pub(crate) use stable_hash::StableHasher;

@@ -1,0 +1,272 @@
+//! The addresses of which something else is true than in the last image, and what is said of them now.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::basis::{Basis, SPARE_IDENTITIES};
+use super::term_index::{TermIndex, member_predicate_set};
+use crate::common::Identity;
+use crate::image::{ChangeCounters, PeerTables};
+use crate::model::{Family, Model};
+use crate::peers::{
+    ClassMap, IdentityInterner, Member, NO_CLASS, NewClass, PredicateSet, Predicates, TermsInUse,
+};
+use crate::prefix_map::{MAX_VALUE, PrefixMap};
+
+/// So many addresses and networks that are touched are looked at one by one, and as many as a sixteenth of the prefixes at which
+/// anything stands: beyond that to make all anew is cheaper, and a change costs no more than that whatever it holds.
+const MOST_PREFIXES: usize = 1024;
+
+/// See the module. IPv4 alone: what is said of IPv6 addresses is made anew with all the rest.
+#[derive(Debug, Default)]
+pub(crate) struct AddressDelta {
+    pub(crate) hosts: BTreeSet<Ipv4Addr>,
+    /// Every address in these.
+    pub(crate) nets: BTreeSet<Ipv4Net>,
+    /// What is asked of addresses, where that is more than in the last image.
+    pub(crate) predicates: Option<Predicates>,
+}
+
+impl AddressDelta {
+    fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.nets.is_empty() && self.predicates.is_none()
+    }
+
+    /// The networks that no other holds.
+    fn outermost(&self) -> Vec<Ipv4Net> {
+        let mut outermost: Vec<Ipv4Net> = Vec::new();
+        // A network sorts before those in it.
+        for net in &self.nets {
+            if !outermost.last().is_some_and(|last| last.contains(net)) {
+                outermost.push(*net);
+            }
+        }
+        outermost
+    }
+}
+
+/// Whether an address lies in one of these networks, which follow each other and do not overlap.
+fn lies_in(nets: &[Ipv4Net], address: Ipv4Addr) -> bool {
+    let behind = nets.partition_point(|net| net.network() <= address);
+    behind.checked_sub(1).is_some_and(|at| nets[at].contains(&address))
+}
+
+/// What the next image says of addresses, as it is being made.
+struct PeersDraft {
+    before: Arc<PeerTables>,
+    prefixes: PrefixMap,
+    predicate_sets: Vec<PredicateSet>,
+    /// By identity.
+    classes: Vec<u32>,
+    identities: usize,
+    new: Vec<NewClass>,
+}
+
+impl PeersDraft {
+    fn new(before: &Arc<PeerTables>) -> Self {
+        Self {
+            before: Arc::clone(before),
+            prefixes: before.prefixes.clone(),
+            predicate_sets: before.class_predicate_sets.to_vec(),
+            classes: before.classes.all(),
+            identities: before.identities,
+            new: Vec::new(),
+        }
+    }
+
+    /// The class that an address has in the image before.
+    fn class_before(&self, address: Ipv4Addr) -> Option<u32> {
+        let identity = self.before.prefixes.lookup_v4(address.to_bits());
+        let class = self.before.classes.class(Identity(identity));
+        ((class as usize) < self.before.class_predicate_sets.len()).then_some(class)
+    }
+
+    /// Adds a class, which an address is of that was of another.
+    fn add_class(&mut self, truth: &PredicateSet, address: Ipv4Addr) -> u32 {
+        let from = self.class_before(address);
+        let other =
+            from.and_then(|it| self.predicate_sets.get(it as usize)).map_or(&[][..], |it| it);
+        let only = |one: &[u32], other: &[u32]| -> Vec<u32> {
+            one.iter().copied().filter(|it| other.binary_search(it).is_err()).collect()
+        };
+        let differs = [only(truth, other), only(other, truth)].concat();
+        self.new.push(NewClass { from, differs });
+        self.predicate_sets.push(truth.clone());
+        self.predicate_sets.len() as u32 - 1
+    }
+
+    /// Stores that an identity is of a class; `None` where that cannot be.
+    fn classify(&mut self, identity: Identity, class: u32) -> Option<()> {
+        let at = self.before.classes.index(identity) as usize;
+        if at > MAX_VALUE as usize {
+            return None;
+        }
+        if self.classes.len() <= at + SPARE_IDENTITIES / 2 {
+            self.classes.resize(at + SPARE_IDENTITIES + at / 8, NO_CLASS);
+        }
+        if std::mem::replace(&mut self.classes[at], class) == NO_CLASS {
+            self.identities += 1;
+        }
+        Some(())
+    }
+}
+
+impl Basis {
+    /// Says of touched addresses what is true now, and the local pods among them what is true of themselves; the classes
+    /// that this takes. `None` where all is to be made anew, and then this is not to be used any more.
+    pub(crate) fn apply_address_delta(
+        &mut self,
+        interner: &mut IdentityInterner,
+        model: &Model,
+        mut touched: AddressDelta,
+    ) -> Option<Vec<NewClass>> {
+        if touched.is_empty() {
+            return Some(Vec::new());
+        }
+        let mut draft = PeersDraft::new(&self.peers);
+        let outermost = touched.outermost();
+        let mut left = MOST_PREFIXES + self.addresses.len() / 16;
+        for net in &outermost {
+            let parts = self.parts(*net, left)?;
+            left -= parts.len();
+            for part in parts {
+                let identity = self.identify(interner, &mut draft, part)?;
+                if !draft.prefixes.set_net_v4(part, identity.0) {
+                    return None;
+                }
+            }
+        }
+        for host in &touched.hosts {
+            if lies_in(&outermost, *host) {
+                continue;
+            }
+            left = left.checked_sub(1)?;
+            let identity = self.identify(interner, &mut draft, Ipv4Net::from(*host))?;
+            if !draft.prefixes.set_v4(host.to_bits(), identity.0) {
+                return None;
+            }
+        }
+        if draft.predicate_sets.len() > self.most_classes {
+            return None;
+        }
+        let PeersDraft { before, prefixes, predicate_sets: truths, classes, identities, new } =
+            draft;
+        let predicates = touched.predicates.take().map(Arc::new);
+        self.peers = Arc::new(PeerTables {
+            prefixes,
+            changes: ChangeCounters::default(),
+            classes: ClassMap::new(before.classes.first(), &classes),
+            class_predicate_sets: truths.into(),
+            predicates: predicates.unwrap_or_else(|| Arc::clone(&before.predicates)),
+            identities,
+        });
+        let is_touched = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => touched.hosts.contains(v4) || lies_in(&outermost, *v4),
+            IpAddr::V6(_) => false,
+        };
+        self.update_local_pods(model, is_touched)?;
+        Some(new)
+    }
+
+    /// A network and all prefixes in it at which something stands, outer before inner; `None`: more than `most`.
+    fn parts(&self, net: Ipv4Net, most: usize) -> Option<BTreeSet<Ipv4Net>> {
+        let mut parts = BTreeSet::from([net]);
+        parts.extend(self.addresses.prefixes_in(net).take(most + 1));
+        let moved = self.moved.range(net.network()..=net.broadcast());
+        parts.extend(moved.map(|(host, _)| Ipv4Net::from(*host)).take(most + 1));
+        (parts.len() <= most).then_some(parts)
+    }
+
+    /// The identity of a prefix, but for what stands in it.
+    fn identify(
+        &mut self,
+        interner: &mut IdentityInterner,
+        draft: &mut PeersDraft,
+        net: Ipv4Net,
+    ) -> Option<Identity> {
+        let moved = self.moved.get(&net.addr()).filter(|_| net.prefix_len() == 32);
+        let holders = self.addresses.holders_of_net(net, moved.map(Vec::as_slice));
+        if holders.unknown {
+            return Some(Identity::UNKNOWN);
+        }
+        let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+        let [truth, around] = self.kinds.predicate_sets(&holders.kinds, &atom);
+        let class = if let Some(class) = self.class_of.get(&truth) {
+            *class
+        } else {
+            let class = draft.add_class(&truth, net.addr());
+            self.class_of.insert(truth.clone(), class);
+            class
+        };
+        let identity = interner.identity([&truth, &around], &self.predicate_keys);
+        if identity == Identity::UNKNOWN {
+            return None;
+        }
+        draft.classify(identity, class)?;
+        Some(identity)
+    }
+
+    /// What is true of the local pods themselves.
+    fn update_local_pods(
+        &mut self,
+        model: &Model,
+        is_touched: impl Fn(&IpAddr) -> bool,
+    ) -> Option<()> {
+        let names: Vec<_> = self.pod_predicate_sets.keys().cloned().collect();
+        for name in names {
+            let pod = model.endpoints.get(&name)?;
+            if !pod.addresses.iter().any(&is_touched) {
+                continue;
+            }
+            let own = self.near_predicate_set(&Member::pod(model, &name, pod))?;
+            let mut truths = Vec::with_capacity(pod.addresses.len());
+            for address in &pod.addresses {
+                let identity = Identity(self.peers.prefixes.lookup(*address));
+                if identity == Identity::UNKNOWN {
+                    continue;
+                }
+                let moved = match address {
+                    IpAddr::V4(v4) => self.moved.get(v4).map(Vec::as_slice),
+                    IpAddr::V6(_) => None,
+                };
+                let holders = self.addresses.holders(*address, moved);
+                let atom =
+                    holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+                let truth = self.kinds.local_predicate_set(&own, &holders.kinds, &atom);
+                truths.push((Family::from_address(*address), identity, truth));
+            }
+            self.pod_predicate_sets.insert(name, truths);
+        }
+        Some(())
+    }
+
+    /// What is true of a member of whom all is asked that is asked of anybody: a local endpoint, or one that is no endpoint.
+    pub(crate) fn near_predicate_set(&mut self, member: &Member<'_>) -> Option<PredicateSet> {
+        let index = self.near_terms.get_or_insert_with(|| {
+            let (all, answers) =
+                (&self.peers.predicates.all, &self.peers.predicates.possible_ports);
+            let everything = TermsInUse {
+                predicates: vec![true; all.len()],
+                port_sets: vec![true; answers.len()],
+            };
+            TermIndex::new(all, &self.cache.vocabulary.port_sets, &everything)
+        });
+        member_predicate_set(
+            index,
+            &self.peers.predicates,
+            &self.cache.vocabulary.port_sets,
+            member,
+        )
+    }
+}
+
+/// A network as one of the model's members or rules has it, if it is IPv4.
+pub(crate) fn v4(net: IpNet) -> Option<Ipv4Net> {
+    match net {
+        IpNet::V4(net) => Some(net.trunc()),
+        IpNet::V6(_) => None,
+    }
+}

@@ -1,0 +1,205 @@
+//! Policies that ask what nobody had asked: whom it is true of moves to another class, and what is said of everybody else
+//! stands.
+//!
+//! Selectors and CIDRs are answered so, of IPv4 addresses. What else is new, names of ports and services, takes all anew.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::Ipv4Net;
+
+use super::address_delta::{AddressDelta, v4};
+use super::basis::Basis;
+use crate::model::{Endpoint, Model, NetworkSet, ObjectName};
+use crate::peers::{
+    IdentityInterner, Member, PredicateSet, Predicates, PrefixEdit, TermsInUse, union,
+};
+use crate::resolve::{Predicate, PredicateId};
+use crate::selector::Selector;
+
+/// So many predicates may be without use, and a quarter of all.
+const MOST_UNUSED: usize = 16;
+
+/// What nobody had asked.
+#[derive(Default)]
+struct NewPredicates {
+    selectors: Vec<(PredicateId, Selector)>,
+    nets: Vec<(PredicateId, Vec<Ipv4Net>)>,
+}
+
+/// A member of whom something new is true.
+struct MovedMember {
+    is_endpoint: bool,
+    nets: Vec<Ipv4Net>,
+    /// What was true of it.
+    before: PredicateSet,
+    /// What is now besides, ascending.
+    added: Vec<PredicateId>,
+}
+
+impl Basis {
+    /// Makes what stands answer all that `peers` and `anybody` ask, but for the addresses that this touches. `None` where all is to be made
+    /// anew, and then this is not to be used any more.
+    pub(crate) fn apply_predicate_delta(
+        &mut self,
+        interner: &mut IdentityInterner,
+        model: &Model,
+        peers: &TermsInUse,
+        anybody: &TermsInUse,
+        touched: &mut AddressDelta,
+    ) -> Option<()> {
+        let anew = self.new_predicates(peers, anybody)?;
+        if anew.selectors.is_empty() && anew.nets.is_empty() {
+            return Some(());
+        }
+        let mut predicates = Predicates::clone(&self.peers.predicates);
+        let known = predicates.all.len();
+        let new = self.cache.vocabulary.predicates.get(known..)?.to_vec();
+        predicates.all.extend_from_slice(&new);
+        let moved = self.find_moved_members(model, &anew.selectors)?;
+        self.predicate_keys.extend(interner.predicate_keys(&new));
+        self.counts.resize(predicates.all.len(), 0);
+        self.in_use.predicates.resize(predicates.all.len(), false);
+        for (id, selector) in &anew.selectors {
+            self.in_use.predicates[*id as usize] = true;
+            for index in [&mut self.peer_terms, &mut self.near_terms].into_iter().flatten() {
+                index.add_selector(selector, *id);
+            }
+        }
+        touched.predicates = Some(predicates);
+        let mut edits = self.change_kinds(&moved, touched)?;
+        for (id, nets) in anew.nets {
+            self.in_use.predicates[id as usize] = peers.predicates.get(id as usize) == Some(&true);
+            for net in nets {
+                if self.atoms.add(net.into(), id) {
+                    edits.push(PrefixEdit { net, was: None, is: None });
+                }
+                touched.nets.insert(net);
+            }
+        }
+        self.addresses.apply(&edits)
+    }
+
+    /// What is new; `None` if something else is, or too much is not in use any more.
+    fn new_predicates(&self, peers: &TermsInUse, anybody: &TermsInUse) -> Option<NewPredicates> {
+        let known = self.peers.predicates.all.len();
+        let questions = anybody.port_sets.iter().zip(&peers.port_sets).enumerate();
+        for (at, (used, of_peers)) in questions {
+            if *used && self.in_use.port_sets.get(at) != Some(of_peers) {
+                return None;
+            }
+        }
+        let all = &self.cache.vocabulary.predicates;
+        let is_answer = |predicate: &Predicate| {
+            matches!(predicate, Predicate::NamesPort { .. } | Predicate::ServicePort { .. })
+        };
+        let predicates = anybody.predicates.iter().zip(all);
+        let unused = predicates.filter(|(used, it)| !**used && !is_answer(it)).count();
+        let questions = anybody.port_sets.iter().filter(|used| !**used).count();
+        if unused > MOST_UNUSED + all.len() / 4
+            || questions > MOST_UNUSED + anybody.port_sets.len() / 4
+        {
+            return None;
+        }
+        let mut anew = NewPredicates::default();
+        for (at, (used, of_peers)) in anybody.predicates.iter().zip(&peers.predicates).enumerate() {
+            if !*used || (at < known && self.in_use.predicates.get(at) == Some(of_peers)) {
+                continue;
+            }
+            let id = at as PredicateId;
+            match all.get(at)? {
+                Predicate::Members(selector) if at >= known && *of_peers => {
+                    anew.selectors.push((id, selector.clone()));
+                }
+                // Whoever asks, it is known of every address.
+                Predicate::Family(_) | Predicate::Nets(_) if at < known => {}
+                Predicate::Nets(nets) => {
+                    anew.nets.push((id, nets.iter().map(|net| v4(*net)).collect::<Option<_>>()?));
+                }
+                _ => return None,
+            }
+        }
+        Some(anew)
+    }
+
+    /// The members of whom new predicates are true.
+    fn find_moved_members(
+        &mut self,
+        model: &Model,
+        anew: &[(PredicateId, Selector)],
+    ) -> Option<Vec<MovedMember>> {
+        if anew.is_empty() {
+            return Some(Vec::new());
+        }
+        let mut pods: BTreeMap<&ObjectName, (&Endpoint, Vec<PredicateId>)> = BTreeMap::new();
+        let mut sets: BTreeMap<&ObjectName, (&NetworkSet, Vec<PredicateId>)> = BTreeMap::new();
+        for (id, selector) in anew {
+            for (name, pod) in self.pods.candidates(model, selector) {
+                if selector.matches(&model.pod_view(name, pod)) {
+                    pods.entry(name).or_insert((pod, Vec::new())).1.push(*id);
+                }
+            }
+            for (name, set) in &model.network_sets {
+                if selector.matches(&model.set_view(name, set)) {
+                    sets.entry(name).or_insert((set, Vec::new())).1.push(*id);
+                }
+            }
+            for host in model.host_endpoints.values() {
+                if selector.matches(&Model::host_view(host)) {
+                    return None;
+                }
+            }
+        }
+        let mut moved = Vec::with_capacity(pods.len() + sets.len());
+        for (name, (pod, anew)) in pods {
+            let member = Member::pod(model, name, pod);
+            let truth = if self.local.contains(name) {
+                self.near_predicate_set(&member)?
+            } else {
+                self.peer_predicate_set(&member)?
+            };
+            let nets = pod.addresses.iter().map(|address| match address {
+                IpAddr::V4(address) => Some(Ipv4Net::from(*address)),
+                IpAddr::V6(_) => None,
+            });
+            moved.push(MovedMember {
+                is_endpoint: true,
+                nets: nets.collect::<Option<_>>()?,
+                before: truth,
+                added: anew,
+            });
+        }
+        for (name, (set, anew)) in sets {
+            let truth = self.near_predicate_set(&Member::set(model, name, set))?;
+            let nets = set.nets.iter().map(|net| v4(*net)).collect::<Option<_>>()?;
+            moved.push(MovedMember { is_endpoint: false, nets, before: truth, added: anew });
+        }
+        Some(moved)
+    }
+
+    /// Gives members their new kinds.
+    fn change_kinds(
+        &mut self,
+        moved: &[MovedMember],
+        touched: &mut AddressDelta,
+    ) -> Option<Vec<PrefixEdit>> {
+        let mut edits = Vec::new();
+        for MovedMember { is_endpoint, nets, before: truth, added: anew } in moved {
+            let was = self.kinds.intern(*is_endpoint, truth);
+            let is = self.kinds.intern(*is_endpoint, &union(truth.iter().chain(anew)))?;
+            for id in anew {
+                self.counts[*id as usize] += 1;
+            }
+            for net in nets {
+                if net.prefix_len() == 32 {
+                    self.replace_kind(net.addr(), was, Some(is))?;
+                    touched.hosts.insert(net.addr());
+                } else {
+                    edits.push(PrefixEdit { net: *net, was, is: Some(is) });
+                    touched.nets.insert(*net);
+                }
+            }
+        }
+        Some(edits)
+    }
+}

@@ -1,0 +1,72 @@
+//! Network sets that come, change and go in what stands: what is said of the addresses that are not in their networks stands.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+
+use super::address_delta::{AddressDelta, v4};
+use super::basis::Basis;
+use crate::model::{Mark, Model, NetworkSet, ObjectName};
+use crate::peers::{Member, PredicateSet, PrefixEdit};
+
+impl Basis {
+    /// Whether it rests on what a model with these marks says, but for network sets.
+    pub(crate) fn can_update_to(&self, marks: &[Mark; 8]) -> bool {
+        let pairs = self.marks.iter().zip(marks).enumerate();
+        pairs.into_iter().all(|(at, (own, other))| at == Model::NETWORK_SETS || own == other)
+    }
+
+    /// Takes in what has become of the network sets; all else of the model but its policies is as it was. `None` where all is
+    /// to be made anew, and then this is not to be used any more.
+    pub(crate) fn apply_set_delta(
+        &mut self,
+        model: &Model,
+        touched: &mut AddressDelta,
+    ) -> Option<()> {
+        let changed = model.network_sets.since(&self.marks[Model::NETWORK_SETS])?;
+        let mut edits = Vec::new();
+        for (name, before) in changed {
+            let after = model.network_sets.get(name);
+            if before == after {
+                continue;
+            }
+            let was = self.set_predicate_set(model, name, before)?;
+            let is = self.set_predicate_set(model, name, after)?;
+            let [was, is] = [was, is].map(|truth| self.kinds.intern(false, &truth));
+            // One that nobody asks for is nowhere.
+            let gone = nets(before.filter(|_| was.is_some()))?;
+            let come = nets(after.filter(|_| is.is_some()))?;
+            let stay = |net: &&Ipv4Net| was == is && gone.contains(*net) && come.contains(*net);
+            for net in gone.union(&come).filter(|net| !stay(net)) {
+                let was = was.filter(|_| gone.contains(net));
+                let is = is.filter(|_| come.contains(net));
+                if net.prefix_len() == 32 {
+                    self.replace_kind(net.addr(), was, is)?;
+                    touched.hosts.insert(net.addr());
+                } else {
+                    edits.push(PrefixEdit { net: *net, was, is });
+                    touched.nets.insert(*net);
+                }
+            }
+        }
+        self.marks[Model::NETWORK_SETS] = model.network_sets.mark();
+        self.addresses.apply(&edits)
+    }
+
+    /// What is true of a network set; of none nothing.
+    fn set_predicate_set(
+        &mut self,
+        model: &Model,
+        name: &ObjectName,
+        set: Option<&Arc<NetworkSet>>,
+    ) -> Option<PredicateSet> {
+        let truth = set.map(|set| self.near_predicate_set(&Member::set(model, name, set)));
+        truth.unwrap_or_else(|| Some(PredicateSet::default()))
+    }
+}
+
+/// The networks of a set, host bits cut off; `None` if one is not IPv4.
+fn nets(set: Option<&Arc<NetworkSet>>) -> Option<BTreeSet<Ipv4Net>> {
+    set.into_iter().flat_map(|set| &set.nets).map(|net| v4(*net)).collect()
+}

@@ -1,0 +1,106 @@
+//! The terms that may hold for a member, found by a label that they require.
+
+use ahash::AHashMap;
+
+use crate::model::LabelView;
+use crate::peers::{Member, PredicateSet, Predicates, TermsInUse};
+use crate::resolve::{PortSet, PortSetId, Predicate, PredicateId};
+use crate::selector::{NAMESPACE, ORCHESTRATOR, Selector};
+
+/// What may be asked of a pod, by a label that it must have: the namespace, where one is named.
+#[derive(Debug, Default)]
+pub(crate) struct TermIndex {
+    /// By key and value.
+    of: AHashMap<String, AHashMap<String, Vec<Term>>>,
+    anywhere: Vec<Term>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Term {
+    Predicate(PredicateId),
+    PortSet(PortSetId),
+}
+
+impl TermIndex {
+    pub(crate) fn new(predicates: &[Predicate], questions: &[PortSet], asked: &TermsInUse) -> Self {
+        let mut all = Self::default();
+        let of_peers = (0..).zip(predicates).zip(&asked.predicates).filter(|(_, asked)| **asked);
+        for ((id, predicate), _) in of_peers {
+            if let Predicate::Members(selector) = predicate {
+                all.add(Some(selector), Term::Predicate(id));
+            }
+        }
+        let of_peers = (0..).zip(questions).zip(&asked.port_sets).filter(|(_, asked)| **asked);
+        for ((id, question), _) in of_peers {
+            if let PortSet::Named { selector, .. } = question {
+                all.add(selector.as_ref(), Term::PortSet(id));
+            }
+        }
+        all
+    }
+
+    /// Adds a selector that is asked from now on.
+    pub(crate) fn add_selector(&mut self, selector: &Selector, id: PredicateId) {
+        self.add(Some(selector), Term::Predicate(id));
+    }
+
+    fn add(&mut self, selector: Option<&Selector>, asked: Term) {
+        let required = selector.map(Selector::required_labels).unwrap_or_default();
+        let of_values = required.into_iter().filter(|(key, _)| *key != ORCHESTRATOR);
+        let of_values = of_values.filter_map(|(key, values)| Some((key, values?)));
+        // Of namespaces there are most; all pods are of one orchestrator.
+        let best = match selector.and_then(|it| it.required_values(NAMESPACE)) {
+            Some(values) => Some((NAMESPACE, values)),
+            None => of_values.min_by_key(|(_, values)| values.len()),
+        };
+        let Some((key, values)) = best else { return self.anywhere.push(asked) };
+        for value in values {
+            let of_key = self.of.entry(key.to_owned()).or_default();
+            of_key.entry(value.to_owned()).or_default().push(asked);
+        }
+    }
+
+    /// What may be asked of one that has these labels.
+    fn terms_for<'a>(&'a self, view: &'a LabelView<'_>) -> impl Iterator<Item = Term> + 'a {
+        let of_keys = self.of.iter().filter_map(|(key, of)| of.get(view.value(key)?));
+        of_keys.flatten().chain(&self.anywhere).copied()
+    }
+}
+
+/// What is true of a member, of all that an index holds; `None` if it gives an answer that nobody gave.
+pub(crate) fn member_predicate_set(
+    by_label: &TermIndex,
+    predicates: &Predicates,
+    questions: &[PortSet],
+    member: &Member<'_>,
+) -> Option<PredicateSet> {
+    let view = member.view()?;
+    let mut truth = Vec::new();
+    for asked in by_label.terms_for(&view) {
+        match asked {
+            Term::Predicate(id) => {
+                if let Predicate::Members(selector) = predicates.all.get(id as usize)?
+                    && selector.matches(&view)
+                {
+                    truth.push(id);
+                }
+            }
+            Term::PortSet(id) => {
+                let PortSet::Named { selector, name } = questions.get(id as usize)? else {
+                    continue;
+                };
+                if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
+                    continue;
+                }
+                let answers = predicates.possible_ports.get(id as usize)?;
+                for port in member.named_ports().filter(|port| port.name == *name) {
+                    let given = (port.protocol, port.port);
+                    truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);
+                }
+            }
+        }
+    }
+    truth.sort_unstable();
+    truth.dedup();
+    Some(truth.into())
+}

@@ -1,0 +1,87 @@
+//! Lookups side by side: each step is made for all packets before the next is made for any, so that what one has to fetch
+//! from memory is fetched beside what the others have to. Who has several packets to judge at once asks here.
+//!
+//! Law: the answers are those of [`Image::identity_v4`] and [`Image::classify`], one by one.
+
+use super::lines::STEPS;
+use super::packet_key::{PacketKey, table};
+use super::tables::Image;
+use super::target::Target;
+use crate::common::{ChainId, Identity, PathId};
+use crate::model::Transport;
+
+/// So many lookups are made side by side.
+const SIDE_BY_SIDE: usize = 64;
+
+/// What [`Image::classify`] is asked of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lookup {
+    /// The chain that judges.
+    pub chain: ChainId,
+    /// The end that the chain is of.
+    pub local: Identity,
+    /// The other one.
+    pub peer: Identity,
+    /// What the packet shows.
+    pub transport: Transport,
+}
+
+impl Image {
+    /// [`identity_v4`](Self::identity_v4) of as many addresses as there is room for identities.
+    pub fn identities_v4(&self, addresses: &[u32], identities: &mut [Identity]) {
+        self.peers.prefixes.lookup_all_v4(addresses, identities, Identity);
+    }
+
+    /// [`classify`](Self::classify) for as many packets as there is room for paths.
+    pub fn classify_all(&self, asked: &[Lookup], paths: &mut [PathId]) {
+        let places = paths.chunks_mut(SIDE_BY_SIDE);
+        for (asked, paths) in asked.chunks(SIDE_BY_SIDE).zip(places) {
+            // Meanwhile a path's number is that of the place where its packet's lookup is.
+            let mut lines = false;
+            for (path, asked) in paths.iter_mut().zip(asked) {
+                let row = self.row(asked.chain, asked.local, asked.peer);
+                let first = self.lines.first(row, table(asked.transport.protocol));
+                let first = first.unwrap_or(Target::NOWHERE);
+                path.0 = first.bits();
+                lines |= first.is_line();
+            }
+            if lines {
+                self.follow_lines(asked, paths);
+            }
+        }
+    }
+
+    /// From the places where packets' rows lead first to their paths.
+    #[inline(never)]
+    fn follow_lines(&self, asked: &[Lookup], paths: &mut [PathId]) {
+        for _ in 0..STEPS {
+            let mut lines = false;
+            let here =
+                paths.iter_mut().zip(asked).map(|(path, it)| (Target::from_bits(path.0), path, it));
+            for (line, path, asked) in here.filter(|(place, ..)| place.leads_on()) {
+                let packet = PacketKey::from(asked.transport);
+                let next = self.lines.next(line, packet).unwrap_or(Target::NOWHERE);
+                path.0 = next.bits();
+                lines |= next.leads_on();
+            }
+            if !lines {
+                break;
+            }
+        }
+        // Who has not arrived has no row.
+        let all = paths.iter().fold(0, |all, path| all | path.0);
+        if !Target::from_bits(all).is_line() {
+            return;
+        }
+        for (path, asked) in paths.iter_mut().zip(asked) {
+            if Target::from_bits(path.0).is_line() {
+                *path = self.classify_without_row(
+                    asked.chain,
+                    asked.local,
+                    asked.peer,
+                    asked.transport,
+                );
+            }
+        }
+    }
+}

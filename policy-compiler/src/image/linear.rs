@@ -1,0 +1,62 @@
+//! Chains without rows: they are judged rule by rule.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::chain::Chain;
+use super::peers::PeerTables;
+use crate::common::{Identity, PathId};
+use crate::model::{Direction, Transport};
+use crate::peers::{AddressFacts, PredicateSet, family};
+use crate::resolve::{Decided, Stage, Steps, matches};
+
+/// How a chain is judged rule by rule.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    pub(crate) direction: Direction,
+    pub(crate) steps: Arc<Steps>,
+    /// The path of each step that decides.
+    pub(crate) step_paths: Box<[Option<PathId>]>,
+    /// The path of each tier's end that decides.
+    pub(crate) end_paths: Box<[Option<PathId>]>,
+    /// Of a pod, where that differs, what is true of each of its addresses.
+    pub(crate) own: BTreeMap<Identity, PredicateSet>,
+}
+
+impl Linear {
+    /// The path of a packet, judged rule by rule; `None` where nothing is known of an end. `chain` is the chain that has no
+    /// rows, and `tables` hold what is true of addresses.
+    pub(crate) fn judge(
+        &self,
+        chain: &Chain,
+        tables: &PeerTables,
+        local: Identity,
+        peer: Identity,
+        transport: Transport,
+    ) -> Option<PathId> {
+        let possible_ports = &tables.predicates.possible_ports;
+        let facts = |predicates, family| AddressFacts { predicates, family, possible_ports };
+        let facts_of = |identity: Identity| {
+            let predicates = tables.class_predicate_sets.get(tables.class(identity)?)?;
+            Some(facts(predicates, family(predicates)?))
+        };
+        let peer = facts_of(peer)?;
+        let family = peer.family;
+        let local = match &chain.local {
+            // What is true of the local end is known: only the rows are too large.
+            Some(local) => facts(&local[family as usize], family),
+            None if chain.list.stage == Stage::Pod => facts(self.own.get(&local)?, family),
+            None => facts_of(local)?,
+        };
+        let steps = &self.steps.steps;
+        let matching = (0..steps.len()).filter(|index| {
+            let rule = &steps[*index].rule;
+            rule.families[family as usize]
+                && matches(rule, self.direction, &local, &peer, transport)
+        });
+        match self.steps.walk(matching, |_| ())? {
+            Decided::Step(index) => *self.step_paths.get(index)?,
+            Decided::End(tier) => *self.end_paths.get(tier)?,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Rows as lookups read them: targets lead from one cache line to the next until a path is reached.
+//!
+//! A row says for each table of protocols where it leads: to a path, or to a line that tells keys or source ports apart. A
+//! line divides them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
+//!
+//! A packet that shows no key has a key of its own, [`NO_KEY`], behind all others.
+
+use super::leaf::Leaf;
+use super::line::{Line, NEVER};
+use super::packet_key::{OTHERS, PacketKey, key_of, table};
+use super::target::{NO_KEY, NUMBER, Target};
+use crate::common::PathId;
+use crate::model::Transport;
+
+/// For each table where it leads.
+pub(crate) type Row = [Target; TABLES];
+
+/// How many tables there are.
+pub(crate) const TABLES: usize = OTHERS + 1;
+
+/// A lookup takes at most so many steps behind the row: ten intervals each, by key and then by source port, and one more where
+/// a leaf had become a tree.
+pub(crate) const STEPS: usize = 11;
+
+/// All rows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lines {
+    /// By table, and there by row: most packets are of one protocol, and so are what lookups keep in the cache.
+    pub(crate) rows: [Vec<Target>; TABLES],
+    pub(crate) all: Vec<Line>,
+    pub(crate) leaves: Vec<Leaf>,
+}
+
+impl Lines {
+    /// How many rows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows[0].len()
+    }
+
+    /// Adds a row; its number.
+    pub(crate) fn push(&mut self, row: Row) -> u32 {
+        for (all, place) in self.rows.iter_mut().zip(row) {
+            all.push(place);
+        }
+        self.len() as u32 - 1
+    }
+
+    /// A row, if there is one of this number.
+    pub(crate) fn row(&self, row: u32) -> Option<Row> {
+        let mut places = Row::default();
+        for (place, all) in places.iter_mut().zip(&self.rows) {
+            *place = *all.get(row as usize)?;
+        }
+        Some(places)
+    }
+
+    /// Where a row leads first.
+    #[inline]
+    pub(crate) fn first(&self, row: u32, table: u8) -> Option<Target> {
+        self.rows.get(usize::from(table))?.get(row as usize).copied()
+    }
+
+    /// Where a line leads.
+    #[inline]
+    pub(crate) fn next(&self, line: Target, packet: PacketKey) -> Option<Target> {
+        if line.is_leaf() {
+            return self.in_leaf(line, packet).map(Target::path);
+        }
+        Some(self.all.get((line.0 & NUMBER) as usize)?.lookup(packet.key(line)))
+    }
+
+    /// The path to which a leaf leads.
+    #[inline]
+    fn in_leaf(&self, leaf: Target, packet: PacketKey) -> Option<PathId> {
+        // Who shows no key is led where key 0 is.
+        Some(self.leaves.get((leaf.0 & NUMBER) as usize)?.lookup(packet.key(leaf) as u16))
+    }
+
+    /// The path to which a place leads a packet.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "what a packet shows is not put together anew")]
+    pub(crate) fn follow(&self, place: Target, transport: Transport) -> Option<PathId> {
+        // What the packet shows is only looked at where it matters, and mostly one leaf says all.
+        if !place.is_line() {
+            return place.as_path();
+        }
+        match place.as_leaf_by_key() {
+            Some(leaf) => {
+                let leaf = self.leaves.get(leaf as usize)?;
+                // Who shows no key is led where key 0 is.
+                Some(leaf.lookup(key_of(table(transport.protocol), transport) as u16))
+            }
+            None => self.follow_far(place, transport),
+        }
+    }
+
+    /// As [`follow`](Self::follow), of what was put together for several places.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as `follow`")]
+    pub(crate) fn follow_prepared(&self, place: Target, packet: PacketKey) -> Option<PathId> {
+        match place.as_leaf_by_key() {
+            Some(leaf) => Some(self.leaves.get(leaf as usize)?.lookup(packet.asked as u16)),
+            None if place.is_line() => self.follow_lines(place, packet),
+            None => place.as_path(),
+        }
+    }
+
+    /// [`follow`](Self::follow) where it takes more than a leaf's keys.
+    #[inline(never)]
+    fn follow_far(&self, place: Target, transport: Transport) -> Option<PathId> {
+        self.follow_lines(place, transport.into())
+    }
+
+    /// [`follow`](Self::follow) for what a packet shows.
+    #[inline(never)]
+    pub(crate) fn follow_lines(&self, mut place: Target, packet: PacketKey) -> Option<PathId> {
+        for _ in 0..STEPS {
+            if !place.is_line() {
+                break;
+            }
+            if place.is_leaf() {
+                return self.in_leaf(place, packet);
+            }
+            place = self.next(place, packet)?;
+        }
+        place.as_path()
+    }
+
+    /// Adds the bounds that a table of a row draws, of keys and of source ports, 0 among them; in no order.
+    pub(crate) fn bounds(&self, row: u32, table: usize, bounds: &mut [Vec<u32>; 2]) {
+        for bounds in bounds.iter_mut() {
+            bounds.push(0);
+        }
+        let first = self.rows.get(table).and_then(|all| all.get(row as usize));
+        let mut open: Vec<(Target, usize)> = first.map(|place| (*place, 0)).into_iter().collect();
+        while let Some((place, depth)) = open.pop() {
+            let Some(number) = place.as_line().filter(|_| depth < STEPS) else { continue };
+            let bounds = &mut bounds[usize::from(place.is_by_source())];
+            if place.is_leaf() {
+                let leaf = self.leaves.get(number as usize);
+                bounds.extend(leaf.into_iter().flat_map(Leaf::starts));
+                // Who shows no key may be led elsewhere than the last keys.
+                bounds.push(NO_KEY);
+                continue;
+            }
+            let Some(line) = self.all.get(number as usize) else { continue };
+            bounds.extend(line.starts().filter(|start| *start < NEVER));
+            let mut last = None;
+            let leads = line.to.iter().filter(|to| last.replace(**to) != Some(**to));
+            open.extend(leads.map(|to| (*to, depth + 1)));
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.iter().map(|all| size_of_val(&**all)).sum::<usize>()
+            + size_of_val(&*self.all)
+            + size_of_val(&*self.leaves)
+    }
+}

@@ -1,0 +1,91 @@
+//! What a row is asked of a packet: the table of its protocol, the key in that table, and the source port.
+
+use super::target::{NO_KEY, SOURCE, Target};
+use crate::model::{ICMP, ICMPV6, Shown, Transport};
+
+/// The protocols whose packets show a key: a destination port, or an ICMP type and code as one number.
+pub(crate) const KEYED: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
+
+/// The table of a protocol: its place in [`KEYED`], or behind them for all others, which are keyed by their number.
+pub(crate) const fn table_of(protocol: u8) -> usize {
+    match protocol {
+        6 => 0,
+        17 => 1,
+        132 => 2,
+        ICMP => 3,
+        ICMPV6 => 4,
+        _ => OTHERS,
+    }
+}
+
+/// The table of the protocols that show no key.
+pub(crate) const OTHERS: usize = KEYED.len();
+
+/// The key of an ICMP packet.
+pub(crate) const fn icmp_key(kind: u8, code: u8) -> u16 {
+    (kind as u16) << 8 | code as u16
+}
+
+/// What a row is asked of a packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PacketKey {
+    pub(crate) table: u8,
+    /// The key, and above it the source port.
+    pub(super) asked: u64,
+}
+
+/// By protocol.
+const TABLE: [u8; 256] = {
+    let mut tables = [0; 256];
+    let mut protocol = 0;
+    while protocol < 256 {
+        tables[protocol] = table_of(protocol as u8) as u8;
+        protocol += 1;
+    }
+    tables
+};
+
+impl PacketKey {
+    #[inline]
+    pub(crate) const fn new(table: u8, key: u32, source: u32) -> Self {
+        Self { table, asked: key as u64 | (source as u64) << u32::BITS }
+    }
+
+    /// What a line is asked.
+    #[inline]
+    pub(super) const fn key(self, line: Target) -> u32 {
+        // By source it is the upper half.
+        (self.asked >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
+    }
+}
+
+/// The table that is asked of packets of a protocol.
+#[inline]
+pub(crate) const fn table(protocol: u8) -> u8 {
+    TABLE[protocol as usize]
+}
+
+impl From<Transport> for PacketKey {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "who asks may know that there are ports")]
+    fn from(transport: Transport) -> Self {
+        let table = table(transport.protocol);
+        let source = match transport.shown {
+            Shown::Ports { source, .. } if table < 3 => source,
+            _ => 0,
+        };
+        Self::new(table, key_of(table, transport), source.into())
+    }
+}
+
+/// The key that a packet of a table shows, or [`NO_KEY`].
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as of what is put together")]
+pub(super) fn key_of(table: u8, Transport { protocol, shown }: Transport) -> u32 {
+    match shown {
+        Shown::Ports { destination, .. } if table < 3 => destination.into(),
+        _ if usize::from(table) == OTHERS => protocol.into(),
+        Shown::Icmp { kind, code } if table >= 3 => icmp_key(kind, code).into(),
+        _ => NO_KEY,
+    }
+}

@@ -1,0 +1,312 @@
+//! The image: all tables of one node, and the lookups.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use super::chain::{Chain, LINEAR, LocalEndpoint};
+use super::linear::Linear;
+use super::lines::Lines;
+use super::packet_key::{PacketKey, table};
+use super::path::Path;
+use super::peers::PeerTables;
+use crate::common::{ChainId, Identity, PathId};
+use crate::model::{Direction, ObjectName, Transport};
+use crate::peers::NO_CLASS;
+use crate::resolve::{LocalName, Stage};
+
+/// What chains of one image are asked of a packet between two ends, put together once for all of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Query {
+    class: u32,
+    packet: PacketKey,
+}
+
+/// How many of each thing an image holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Local endpoints.
+    pub endpoints: usize,
+    /// Identities that some address has, or had since all tables were last made anew.
+    pub identities: usize,
+    /// Classes of identities.
+    pub classes: usize,
+    /// Chains of policies.
+    pub chains: usize,
+    /// Those of them that are judged rule by rule: what they ask of the local end is not the same for all of its
+    /// addresses, or their rows would not fit the budget.
+    pub linear: usize,
+    /// Predicates over peers.
+    pub predicates: usize,
+    /// Distinct rows.
+    pub rows: usize,
+    /// Distinct paths.
+    pub paths: usize,
+}
+
+/// No row.
+pub(crate) const NO_ROW: u32 = LINEAR - 1;
+
+/// The tables of one node, immutable.
+#[derive(Debug)]
+pub struct Image {
+    pub(crate) peers: Arc<PeerTables>,
+    /// By predicate whether a rule here asks it, or a question that it answers.
+    pub(crate) in_use: Box<[bool]>,
+    pub(crate) endpoints: BTreeMap<Arc<LocalName>, LocalEndpoint>,
+    pub(crate) chains: Box<[Chain]>,
+    /// Row of (chain, class), all classes of a chain together, or [`LINEAR`].
+    pub(crate) cells: Box<[u32]>,
+    /// The chains that are judged rule by rule.
+    pub(crate) linear: BTreeMap<ChainId, Linear>,
+    /// The rows.
+    pub(crate) lines: Lines,
+    /// The unknown of each direction comes first.
+    pub(crate) paths: Arc<[Path]>,
+    /// What [`Image::path`] gives for a number that is none.
+    pub(crate) no_path: Path,
+    pub(crate) slots: u32,
+    /// Which of a compiler's images it is.
+    pub(crate) serial: u64,
+}
+
+impl Image {
+    /// The identity of an address; every address has one.
+    #[inline]
+    pub fn identity(&self, address: IpAddr) -> Identity {
+        Identity(self.peers.prefixes.lookup(address))
+    }
+
+    /// [`identity`](Self::identity) for an IPv4 address as a number in host order.
+    #[inline]
+    pub fn identity_v4(&self, address: u32) -> Identity {
+        Identity(self.peers.prefixes.lookup_v4(address))
+    }
+
+    /// How often [`identity_v4`](Self::identity_v4) of two addresses, as numbers in host order, may have changed in place: a sum
+    /// of counts, each of which only grows (and wraps). Who reads this first and the identities then, and later finds this the
+    /// same, has the present identities. IPv6 addresses' never change.
+    #[inline]
+    pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
+        self.peers.changes.sum(addresses)
+    }
+
+    /// Stores an address's identity; `false` where there is no room. One at a time may call this.
+    pub(crate) fn set_v4(&self, address: Ipv4Addr, identity: Identity) -> bool {
+        let stored = self.peers.prefixes.set_v4(address.to_bits(), identity.0);
+        self.peers.changes.increment(address.to_bits());
+        stored
+    }
+
+    /// [`identity`](Self::identity) for an IPv6 address as a number in host order.
+    #[inline]
+    pub fn identity_v6(&self, address: u128) -> Identity {
+        Identity(self.peers.prefixes.lookup_v6(address))
+    }
+
+    /// The chain that judges a local pod's traffic in one direction; `None` for an endpoint that is not in these tables:
+    /// nothing passes for it.
+    pub fn chain(&self, endpoint: &ObjectName, direction: Direction) -> Option<ChainId> {
+        self.chain_at(endpoint, Stage::Pod, direction)
+    }
+
+    /// The chain that judges at one stage; a pod has but one.
+    pub fn chain_at(
+        &self,
+        endpoint: &LocalName,
+        stage: Stage,
+        direction: Direction,
+    ) -> Option<ChainId> {
+        self.endpoints.get(endpoint)?.chains.get(&(stage, direction)).copied()
+    }
+
+    /// Judges a packet: `peer` is the source for a chain of ingress and the destination for one of egress, `local` the
+    /// other end.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as `Lines::follow`")]
+    pub fn classify(
+        &self,
+        chain: ChainId,
+        local: Identity,
+        peer: Identity,
+        transport: Transport,
+    ) -> PathId {
+        let row = self.row(chain, local, peer);
+        let Some(first) = self.lines.first(row, table(transport.protocol)) else {
+            return self.classify_without_row(chain, local, peer, transport);
+        };
+        self.lines.follow(first, transport).unwrap_or_else(|| self.unknown(chain))
+    }
+
+    /// What chains are asked of a packet, as [`classify`](Self::classify) is.
+    #[inline]
+    pub fn query(&self, local: Identity, peer: Identity, transport: Transport) -> Query {
+        Query { class: self.class_of_peer(local, peer), packet: transport.into() }
+    }
+
+    /// The path that [`classify`](Self::classify) names for what was put into a question of this image; `None`: it is to be asked.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "who asks several chains knows the table of all")]
+    pub fn path_of(&self, chain: ChainId, question: Query) -> Option<&Path> {
+        let row = self.row_of(chain, question.class);
+        let first = self.lines.first(row, question.packet.table)?;
+        Some(self.path(self.lines.follow_prepared(first, question.packet)?))
+    }
+
+    /// The class of a peer, or a number that no class has: so, too, where nothing is known of the local end.
+    #[inline]
+    fn class_of_peer(&self, local: Identity, peer: Identity) -> u32 {
+        if local == Identity::UNKNOWN { NO_CLASS } else { self.class_number(peer) }
+    }
+
+    /// The row by which a chain judges, [`LINEAR`], or [`NO_ROW`] where there is none.
+    #[inline]
+    pub(crate) fn row(&self, chain: ChainId, local: Identity, peer: Identity) -> u32 {
+        self.row_of(chain, self.class_of_peer(local, peer))
+    }
+
+    /// The row of a chain and a class, [`LINEAR`], or [`NO_ROW`] where there is none.
+    #[inline]
+    pub(crate) fn row_of(&self, chain: ChainId, class: u32) -> u32 {
+        let classes = self.peers.class_predicate_sets.len();
+        if class as usize >= classes {
+            return NO_ROW;
+        }
+        let cell = chain.0 as usize * classes + class as usize;
+        self.cells.get(cell).copied().unwrap_or(NO_ROW)
+    }
+
+    /// What is judged rule by rule, or unknown.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn classify_without_row(
+        &self,
+        chain: ChainId,
+        local: Identity,
+        peer: Identity,
+        transport: Transport,
+    ) -> PathId {
+        let path = || {
+            let (linear, chain) = (self.linear.get(&chain)?, self.describe(chain)?);
+            linear.judge(chain, &self.peers, local, peer, transport)
+        };
+        let known = local != Identity::UNKNOWN;
+        known.then(path).flatten().unwrap_or_else(|| self.unknown(chain))
+    }
+
+    /// The first two paths of every image are the unknown of each direction.
+    #[cold]
+    #[inline(never)]
+    fn unknown(&self, chain: ChainId) -> PathId {
+        let direction = self.describe(chain).map_or(Direction::Ingress, |it| it.list.direction);
+        PathId(direction as u32)
+    }
+
+    /// See [`PeerTables::class`].
+    pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
+        self.peers.class(identity)
+    }
+
+    /// The class of an identity, or a number that no class has.
+    #[inline]
+    pub(crate) fn class_number(&self, identity: Identity) -> u32 {
+        self.peers.classes.class(identity)
+    }
+
+    /// Gives an identity its class before any address has it; `false` where there is no room. The store of the identity
+    /// that follows is a release: who sees that sees this, too.
+    pub(crate) fn store_class(&self, identity: Identity, class: u32) -> bool {
+        self.peers.classes.store(identity, class)
+    }
+
+    /// The path of a number; for a number that names none, one that denies.
+    #[inline]
+    pub fn path(&self, path: PathId) -> &Path {
+        self.paths.get(path.0 as usize).unwrap_or(&self.no_path)
+    }
+
+    /// Every path; [`PathId`]s are indexes into it.
+    pub fn paths(&self) -> &[Path] {
+        &self.paths
+    }
+
+    /// All counter slots that any image of this compiler has used so far are below this number.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// A hash of everything that an endpoint's chains mean: names and rules of the policies that select it and what they
+    /// find true of itself. It stays while nothing of that changes, whatever else does; 0 for an endpoint
+    /// that is not in these tables.
+    pub fn revision(&self, endpoint: &LocalName) -> u64 {
+        self.endpoints.get(endpoint).map_or(0, |local| local.revision)
+    }
+
+    /// The local endpoints, in order.
+    pub fn endpoints(&self) -> impl Iterator<Item = &LocalName> {
+        self.endpoints.keys().map(|name| &**name)
+    }
+
+    /// What a chain is made of.
+    pub fn describe(&self, chain: ChainId) -> Option<&Chain> {
+        self.chains.get(chain.0 as usize)
+    }
+
+    /// How many of each thing it holds.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            endpoints: self.endpoints.len(),
+            identities: self.peers.identities,
+            classes: self.peers.class_predicate_sets.len(),
+            chains: self.chains.len(),
+            linear: self.linear.len(),
+            predicates: self.peers.predicates.all.len(),
+            rows: self.lines.len(),
+            paths: self.paths.len(),
+        }
+    }
+
+    /// Bytes of memory of the tables that lookups read; names and descriptions not counted.
+    pub fn bytes(&self) -> usize {
+        self.peers.prefixes.bytes()
+            + self.peers.classes.bytes()
+            + size_of_val(&*self.cells)
+            + self.lines.bytes()
+            + size_of_val(&*self.paths)
+    }
+
+    /// The addresses in runs of one identity: first and last of each, ascending.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (IpAddr, IpAddr, Identity)> {
+        self.peers.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
+    }
+
+    /// The row of a chain and a class, or [`LINEAR`].
+    #[inline]
+    pub(crate) fn cell(&self, chain: ChainId, class: usize) -> Option<u32> {
+        self.cells.get(chain.0 as usize * self.peers.class_predicate_sets.len() + class).copied()
+    }
+
+    /// Whether a chain is judged rule by rule.
+    pub fn is_linear(&self, chain: ChainId) -> bool {
+        self.linear.contains_key(&chain)
+    }
+}
+
+impl Default for Image {
+    /// The image that stands before any other: it knows no endpoint and no peer, so that nothing passes.
+    fn default() -> Self {
+        Self {
+            peers: Arc::default(),
+            in_use: Box::default(),
+            endpoints: BTreeMap::new(),
+            chains: Box::default(),
+            cells: Box::default(),
+            linear: BTreeMap::new(),
+            lines: Lines::default(),
+            paths: Arc::new(Direction::ALL.map(Path::unknown)),
+            no_path: Path::unknown(Direction::Ingress),
+            slots: 2,
+            serial: 0,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Targets: where the next step of a lookup in a row leads.
+
+use std::hash::Hash;
+
+use crate::common::PathId;
+
+/// Where the next step of a lookup is: a path, or a line to be asked by key or by source port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Target(pub(super) u32);
+
+/// Tells lines from paths.
+const LINE: u32 = 1 << 31;
+
+pub(super) const SOURCE: u32 = 1 << 30;
+
+/// Of lines, tells those that are leaves from others.
+const LEAF: u32 = 1 << 29;
+
+pub(super) const NUMBER: u32 = LEAF - 1;
+
+impl Target {
+    /// None at all. No image has so many lines.
+    pub(crate) const NOWHERE: Self = Self::by_source(u32::MAX).leaf();
+
+    pub(crate) const fn path(path: PathId) -> Self {
+        Self(path.0 & NUMBER)
+    }
+
+    pub(crate) const fn by_key(line: u32) -> Self {
+        Self(LINE | line & NUMBER)
+    }
+
+    pub(crate) const fn by_source(line: u32) -> Self {
+        Self(LINE | SOURCE | line & NUMBER)
+    }
+
+    /// The leaf of this number in the place of the line.
+    pub(crate) const fn leaf(self) -> Self {
+        Self(self.0 | LEAF)
+    }
+
+    /// Whether it is a leaf, if it is a line.
+    #[inline]
+    pub(crate) const fn is_leaf(self) -> bool {
+        self.0 & LEAF != 0
+    }
+
+    /// The number of its leaf, if it is one that is asked by key.
+    #[inline]
+    pub(crate) const fn as_leaf_by_key(self) -> Option<u32> {
+        if self.0 & !NUMBER == LINE | LEAF { Some(self.0 & NUMBER) } else { None }
+    }
+
+    #[inline]
+    pub(crate) const fn is_line(self) -> bool {
+        self.0 & LINE != 0
+    }
+
+    /// Whether it is a line that may be there: not [`NOWHERE`](Self::NOWHERE).
+    #[inline]
+    pub(crate) const fn leads_on(self) -> bool {
+        self.is_line() && self.0 != Self::NOWHERE.0
+    }
+
+    #[inline]
+    pub(crate) const fn as_path(self) -> Option<PathId> {
+        if self.is_line() { None } else { Some(PathId(self.0)) }
+    }
+
+    /// As a number; equal places have one.
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The place of a number.
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// Whether it is asked by source port, if it is a line.
+    #[inline]
+    pub(crate) const fn is_by_source(self) -> bool {
+        self.0 & SOURCE != 0
+    }
+
+    /// The number of its line or leaf.
+    pub(crate) const fn as_line(self) -> Option<u32> {
+        if self.is_line() { Some(self.0 & NUMBER) } else { None }
+    }
+
+    /// Another line or leaf that is asked for the same.
+    pub(crate) const fn to_line(self, line: u32) -> Self {
+        Self(self.0 & !NUMBER | line & NUMBER)
+    }
+}
+
+/// The key of packets that show none; keys are below.
+pub(crate) const NO_KEY: u32 = 1 << 16;
+
+/// From `start` on, up to the next one's, keys lead to `to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Interval {
+    pub(crate) start: u32,
+    pub(crate) to: Target,
+}

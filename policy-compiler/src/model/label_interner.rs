@@ -1,0 +1,61 @@
+//! Label sets, each stored once: many pods have equal labels, and the cache then holds one copy of them.
+
+use std::sync::Arc;
+
+use ahash::AHashSet;
+
+use crate::selector::Labels;
+
+/// Sets of labels, each in one place: of many pods few differ in them, and who looks at one pod's has looked at those of all
+/// that share them.
+#[derive(Debug, Clone, Default)]
+pub struct LabelInterner {
+    known: AHashSet<Arc<Labels>>,
+    /// With more it is looked which are in use.
+    most: usize,
+}
+
+/// Sets without use are kept up to as many as those in use, and this many.
+const SPARE: usize = 1024;
+
+impl LabelInterner {
+    /// The set that is equal to this one.
+    pub fn intern(&mut self, labels: &Labels) -> Arc<Labels> {
+        if let Some(known) = self.known.get(labels) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= self.most {
+            self.known.retain(|labels| Arc::strong_count(labels) > 1);
+            self.most = self.known.len() * 2 + SPARE;
+        }
+        let shared = Arc::new(labels.clone());
+        self.known.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+impl PartialEq for LabelInterner {
+    /// What is shared is no part of any value.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for LabelInterner {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_label_sets_are_one_and_those_without_use_are_forgotten() {
+        let labels = |index: usize| Labels::from([("app".to_owned(), index.to_string())]);
+        let mut sets = LabelInterner::default();
+        let first = sets.intern(&labels(0));
+        for index in 1..SPARE * 3 {
+            assert_eq!(*sets.intern(&labels(index)), labels(index));
+        }
+        assert!(sets.known.len() <= SPARE * 2, "{}", sets.known.len());
+        assert!(Arc::ptr_eq(&first, &sets.intern(&labels(0))));
+    }
+}

@@ -1,0 +1,61 @@
+//! Atoms: the parts into which the prefixes in use cut the address space.
+//!
+//! The prefixes in use are the nets of all policies that are compiled, and two that hold one family each.
+
+use ahash::AHashMap;
+use ipnet::IpNet;
+
+use super::predicate_set::PredicateSet;
+use crate::resolve::{Predicate, PredicateId};
+
+/// What is true of every address of an atom, families and nets; for the other nets they contain none of it (see the
+/// identity module).
+#[derive(Debug)]
+pub(crate) struct AtomPredicates {
+    by_net: AHashMap<IpNet, Vec<PredicateId>>,
+}
+
+impl AtomPredicates {
+    pub(crate) fn new(predicates: &[Predicate]) -> Self {
+        let mut by_net: AHashMap<IpNet, Vec<PredicateId>> = AHashMap::new();
+        for (id, predicate) in (0..).zip(predicates) {
+            match predicate {
+                Predicate::Family(family) => {
+                    by_net.entry(family.everything()).or_default().push(id);
+                }
+                Predicate::Nets(nets) => {
+                    for net in nets {
+                        by_net.entry(net.trunc()).or_default().push(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self { by_net }
+    }
+
+    /// From now on a net makes another predicate true; whether it was no prefix in use before.
+    pub(crate) fn add(&mut self, net: IpNet, predicate: PredicateId) -> bool {
+        let here = self.by_net.entry(net).or_default();
+        here.push(predicate);
+        here.len() == 1
+    }
+
+    /// Every prefix in use.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNet> + '_ {
+        self.by_net.keys().copied()
+    }
+
+    /// What is true of an atom: what a prefix in use that contains it makes true.
+    pub(crate) fn predicate_set(&self, atom: IpNet) -> PredicateSet {
+        let mut truth = Vec::new();
+        let mut net = Some(atom);
+        while let Some(here) = net {
+            truth.extend(self.by_net.get(&here).into_iter().flatten());
+            net = here.supernet();
+        }
+        truth.sort_unstable();
+        truth.dedup();
+        truth.into()
+    }
+}

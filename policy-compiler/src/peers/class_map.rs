@@ -1,0 +1,115 @@
+//! The class of each identity.
+//!
+//! Identities are numbered as addresses are met, and so are classes: mostly the first identities that an image knows are each
+//! of a class of their own, in the same order. Of these nothing is stored; a lookup tells their classes from their numbers.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::common::Identity;
+
+/// The class of an identity that has none.
+pub(crate) const NO_CLASS: u32 = u32::MAX;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ClassMap {
+    /// The first identity; at least 1.
+    first: u32,
+    /// Of the identities from the first on so many are of the class that their place among them says.
+    in_order: u32,
+    /// Class of each identity behind them, or [`NO_CLASS`].
+    rest: Box<[AtomicU32]>,
+}
+
+impl Default for ClassMap {
+    /// Of nobody.
+    fn default() -> Self {
+        Self::new(1, &[])
+    }
+}
+
+impl ClassMap {
+    /// Of the identities from `first` on.
+    pub(crate) fn new(first: u32, classes: &[u32]) -> Self {
+        let in_order = classes.iter().zip(0..).take_while(|(class, at)| *class == at).count();
+        let rest = classes[in_order..].iter().copied().map(AtomicU32::new).collect();
+        Self { first, in_order: in_order as u32, rest }
+    }
+
+    /// The first identity.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// The classes of all identities from the first on.
+    pub(crate) fn all(&self) -> Vec<u32> {
+        let rest = self.rest.iter().map(|class| class.load(Ordering::Relaxed));
+        (0..self.in_order).chain(rest).collect()
+    }
+
+    /// Where an identity stands from the first on; those before it wrap round to far behind the end.
+    #[inline]
+    pub(crate) fn index(&self, identity: Identity) -> u32 {
+        identity.0.wrapping_sub(self.first)
+    }
+
+    /// The class of an identity, or [`NO_CLASS`].
+    #[inline]
+    pub(crate) fn class(&self, identity: Identity) -> u32 {
+        let place = self.index(identity);
+        if place < self.in_order {
+            return place;
+        }
+        let class = self.rest.get((place - self.in_order) as usize);
+        class.map_or(NO_CLASS, |class| class.load(Ordering::Relaxed))
+    }
+
+    /// Stores the class of an identity while others may look up; `false` where there is no room, or it has another one.
+    pub(crate) fn store(&self, identity: Identity, class: u32) -> bool {
+        let place = self.index(identity);
+        if place < self.in_order {
+            return place == class;
+        }
+        let room = self.rest.get((place - self.in_order) as usize);
+        room.inspect(|room| room.store(class, Ordering::Relaxed)).is_some()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn each_identity_has_the_class_that_it_was_given(
+            first in prop_oneof![1u32..5, u32::MAX / 2 - 5..u32::MAX / 2],
+            in_order in 0u32..6,
+            rest in prop::collection::vec(prop_oneof![0u32..9, Just(NO_CLASS)], 0..6),
+            admitted in prop::collection::vec((0u32..14, 0u32..9), 0..6),
+        ) {
+            let mut classes: Vec<u32> = (0..in_order).chain(rest).collect();
+            let map = ClassMap::new(first, &classes);
+            let known = classes.iter().zip(0..).take_while(|(class, at)| *class == at).count();
+            for (at, class) in admitted {
+                let place = classes.get_mut(at as usize).filter(|_| at as usize >= known);
+                let fits = place.is_some() || (at as usize) < known && at == class;
+                if let Some(place) = place {
+                    *place = class;
+                }
+                prop_assert_eq!(map.store(Identity(first + at), class), fits);
+            }
+            prop_assert_eq!(&map.all(), &classes);
+            for (class, at) in classes.iter().zip(0..) {
+                prop_assert_eq!(map.class(Identity(first + at)), *class);
+            }
+            for none in [0, first - 1, first + classes.len() as u32, u32::MAX] {
+                prop_assert_eq!(map.class(Identity(none)), NO_CLASS);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Which identities the policies in use can tell apart.
+//!
+//! A *kind* is all that matters of a member: whether it is an endpoint, and what is true of it. An address is held by some
+//! kinds, in some atom; their truths together are the address's, and equal truths are one class.
+
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use ipnet::IpNet;
+
+use super::atoms::AtomPredicates;
+use super::class_map::NO_CLASS;
+use super::identity::{IdentityInterner, PredicateKey};
+use super::kinds::{KindId, Kinds};
+use super::predicate_set::PredicateSet;
+use crate::common::{Grouped, Identity};
+use crate::resolve::PredicateId;
+
+/// Identities that no predicate tells apart.
+pub(crate) struct Classes {
+    /// What is true of each class.
+    pub(crate) predicate_sets: Vec<PredicateSet>,
+    /// The identity that stands first in `of_identity`.
+    pub(crate) first: u32,
+    /// Class of each identity; [`NO_CLASS`] for those not in use.
+    pub(crate) of_identity: Vec<u32>,
+    /// How many identities are in use.
+    pub(crate) identities: usize,
+    /// Classes by what is true of them.
+    pub(crate) by_predicate_set: AHashMap<PredicateSet, u32>,
+}
+
+/// Numbers an atom while identities are made.
+pub(crate) type AtomNumber = u32;
+
+/// The number of no atom.
+const NO_ATOM: AtomNumber = AtomNumber::MAX;
+
+/// Gives addresses their identities and identities their classes.
+pub(crate) struct Classifier<'a> {
+    interner: &'a mut IdentityInterner,
+    kinds: &'a Kinds,
+    atoms: &'a AtomPredicates,
+    /// By predicate what it says.
+    predicate_keys: &'a [PredicateKey],
+    of_atom: AHashMap<Option<IpNet>, AtomNumber>,
+    atom_predicates: Vec<PredicateSet>,
+    /// Of addresses that one kind holds, by that: the atom where it was last met, and the identity there.
+    of_one: Vec<(AtomNumber, Identity)>,
+    of_one_elsewhere: AHashMap<(KindId, AtomNumber), Identity>,
+    /// By atom.
+    of_several: AHashMap<AtomNumber, AHashMap<Box<[KindId]>, Identity>>,
+    classes: Classes,
+}
+
+impl<'a> Classifier<'a> {
+    pub(crate) fn new(
+        interner: &'a mut IdentityInterner,
+        kinds: &'a Kinds,
+        atoms: &'a AtomPredicates,
+        said: &'a [PredicateKey],
+    ) -> Self {
+        let classes = Classes {
+            predicate_sets: Vec::new(),
+            first: interner.first,
+            of_identity: Vec::new(),
+            identities: 0,
+            by_predicate_set: AHashMap::new(),
+        };
+        Self {
+            interner,
+            kinds,
+            atoms,
+            predicate_keys: said,
+            of_atom: AHashMap::new(),
+            atom_predicates: Vec::new(),
+            of_one: vec![(NO_ATOM, Identity::UNKNOWN); kinds.all.len()],
+            of_one_elsewhere: AHashMap::new(),
+            of_several: AHashMap::new(),
+            classes,
+        }
+    }
+
+    /// The identity of an address that these kinds hold (ascending, distinct) in an atom.
+    pub(crate) fn identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
+        match held {
+            [one] => self.single_holder(*one, atom),
+            several => {
+                let known = self.of_several.get(&atom).and_then(|of| of.get(several)).copied();
+                known.unwrap_or_else(|| {
+                    let identity = self.make_identity(several, atom);
+                    let of_atom = self.of_several.entry(atom).or_default();
+                    of_atom.insert(several.into(), identity);
+                    identity
+                })
+            }
+        }
+    }
+
+    /// The identity of an address that one kind holds in an atom.
+    #[inline]
+    pub(crate) fn single_holder(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
+        if let Some((last, identity)) = self.of_one.get(kind as usize)
+            && *last == atom
+        {
+            return *identity;
+        }
+        self.single_holder_slow(kind, atom)
+    }
+
+    #[inline(never)]
+    fn single_holder_slow(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
+        let known = self.of_one_elsewhere.get(&(kind, atom)).copied();
+        let identity = known.unwrap_or_else(|| self.make_identity(&[kind], atom));
+        if let Some(last) = self.of_one.get_mut(kind as usize) {
+            let (before, there) = std::mem::replace(last, (atom, identity));
+            if before != NO_ATOM {
+                self.of_one_elsewhere.insert((kind, before), there);
+            }
+        }
+        identity
+    }
+
+    fn make_identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
+        let [truth, around] = self.kinds.predicate_sets(held, &self.atom_predicates[atom as usize]);
+        let identity = self.interner.identity([&truth, &around], self.predicate_keys);
+        if identity != Identity::UNKNOWN {
+            self.class(identity, truth);
+        }
+        identity
+    }
+
+    /// The number of an atom; of that of all addresses that are in none, if it is `None`.
+    pub(crate) fn atom_number(&mut self, atom: Option<IpNet>) -> AtomNumber {
+        let Self { atoms, atom_predicates: atom_truths, .. } = self;
+        *self.of_atom.entry(atom).or_insert_with(|| {
+            atom_truths.push(atom.map(|atom| atoms.predicate_set(atom)).unwrap_or_default());
+            atom_truths.len() as u32 - 1
+        })
+    }
+
+    fn class(&mut self, identity: Identity, truth: PredicateSet) {
+        let Classes {
+            predicate_sets: truths,
+            first,
+            of_identity,
+            identities,
+            by_predicate_set: known,
+        } = &mut self.classes;
+        let class = *known.entry(truth).or_insert_with_key(|truth| {
+            truths.push(Arc::clone(truth));
+            truths.len() as u32 - 1
+        });
+        let at = identity.0.wrapping_sub(*first) as usize;
+        if of_identity.len() <= at {
+            of_identity.resize(at + 1, NO_CLASS);
+        }
+        if std::mem::replace(&mut of_identity[at], class) == NO_CLASS {
+            *identities += 1;
+        }
+    }
+
+    pub(crate) fn finish(self) -> Classes {
+        self.classes
+    }
+}
+
+/// For each predicate the classes of which it is true, ascending.
+pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) -> Grouped {
+    let pairs =
+        (0..).zip(classes).flat_map(|(class, truth)| truth.iter().map(move |it| (*it, class)));
+    Grouped::from_pairs(predicates, pairs)
+}
+
+/// A class that comes to those that there are.
+#[derive(Debug)]
+pub(crate) struct NewClass {
+    /// One that it is like.
+    pub(crate) from: Option<u32>,
+    /// What is true of one of the two.
+    pub(crate) differs: Vec<PredicateId>,
+}

@@ -1,0 +1,188 @@
+//! Addresses to identities: numbers that stand for everything that policy can ask of a peer.
+//!
+//! The key of an identity is a *truth*: of all predicates in use on this node those that are true of the address, as what
+//! they say, not as numbers of one image. Beside it stands the part of the truth that is there without the endpoints that
+//! have the address: where several have it, what is true of one of them alone follows from that.
+//!
+//! **Why a verdict stands while both identities and the endpoint's revision do.** The rules of an endpoint ask nothing but
+//! predicates in use. With the revision the same, they were in use when the flow was judged and are now; with the identity
+//! the same, the same of them are true. What came into use or went out of it meanwhile, these rules do not ask.
+//!
+//! Numbers are never used again for another key. They are handed out in ascending order; when most of those handed out
+//! are of no more use, all keys are forgotten and start over *behind* the highest number, so that tables indexed by
+//! identity stay small. That costs each live flow one new judgement.
+
+use ahash::AHashMap;
+
+use super::predicate_set::PredicateSet;
+use crate::common::{Identity, IndexTable};
+use crate::prefix_map::MAX_VALUE;
+use crate::resolve::Predicate;
+
+/// Identities without use are kept up to this number and three times those in use; so are predicates.
+const SPARE: u32 = 65_536;
+
+/// What a predicate says, as a number that is never given to another.
+pub(crate) type PredicateKey = u64;
+
+/// The numbers of identities, for the life of a compiler.
+#[derive(Debug)]
+pub(crate) struct IdentityInterner {
+    predicate_keys: AHashMap<Predicate, PredicateKey>,
+    next_key: PredicateKey,
+    /// By key the place of an identity behind the first.
+    identities: IndexTable,
+    /// The keys, one behind the other: how many say what is true, these ascending, and likewise what would be without the
+    /// endpoints that have the address.
+    keys: Vec<PredicateKey>,
+    /// Where each key ends.
+    ends: Vec<usize>,
+    /// The lowest identity that is not forgotten.
+    pub(crate) first: u32,
+}
+
+impl Default for IdentityInterner {
+    fn default() -> Self {
+        Self::starting_at(1)
+    }
+}
+
+impl IdentityInterner {
+    fn starting_at(first: u32) -> Self {
+        Self {
+            predicate_keys: AHashMap::new(),
+            next_key: 0,
+            identities: IndexTable::default(),
+            keys: Vec::new(),
+            ends: Vec::new(),
+            first,
+        }
+    }
+
+    /// As [`predicate_keys`](Self::predicate_keys), of all predicates that are in use; the numbers of others are forgotten when they are too many.
+    pub(crate) fn predicate_keys_of_all(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
+        if self.predicate_keys.len() > predicates.len() * 4 + SPARE as usize {
+            self.predicate_keys.clear();
+        }
+        self.predicate_keys(predicates)
+    }
+
+    /// The numbers of predicates, in their order.
+    pub(crate) fn predicate_keys(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
+        let number = |predicate: &Predicate| {
+            if let Some(known) = self.predicate_keys.get(predicate) {
+                return *known;
+            }
+            self.next_key += 1;
+            self.predicate_keys.insert(predicate.clone(), self.next_key - 1);
+            self.next_key - 1
+        };
+        predicates.iter().map(number).collect()
+    }
+
+    /// The identity of a truth and of what would be without endpoints, given what each predicate says. When all 2^31 numbers
+    /// have been used, [`Identity::UNKNOWN`], which is always denied.
+    pub(crate) fn identity(
+        &mut self,
+        truths: [&PredicateSet; 2],
+        said: &[PredicateKey],
+    ) -> Identity {
+        let Self { identities, keys, ends, first, .. } = self;
+        // It is written behind the others, and stays there if it is new.
+        let start = keys.len();
+        for truth in truths {
+            keys.push(truth.len() as PredicateKey);
+            let from = keys.len();
+            keys.extend(truth.iter().map(|it| said[*it as usize]));
+            keys[from..].sort_unstable();
+        }
+        let (known, key) = keys.split_at(start);
+        let next = ends.len() as u32;
+        let is = |at: u32| {
+            let before = (at as usize).checked_sub(1).and_then(|at| ends.get(at));
+            known.get(before.copied().unwrap_or(0)..ends[at as usize]) == Some(key)
+        };
+        let number = if *first > MAX_VALUE - next {
+            identities.find(key, is).map(|number| (number, false))
+        } else {
+            Some(identities.find_or_insert(key, next, is))
+        };
+        match number {
+            Some((number, true)) => {
+                ends.push(keys.len());
+                Identity(*first + number)
+            }
+            other => {
+                keys.truncate(start);
+                other.map_or(Identity::UNKNOWN, |(number, _)| Identity(*first + number))
+            }
+        }
+    }
+
+    /// Forgets every key if far more numbers are taken than the `used` that the last image needed.
+    pub(crate) fn forget_if_sparse(&mut self, used: u32) {
+        let taken = self.ends.len() as u32;
+        if taken > used.saturating_mul(4).saturating_add(SPARE) {
+            let said = std::mem::take(&mut self.predicate_keys);
+            let next_said = self.next_key;
+            *self = Self {
+                predicate_keys: said,
+                next_key: next_said,
+                ..Self::starting_at(self.first + taken)
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(interner: &mut IdentityInterner, said: PredicateKey) -> Identity {
+        interner.identity([&PredicateSet::from([0]), &PredicateSet::default()], &[said])
+    }
+
+    #[test]
+    fn what_is_true_without_endpoints_tells_identities_apart() {
+        let mut interner = IdentityInterner::default();
+        let truths = [&[][..], &[0], &[1], &[0, 1]].map(PredicateSet::from);
+        let all = || truths.iter().flat_map(|a| truths.iter().map(move |b| [a, b]));
+        let first: Vec<Identity> = all().map(|it| interner.identity(it, &[7, 3])).collect();
+        assert_eq!(first, (1..=16).map(Identity).collect::<Vec<_>>());
+        // What a predicate says counts, not its number.
+        let other: Vec<Identity> = all().map(|it| interner.identity(it, &[3, 7])).collect();
+        let swapped = [0, 2, 1, 3];
+        let expected = swapped.iter().flat_map(|a| swapped.iter().map(move |b| a * 4 + b + 1));
+        assert_eq!(other, expected.map(Identity).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_forgotten_number_is_never_used_again() {
+        let mut interner = IdentityInterner::default();
+        let last = (0..=SPARE + 4).map(|i| identity(&mut interner, i.into())).last().unwrap();
+        interner.forget_if_sparse(2);
+        assert_eq!(interner.first, 1, "two in use leave room for more");
+        interner.forget_if_sparse(1);
+        assert_eq!(interner.first, last.0 + 1);
+        assert_eq!(identity(&mut interner, 0), Identity(last.0 + 1));
+    }
+
+    #[test]
+    fn a_forgotten_predicate_comes_back_as_another() {
+        let named =
+            |index: u32| Predicate::Service(crate::model::ObjectName::new("", index.to_string()));
+        let mut interner = IdentityInterner::default();
+        let many: Vec<Predicate> = (0..SPARE + 5).map(named).collect();
+        let before = interner.predicate_keys_of_all(&many);
+        let after = interner.predicate_keys_of_all(&many[..1]);
+        assert!(before.iter().all(|said| *said != after[0]));
+    }
+
+    #[test]
+    fn when_the_numbers_run_out_an_identity_is_unknown() {
+        let mut interner = IdentityInterner::starting_at(MAX_VALUE);
+        assert_eq!(identity(&mut interner, 1), Identity(MAX_VALUE));
+        assert_eq!(identity(&mut interner, 2), Identity::UNKNOWN);
+        assert_eq!(identity(&mut interner, 1), Identity(MAX_VALUE));
+    }
+}

@@ -1,0 +1,88 @@
+//! Kinds of members: members that no policy here can tell apart.
+//!
+//! A kind is whether its members are endpoints, and their predicate set.
+
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use super::members::Members;
+use super::predicate_set::{PredicateSet, union};
+use super::predicates::MemberPredicates;
+use crate::resolve::PredicateId;
+
+/// Index of a kind.
+pub(crate) type KindId = u32;
+
+/// The kinds of members.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds {
+    known: [AHashMap<PredicateSet, KindId>; 2],
+    /// Whether its members are endpoints, and what is true of them.
+    pub(super) all: Vec<(bool, PredicateSet)>,
+}
+
+impl Kinds {
+    /// The kind of a member; `None` for those whom no policy here can tell from nobody.
+    pub(crate) fn intern(&mut self, is_endpoint: bool, truth: &[PredicateId]) -> Option<KindId> {
+        if truth.is_empty() {
+            return None;
+        }
+        let known = &mut self.known[usize::from(is_endpoint)];
+        if let Some(kind) = known.get(truth) {
+            return Some(*kind);
+        }
+        let kind = self.all.len() as KindId;
+        let truth = PredicateSet::from(truth);
+        known.insert(Arc::clone(&truth), kind);
+        self.all.push((is_endpoint, truth));
+        Some(kind)
+    }
+
+    /// The kind of every member, by position.
+    pub(crate) fn from_members(
+        members: &Members<'_>,
+        truths: &MemberPredicates,
+    ) -> (Self, Vec<Option<KindId>>) {
+        let mut kinds = Self::default();
+        let all = members.all.iter().enumerate();
+        let of = all.map(|(at, it)| kinds.intern(it.is_endpoint(), truths.member(at))).collect();
+        (kinds, of)
+    }
+
+    /// What is true of an address that some kinds hold in an atom, and what would be without endpoints.
+    pub(crate) fn predicate_sets(&self, held: &[KindId], atom: &PredicateSet) -> [PredicateSet; 2] {
+        let held = || held.iter().filter_map(|kind| self.all.get(*kind as usize));
+        let endpoints = held().filter(|(is_endpoint, _)| *is_endpoint).count();
+        let sum = held().map(|(_, truth)| truth.len()).sum::<usize>();
+        let mut all = Vec::with_capacity(sum + atom.len());
+        let union_of = |all: &mut Vec<PredicateId>, endpoints: bool| -> PredicateSet {
+            all.clear();
+            let held = held().filter(|(is_endpoint, _)| endpoints || !is_endpoint);
+            held.for_each(|(_, truth)| all.extend_from_slice(truth));
+            all.extend_from_slice(atom);
+            all.sort_unstable();
+            all.dedup();
+            all.as_slice().into()
+        };
+        let truth = union_of(&mut all, true);
+        let around = match endpoints {
+            0 => Arc::clone(&truth),
+            all if all == held().count() => Arc::clone(atom),
+            _ => union_of(&mut all, false),
+        };
+        [truth, around]
+    }
+
+    /// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are
+    /// no endpoints make true.
+    pub(crate) fn local_predicate_set(
+        &self,
+        own: &[PredicateId],
+        held: &[KindId],
+        atom: &PredicateSet,
+    ) -> PredicateSet {
+        let [_, around] = self.predicate_sets(held, atom);
+        union(own.iter().chain(around.iter()))
+    }
+}

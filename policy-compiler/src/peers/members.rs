@@ -1,0 +1,299 @@
+//! Who stands behind which addresses, and what selectors see of them.
+//!
+//! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the model:
+//! a cluster has many, and nothing of them is copied.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use ipnet::IpNet;
+
+use crate::model::{
+    Endpoint, HostEndpoint, LabelView, Model, NamedPort, NetworkSet, ObjectName, ServiceEndpoints,
+};
+use crate::selector::Labels;
+
+/// Index into [`Members::all`].
+pub(crate) type Position = usize;
+
+/// A member of the cluster.
+#[derive(Debug)]
+pub(crate) struct Member<'m> {
+    namespace: &'m str,
+    /// Not as `&str`: that would look at the name of each.
+    name: &'m String,
+    pub(crate) object: MemberObject<'m>,
+    /// The labels of its namespace, if it is in one.
+    namespace_labels: Option<&'m Labels>,
+    /// The labels of its service account, if that has any.
+    account_labels: Option<&'m Labels>,
+}
+
+/// What a member is.
+#[derive(Debug)]
+pub(crate) enum MemberObject<'m> {
+    Pod(&'m Endpoint),
+    Set(&'m NetworkSet),
+    Host(&'m HostEndpoint),
+    /// With the service's name.
+    Service(&'m ObjectName, &'m ServiceEndpoints),
+}
+
+static NO_LABELS: Labels = Labels::new();
+
+impl<'m> Member<'m> {
+    /// A pod of a model, or one that was in it a moment ago.
+    pub(crate) fn pod(model: &'m Model, name: &'m ObjectName, pod: &'m Endpoint) -> Self {
+        let account = pod.service_account.as_deref().filter(|_| !model.service_accounts.is_empty());
+        let account = account.and_then(|account| {
+            model.service_accounts.get(&ObjectName::new(name.namespace.as_str(), account))
+        });
+        let around = Some(model.namespace_labels(&name.namespace));
+        Self {
+            namespace: &name.namespace,
+            name: &name.name,
+            object: MemberObject::Pod(pod),
+            namespace_labels: around,
+            account_labels: account,
+        }
+    }
+
+    /// A network set of a model.
+    pub(crate) fn set(model: &'m Model, name: &'m ObjectName, set: &'m NetworkSet) -> Self {
+        let ObjectName { namespace, name } = name;
+        let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
+        Self {
+            namespace,
+            name,
+            object: MemberObject::Set(set),
+            namespace_labels: around,
+            account_labels: None,
+        }
+    }
+
+    /// What selectors see of it; nothing of a service's endpoints.
+    pub(crate) fn view(&self) -> Option<LabelView<'_>> {
+        let namespace = self.namespace_labels.map(|labels| (self.namespace, labels));
+        let view = LabelView {
+            own: &NO_LABELS,
+            namespace,
+            service_account: None,
+            pod: false,
+            inherited: &[],
+        };
+        match &self.object {
+            MemberObject::Pod(endpoint) => Some(LabelView {
+                own: &endpoint.labels,
+                service_account: endpoint
+                    .service_account
+                    .as_deref()
+                    .map(|it| (it, self.account_labels)),
+                pod: true,
+                ..view
+            }),
+            MemberObject::Set(set) => Some(LabelView { own: &set.labels, ..view }),
+            MemberObject::Host(host) => Some(Model::host_view(host)),
+            MemberObject::Service(..) => None,
+        }
+    }
+
+    /// The labels of its own, of a member that inherits none.
+    pub(crate) fn own_labels(&self) -> Option<&Labels> {
+        match &self.object {
+            MemberObject::Pod(endpoint) => Some(&endpoint.labels),
+            MemberObject::Set(set) => Some(&set.labels),
+            MemberObject::Host(_) | MemberObject::Service(..) => None,
+        }
+    }
+
+    /// The port names that it gives numbers.
+    pub(crate) fn named_ports(&self) -> impl Iterator<Item = &NamedPort> {
+        let ports = match &self.object {
+            MemberObject::Pod(endpoint) => Some(&endpoint.named_ports),
+            MemberObject::Host(host) => Some(&host.named_ports),
+            MemberObject::Set(_) | MemberObject::Service(..) => None,
+        };
+        ports.into_iter().flatten()
+    }
+
+    /// Whether it is a pod or a host endpoint.
+    pub(crate) fn is_endpoint(&self) -> bool {
+        matches!(self.object, MemberObject::Pod(_) | MemberObject::Host(_))
+    }
+
+    /// Whether it is a network set.
+    pub(crate) fn is_set(&self) -> bool {
+        matches!(self.object, MemberObject::Set(_))
+    }
+
+    /// Hands over the prefixes that it has.
+    pub(crate) fn for_each_net(&self, mut hand: impl FnMut(IpNet)) {
+        let mut hosts = |addresses: &BTreeSet<IpAddr>| {
+            for address in addresses {
+                hand(IpNet::from(*address));
+            }
+        };
+        match &self.object {
+            MemberObject::Pod(endpoint) => hosts(&endpoint.addresses),
+            MemberObject::Host(host) => hosts(&host.addresses),
+            MemberObject::Service(_, some) => hosts(&some.addresses),
+            MemberObject::Set(set) => {
+                for net in &set.nets {
+                    hand(net.trunc());
+                }
+            }
+        }
+    }
+}
+
+/// How many pods from the first on are in a namespace, by few looks at their names.
+fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
+    let is_in = |pod: &(&ObjectName, &Arc<Endpoint>)| pod.0.namespace == namespace;
+    let mut to = 1;
+    while pods.get(to).is_some_and(is_in) {
+        to *= 2;
+    }
+    let from = to / 2;
+    from + pods[from..to.min(pods.len())].partition_point(is_in)
+}
+
+/// Members side by side of whom everything is the same that they have from their namespace and kind. Those in no namespace are
+/// each alone.
+pub(crate) type Run = Range<Position>;
+
+/// The members of a cluster: pods, then sets, then host endpoints, then services, each in the order of their names.
+#[derive(Debug)]
+pub(crate) struct Members<'m> {
+    pub(crate) all: Vec<Member<'m>>,
+    /// All that selectors see, in runs.
+    pub(crate) runs: Vec<Run>,
+    /// Indexes of the runs of each namespace, at most one of pods and one of sets.
+    namespaces: AHashMap<&'m str, Vec<usize>>,
+    /// Where the services begin, of which selectors see nothing.
+    pub(crate) services: Position,
+}
+
+impl<'m> Members<'m> {
+    pub(crate) fn from_model(model: &'m Model) -> Self {
+        let mut members = Self {
+            all: Vec::with_capacity(model.endpoints.len() + model.network_sets.len()),
+            runs: Vec::new(),
+            namespaces: AHashMap::new(),
+            services: 0,
+        };
+        let accounts: AHashMap<(&str, &str), &Labels> = model
+            .service_accounts
+            .iter()
+            .map(|(name, labels)| ((name.namespace.as_str(), name.name.as_str()), labels))
+            .collect();
+        let all: Vec<_> = model.endpoints.iter().collect();
+        let mut rest = all.as_slice();
+        while let Some((ObjectName { namespace, .. }, _)) = rest.first() {
+            let (here, after) = rest.split_at(count_in_namespace(rest, namespace));
+            rest = after;
+            let around = Some(model.namespace_labels(namespace));
+            members.push_run_in(namespace, here.len());
+            for (ObjectName { name, .. }, endpoint) in here {
+                let mut account = None;
+                // Not to look at the pod here saves a miss of the cache for each.
+                if !accounts.is_empty() {
+                    let named = endpoint.service_account.as_deref();
+                    account = named.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();
+                }
+                let what = MemberObject::Pod(endpoint);
+                members.all.push(Member {
+                    namespace,
+                    name,
+                    object: what,
+                    namespace_labels: around,
+                    account_labels: account,
+                });
+            }
+        }
+        let sets: Vec<_> = model.network_sets.iter().collect();
+        for here in sets.chunk_by(|a, b| a.0.namespace == b.0.namespace) {
+            for (at, (ObjectName { namespace, name }, set)) in here.iter().enumerate() {
+                let around = (!namespace.is_empty()).then(|| model.namespace_labels(namespace));
+                match around {
+                    None => members.push_run(1),
+                    Some(_) if at == 0 => members.push_run_in(namespace, here.len()),
+                    Some(_) => {}
+                }
+                let what = MemberObject::Set(set);
+                members.all.push(Member {
+                    namespace,
+                    name,
+                    object: what,
+                    namespace_labels: around,
+                    account_labels: None,
+                });
+            }
+        }
+        for (name, host) in &model.host_endpoints {
+            let what = MemberObject::Host(host);
+            members.push_run(1);
+            members.all.push(Member {
+                namespace: "",
+                name,
+                object: what,
+                namespace_labels: None,
+                account_labels: None,
+            });
+        }
+        members.services = members.all.len();
+        for (name, service) in &model.services {
+            for some in service.iter() {
+                let what = MemberObject::Service(name, some);
+                let ObjectName { namespace, name } = name;
+                members.all.push(Member {
+                    namespace,
+                    name,
+                    object: what,
+                    namespace_labels: None,
+                    account_labels: None,
+                });
+            }
+        }
+        members
+    }
+
+    /// The next so many members are a run.
+    fn push_run(&mut self, len: usize) {
+        self.runs.push(self.all.len()..self.all.len() + len);
+    }
+
+    /// The next so many members are a run and those of a namespace.
+    fn push_run_in(&mut self, namespace: &'m str, len: usize) {
+        self.namespaces.entry(namespace).or_default().push(self.runs.len());
+        self.push_run(len);
+    }
+
+    /// The runs of a namespace.
+    pub(crate) fn runs_in(&self, namespace: &str) -> impl Iterator<Item = &Run> {
+        let indexes = self.namespaces.get(namespace).into_iter().flatten();
+        indexes.filter_map(|index| self.runs.get(*index))
+    }
+
+    /// The position of a pod or, without a namespace, of a host endpoint.
+    pub(crate) fn endpoint(&self, name: &ObjectName) -> Option<Position> {
+        if name.namespace.is_empty() {
+            let is_it = |member: &Member<'_>| {
+                matches!(member.object, MemberObject::Host(_)) && *member.name == name.name
+            };
+            return self.all.iter().position(is_it);
+        }
+        let is_pods = |run: &&Run| {
+            matches!(self.all.get(run.start), Some(Member { object: MemberObject::Pod(_), .. }))
+        };
+        let run = self.runs_in(&name.namespace).find(is_pods)?.clone();
+        let at = self
+            .all
+            .get(run.clone())?
+            .binary_search_by(|it| it.name.as_str().cmp(&name.name))
+            .ok()?;
+        Some(run.start + at)
+    }
+}

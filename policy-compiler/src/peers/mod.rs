@@ -1,0 +1,30 @@
+//! Who has which address, and what is true of it.
+//!
+//! `members` lists who has which prefixes; `selector_index` finds those that a selector matches. `predicates` evaluates every
+//! predicate for every member; members with equal predicate sets are one *kind* (`kinds`). `addresses` sorts the prefixes,
+//! each with the kinds that hold it and its *atom* (`atoms`). `classes` and `identity` give each its identity and class.
+
+mod addresses;
+mod atoms;
+mod class_map;
+mod classes;
+mod identity;
+mod kinds;
+mod members;
+mod pod_index;
+mod predicate_set;
+mod predicates;
+mod selector_index;
+mod terms_in_use;
+
+pub(crate) use addresses::{Addresses, PrefixEdit, SetPrefixes};
+pub(crate) use atoms::AtomPredicates;
+pub(crate) use class_map::{ClassMap, NO_CLASS};
+pub(crate) use classes::{Classes, Classifier, NewClass, classes_by_predicate};
+pub(crate) use identity::{IdentityInterner, PredicateKey};
+pub(crate) use kinds::{KindId, Kinds};
+pub(crate) use members::{Member, Members};
+pub(crate) use pod_index::PodIndex;
+pub(crate) use predicate_set::{AddressFacts, PredicateSet, family, union};
+pub(crate) use predicates::{MemberPredicates, Predicates, evaluate};
+pub(crate) use terms_in_use::TermsInUse;

@@ -1,0 +1,49 @@
+//! Predicate sets: the predicates that are true of an address or of a member.
+
+use std::sync::Arc;
+
+use crate::model::{Family, Protocol};
+use crate::resolve::{Facts, PortSetId, PossiblePorts, PredicateId};
+
+/// The predicates that are true of something, ascending; shared by all that hold it.
+pub(crate) type PredicateSet = Arc<[PredicateId]>;
+
+/// The union of truths.
+pub(crate) fn union<'t>(truths: impl Iterator<Item = &'t PredicateId>) -> PredicateSet {
+    let mut union: Vec<PredicateId> = truths.copied().collect();
+    union.sort_unstable();
+    union.dedup();
+    union.into()
+}
+
+/// A truth and the answers that it gives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AddressFacts<'a> {
+    /// What is true, but for the family.
+    pub(crate) predicates: &'a [PredicateId],
+    /// The family.
+    pub(crate) family: Family,
+    /// By question.
+    pub(crate) possible_ports: &'a [PossiblePorts],
+}
+
+impl Facts for AddressFacts<'_> {
+    fn family(&self) -> Family {
+        self.family
+    }
+
+    fn holds(&self, predicate: PredicateId) -> bool {
+        predicate == self.family as PredicateId || self.predicates.binary_search(&predicate).is_ok()
+    }
+
+    fn ports(&self, question: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
+        let possible = self.possible_ports.get(question as usize);
+        let given = possible.into_iter().flatten().filter(|(_, _, id)| self.holds(*id));
+        given.map(|(protocol, port, _)| (*protocol, *port))
+    }
+}
+
+/// The family of a truth.
+pub(crate) fn family(truth: &[PredicateId]) -> Option<Family> {
+    Family::ALL.into_iter().find(|family| truth.binary_search(&(*family as u32)).is_ok())
+}

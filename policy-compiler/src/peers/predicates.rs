@@ -1,0 +1,185 @@
+//! What is true of whom: predicates and questions, evaluated once for each member and each atom.
+//!
+//! What only the rules' local ends ask is not evaluated for pods of other nodes: nobody asks it of them.
+
+use std::collections::BTreeSet;
+
+use ahash::{AHashMap, AHashSet};
+
+use super::members::{MemberObject, Members, Position};
+use super::selector_index::SelectorIndex;
+use super::terms_in_use::TermsInUse;
+use crate::common::Grouped;
+use crate::model::{ObjectName, Protocol};
+use crate::resolve::{LocalName, PortSet, PossiblePorts, Predicate, PredicateId, Vocabulary};
+
+/// Everything that is asked of addresses.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Predicates {
+    /// The resolved predicates, and behind them one for each possible answer to a question.
+    pub(crate) all: Vec<Predicate>,
+    /// By question.
+    pub(crate) possible_ports: Vec<PossiblePorts>,
+}
+
+impl Predicates {
+    /// Which of all are in use, given which of those that were resolved are.
+    pub(crate) fn in_use(&self, asked: &TermsInUse) -> Box<[bool]> {
+        let mut in_use = asked.predicates.clone();
+        in_use.resize(self.all.len(), false);
+        for (answers, asked) in self.possible_ports.iter().zip(&asked.port_sets) {
+            for (_, _, id) in answers {
+                in_use[*id as usize] = *asked;
+            }
+        }
+        in_use.into()
+    }
+}
+
+/// What is true of each member.
+#[derive(Debug, Default)]
+pub(crate) struct MemberPredicates(Grouped);
+
+impl MemberPredicates {
+    /// Sorts pairs, for each member's position ascending by predicate as a rule, by position.
+    fn from_pairs(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
+        let mut all = Grouped::from_pairs(members, pairs.iter().copied());
+        all.sort_each();
+        Self(all)
+    }
+
+    /// Of how many members each predicate is true.
+    pub(crate) fn counts(&self, predicates: usize) -> Vec<u32> {
+        let mut counts = vec![0; predicates];
+        for predicate in self.0.all() {
+            counts[*predicate as usize] += 1;
+        }
+        counts
+    }
+
+    /// What is true of a member, ascending.
+    pub(crate) fn member(&self, position: Position) -> &[PredicateId] {
+        self.0.group(position)
+    }
+}
+
+/// The predicates and what is true of each member.
+pub(crate) fn evaluate<'m>(
+    vocabulary: &Vocabulary,
+    asked: &TermsInUse,
+    members: &'m Members<'m>,
+    local: &BTreeSet<LocalName>,
+) -> (Predicates, MemberPredicates) {
+    let local: AHashSet<Position> = local.iter().filter_map(|it| members.endpoint(it)).collect();
+    let mut evaluation = Evaluation {
+        predicates: Predicates { all: vocabulary.predicates.clone(), possible_ports: Vec::new() },
+        pairs: Vec::with_capacity(members.all.len()),
+        members,
+        local,
+        services: AHashMap::new(),
+        index: SelectorIndex::new(members),
+    };
+    for (position, member) in members.all.iter().enumerate().skip(members.services) {
+        if let MemberObject::Service(name, _) = member.object {
+            evaluation.services.entry(name).or_default().push(position);
+        }
+    }
+    for (id, predicate) in (0..).zip(&vocabulary.predicates) {
+        evaluation.predicate(id, predicate, asked.predicates[id as usize]);
+    }
+    for (question, asked) in vocabulary.port_sets.iter().zip(&asked.port_sets) {
+        evaluation.port_set(question, *asked);
+    }
+    let truths = MemberPredicates::from_pairs(members.all.len(), &evaluation.pairs);
+    (evaluation.predicates, truths)
+}
+
+struct Evaluation<'m> {
+    predicates: Predicates,
+    pairs: Vec<(u32, PredicateId)>,
+    members: &'m Members<'m>,
+    local: AHashSet<Position>,
+    services: AHashMap<&'m ObjectName, Vec<Position>>,
+    index: SelectorIndex<'m>,
+}
+
+impl Evaluation<'_> {
+    fn predicate(&mut self, id: PredicateId, predicate: &Predicate, of_peers: bool) {
+        let Self { pairs, index, members, local, services, .. } = self;
+        match predicate {
+            Predicate::Members(selector) => index.matching(selector, |position| {
+                if of_peers || is_near(members, local, position) {
+                    pairs.push((position as u32, id));
+                }
+            }),
+            Predicate::Service(service) => {
+                let positions = services.get(service).into_iter().flatten();
+                pairs.extend(positions.map(|position| (*position as u32, id)));
+            }
+            Predicate::Family(_)
+            | Predicate::Nets(_)
+            | Predicate::NamesPort { .. }
+            | Predicate::ServicePort { .. } => {}
+        }
+    }
+
+    fn port_set(&mut self, question: &PortSet, of_peers: bool) {
+        let Self { index, members, local, services, .. } = self;
+        let mut having: Vec<(Position, (Protocol, u16))> = Vec::new();
+        match question {
+            PortSet::Named { selector, name } => {
+                let mut ask = |position: Position| {
+                    let named = members.all[position].named_ports();
+                    let named = named.filter(|port| port.name == *name);
+                    having.extend(named.map(|port| (position, (port.protocol, port.port))));
+                };
+                match selector {
+                    Some(selector) => index.matching(selector, |position| {
+                        if of_peers || is_near(members, local, position) {
+                            ask(position);
+                        }
+                    }),
+                    None if of_peers => (0..members.all.len()).for_each(ask),
+                    // Only endpoints name ports.
+                    None => local.iter().copied().for_each(ask),
+                }
+            }
+            PortSet::Service(wanted) => {
+                for position in services.get(wanted).into_iter().flatten() {
+                    if let MemberObject::Service(_, some) = members.all[*position].object {
+                        having.extend(some.ports.iter().map(|port| (*position, *port)));
+                    }
+                }
+            }
+        }
+        let mut answers: Vec<(Protocol, u16, PredicateId)> = Vec::new();
+        let distinct: BTreeSet<_> = having.iter().map(|(_, port)| *port).collect();
+        for (protocol, port) in distinct {
+            let id = self.predicates.all.len() as PredicateId;
+            self.predicates.all.push(match question {
+                PortSet::Named { selector, name } => Predicate::NamesPort {
+                    selector: selector.clone(),
+                    name: name.clone(),
+                    protocol,
+                    port,
+                },
+                PortSet::Service(service) => {
+                    Predicate::ServicePort { service: service.clone(), protocol, port }
+                }
+            });
+            answers.push((protocol, port, id));
+        }
+        for (position, (protocol, port)) in having {
+            let answer = answers.iter().find(|answer| (answer.0, answer.1) == (protocol, port));
+            if let Some((_, _, id)) = answer {
+                self.pairs.push((position as u32, *id));
+            }
+        }
+        self.predicates.possible_ports.push(answers.into());
+    }
+}
+
+/// Whether a member is a local endpoint or none at all.
+fn is_near(members: &Members<'_>, local: &AHashSet<Position>, position: Position) -> bool {
+    local.contains(&position) || !members.all[position].is_endpoint()
+}

@@ -1,0 +1,365 @@
+//! Which members selectors match.
+//!
+//! A selector is evaluated over a *domain* at once, a namespace where it asks for one and everybody where it does not: for
+//! each label that it names the members of the domain are sorted by their values, once, and the selector becomes the same
+//! expression over sets of members. So a member's labels are looked up once for each key and not for each selector.
+
+use std::ops::Range;
+
+use ahash::AHashMap;
+
+use super::members::{Member, Members, Position, Run};
+use crate::common::{LARGE_CLUSTER, join};
+use crate::selector::{
+    Comparison, NAMESPACE, NAMESPACE_PREFIX, Node, ORCHESTRATOR, SERVICE_ACCOUNT,
+    SERVICE_ACCOUNT_PREFIX, Selector,
+};
+
+/// A set of the members of a domain, by their places in it.
+type Bits = Vec<u64>;
+
+fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
+    let (first, last) = (start / 64, end.div_ceil(64));
+    let below = |bit: usize| if bit >= 64 { u64::MAX } else { (1 << bit) - 1 };
+    for (word, at) in bits[first..last].iter_mut().zip(first..) {
+        *word |= below(end - at * 64) & !below(start.saturating_sub(at * 64));
+    }
+}
+
+/// A set of members that stays: as runs while these are few.
+enum PlaceSet {
+    Runs(Vec<Range<usize>>),
+    Bits(Bits),
+}
+
+impl PlaceSet {
+    fn add_to(&self, bits: &mut Bits) {
+        match self {
+            Self::Runs(runs) => {
+                for run in runs {
+                    set_range(bits, run.clone());
+                }
+            }
+            Self::Bits(all) => bits.iter_mut().zip(all).for_each(|(word, all)| *word |= all),
+        }
+    }
+}
+
+/// The members of a domain by the value of a label.
+struct LabelValues<'m> {
+    by_value: AHashMap<&'m str, usize>,
+    /// By number of a value.
+    places: Vec<PlaceSet>,
+    /// Of a set of the domain's members.
+    words: usize,
+}
+
+impl<'m> LabelValues<'m> {
+    /// The number of a value.
+    fn number(&mut self, value: &'m str) -> usize {
+        *self.by_value.entry(value).or_insert_with(|| {
+            self.places.push(PlaceSet::Runs(Vec::new()));
+            self.places.len() - 1
+        })
+    }
+
+    /// Adds places behind those that were added.
+    fn add(&mut self, number: usize, places: Range<usize>) {
+        let Some(all) = self.places.get_mut(number) else { return };
+        match all {
+            PlaceSet::Bits(bits) => return set_range(bits, places),
+            PlaceSet::Runs(runs) => match runs.last_mut() {
+                Some(last) if last.end == places.start => last.end = places.end,
+                _ => runs.push(places),
+            },
+        }
+        // Many runs are one set.
+        if matches!(all, PlaceSet::Runs(runs) if runs.len() * 2 > self.words) {
+            let mut bits = vec![0; self.words];
+            all.add_to(&mut bits);
+            *all = PlaceSet::Bits(bits);
+        }
+    }
+
+    /// Adds those of others, which are behind these.
+    fn append(&mut self, others: Self) {
+        for (value, number) in others.by_value {
+            let own = self.number(value);
+            match &others.places[number] {
+                PlaceSet::Runs(runs) => runs.iter().for_each(|run| self.add(own, run.clone())),
+                PlaceSet::Bits(others) => {
+                    let mut bits = vec![0; self.words];
+                    self.places[own].add_to(&mut bits);
+                    bits.iter_mut().zip(others).for_each(|(word, other)| *word |= other);
+                    self.places[own] = PlaceSet::Bits(bits);
+                }
+            }
+        }
+    }
+}
+
+struct Domain<'m> {
+    /// With the first place of each.
+    runs: Vec<(usize, Run)>,
+    len: usize,
+    labels: AHashMap<String, LabelValues<'m>>,
+}
+
+impl<'m> Domain<'m> {
+    fn from_runs(runs: Vec<Run>) -> Self {
+        let mut len = 0;
+        let placed = runs.into_iter().map(|run| {
+            len += run.len();
+            (len - run.len(), run)
+        });
+        Self { runs: placed.collect(), len, labels: AHashMap::new() }
+    }
+
+    fn empty(&self) -> Bits {
+        vec![0; self.len.div_ceil(64)]
+    }
+
+    fn full(&self) -> Bits {
+        let mut all = self.empty();
+        set_range(&mut all, 0..self.len);
+        all
+    }
+
+    fn complement(&self, mut bits: Bits) -> Bits {
+        let all = self.full();
+        bits.iter_mut().zip(all).for_each(|(word, all)| *word = !*word & all);
+        bits
+    }
+
+    fn matching(&mut self, members: &'m Members<'_>, selector: &Selector) -> Bits {
+        match selector.node() {
+            Node::All => self.full(),
+            Node::Has(key) => self.with_value(members, key, |_| true),
+            Node::Compare { key, how, value } => {
+                if *how == Comparison::Equal {
+                    return self.equal(members, key, value);
+                }
+                let mut bits = self.with_value(members, key, |found| how.holds(Some(found), value));
+                if how.holds(None, value) {
+                    let absent = self.with_value(members, key, |_| true);
+                    let absent = self.complement(absent);
+                    bits.iter_mut().zip(absent).for_each(|(word, other)| *word |= other);
+                }
+                bits
+            }
+            Node::Among { key, values, negated } => {
+                let among = self.with_value(members, key, |found| values.contains(found));
+                if *negated { self.complement(among) } else { among }
+            }
+            Node::Not(one) => {
+                let bits = self.matching(members, one);
+                self.complement(bits)
+            }
+            Node::And(all) => {
+                let mut bits = self.full();
+                for one in all {
+                    let other = self.matching(members, one);
+                    bits.iter_mut().zip(other).for_each(|(word, other)| *word &= other);
+                }
+                bits
+            }
+            Node::Or(all) => {
+                let mut bits = self.empty();
+                for one in all {
+                    let other = self.matching(members, one);
+                    bits.iter_mut().zip(other).for_each(|(word, other)| *word |= other);
+                }
+                bits
+            }
+        }
+    }
+
+    fn equal(&mut self, members: &'m Members<'_>, key: &str, value: &str) -> Bits {
+        let mut bits = self.empty();
+        let values = self.values(members, key);
+        if let Some(number) = values.by_value.get(value) {
+            values.places[*number].add_to(&mut bits);
+        }
+        bits
+    }
+
+    fn with_value(
+        &mut self,
+        members: &'m Members<'_>,
+        key: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Bits {
+        let mut bits = self.empty();
+        let values = self.values(members, key);
+        for (value, number) in &values.by_value {
+            if wanted(value) {
+                values.places[*number].add_to(&mut bits);
+            }
+        }
+        bits
+    }
+
+    fn values(&mut self, members: &'m Members<'_>, key: &str) -> &LabelValues<'m> {
+        if !self.labels.contains_key(key) {
+            let words = self.len.div_ceil(64);
+            // Where the labels of many are looked at, two threads wait for the memory.
+            let half = self.runs.partition_point(|(first, _)| first * 2 < self.len);
+            let (one, other) = self.runs.split_at(half);
+            let (mut values, others) = join(
+                self.len >= LARGE_CLUSTER * 4 && is_own_label(key),
+                || collect_values(one, members, key, words),
+                || collect_values(other, members, key, words),
+            );
+            values.append(others);
+            self.labels.insert(key.to_owned(), values);
+        }
+        &self.labels[key]
+    }
+}
+
+/// Whether all of a run have the same of a label.
+fn is_run_label(key: &str) -> bool {
+    matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX)
+}
+
+/// Whether members have a label of their own.
+fn is_own_label(key: &str) -> bool {
+    !is_run_label(key) && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
+}
+
+fn collect_values<'m>(
+    runs: &[(usize, Run)],
+    members: &'m Members<'_>,
+    key: &str,
+    words: usize,
+) -> LabelValues<'m> {
+    let (of_run, own) = (is_run_label(key), is_own_label(key));
+    let mut values = LabelValues { by_value: AHashMap::new(), places: Vec::new(), words };
+    let mut seen = AHashMap::new();
+    for (place, run) in runs {
+        let in_run = members.all.get(run.clone()).unwrap_or_default();
+        let value = |member: &'m Member<'_>| member.view().and_then(|view| view.value(key));
+        if of_run {
+            if let Some(value) = in_run.first().and_then(value) {
+                let number = values.number(value);
+                values.add(number, *place..place + in_run.len());
+            }
+        } else if own && in_run.iter().all(|member| member.own_labels().is_some()) {
+            add_own_values(&mut values, &mut seen, in_run, *place, key);
+        } else {
+            for (member, place) in in_run.iter().zip(*place..) {
+                if let Some(value) = value(member) {
+                    let number = values.number(value);
+                    values.add(number, place..place + 1);
+                }
+            }
+        }
+    }
+    values
+}
+
+/// Adds the values of a label that is members' own. Members that share their labels are anywhere in memory, and none of them
+/// is in the cache: of many at once it is looked where their labels are, so that they are fetched side by side, and these are
+/// looked at once. `seen` are, by where they are, the numbers of their values.
+fn add_own_values<'m>(
+    values: &mut LabelValues<'m>,
+    seen: &mut AHashMap<usize, Option<usize>>,
+    members: &'m [Member<'_>],
+    place: usize,
+    key: &str,
+) {
+    const SIDE_BY_SIDE: usize = 64;
+    for (members, place) in members.chunks(SIDE_BY_SIDE).zip((place..).step_by(SIDE_BY_SIDE)) {
+        let mut all = [None; SIDE_BY_SIDE];
+        for (labels, member) in all.iter_mut().zip(members) {
+            *labels = member.own_labels();
+        }
+        for (labels, place) in all.into_iter().flatten().zip(place..) {
+            let number = seen
+                .entry(std::ptr::from_ref(labels).addr())
+                .or_insert_with(|| labels.get(key).map(|value| values.number(value)));
+            if let Some(number) = number {
+                values.add(*number, place..place + 1);
+            }
+        }
+    }
+}
+
+/// The members, by what selectors look for.
+pub(crate) struct SelectorIndex<'m> {
+    members: &'m Members<'m>,
+    everywhere: Domain<'m>,
+    namespaces: AHashMap<String, Domain<'m>>,
+}
+
+impl<'m> SelectorIndex<'m> {
+    pub(crate) fn new(members: &'m Members<'m>) -> Self {
+        let everywhere = Domain::from_runs(members.runs.clone());
+        Self { members, everywhere, namespaces: AHashMap::new() }
+    }
+
+    /// Hands over the members that match a selector.
+    pub(crate) fn matching(&mut self, selector: &Selector, mut hand: impl FnMut(Position)) {
+        let members = self.members;
+        let Some(namespaces) = selector.required_values(NAMESPACE) else {
+            return match_domain(&mut self.everywhere, members, selector, &mut hand);
+        };
+        for namespace in namespaces {
+            if !self.namespaces.contains_key(namespace) {
+                let runs = members.runs_in(namespace).cloned().collect();
+                self.namespaces.insert(namespace.to_owned(), Domain::from_runs(runs));
+            }
+            if let Some(domain) = self.namespaces.get_mut(namespace) {
+                match_domain(domain, members, selector, &mut hand);
+            }
+        }
+    }
+}
+
+fn match_domain<'m>(
+    domain: &mut Domain<'m>,
+    members: &'m Members<'m>,
+    selector: &Selector,
+    hand: &mut impl FnMut(Position),
+) {
+    // What most selectors of network sets ask for: one value, which few have.
+    if let Node::Compare { key, how: Comparison::Equal, value } = selector.node() {
+        domain.values(members, key);
+        let Domain { runs, labels, .. } = domain;
+        let number = |values: &LabelValues<'_>| values.by_value.get(value.as_str()).copied();
+        let Some((values, number)) = labels.get(key).and_then(|it| Some((it, number(it)?))) else {
+            return;
+        };
+        if let Some(PlaceSet::Runs(places)) = values.places.get(number) {
+            return visit_members(runs, places.iter().cloned().flatten(), hand);
+        }
+    }
+    let bits = domain.matching(members, selector);
+    let places = bits.into_iter().zip(0..).flat_map(|(word, at)| {
+        let mut rest = word;
+        std::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+            rest &= rest - 1;
+            Some(at * 64 + bit)
+        })
+    });
+    visit_members(&domain.runs, places, hand);
+}
+
+/// Hands over the members at some places, ascending, of a domain of these runs.
+fn visit_members(
+    runs: &[(usize, Run)],
+    places: impl Iterator<Item = usize>,
+    hand: &mut impl FnMut(Position),
+) {
+    // The places of the run that the last one was in, and what to add to them.
+    let (mut run, mut shift) = (0..0, 0);
+    for place in places {
+        if !run.contains(&place) {
+            let after = runs.partition_point(|(first, _)| *first <= place);
+            let Some((first, here)) = runs[..after].last() else { continue };
+            (run, shift) = (*first..first + here.len(), here.start - first);
+        }
+        hand(place + shift);
+    }
+}

@@ -1,0 +1,47 @@
+//! Which predicates and port sets the rules of an image use.
+
+use crate::model::Family;
+use crate::resolve::{Resolved, Stage, Terms, Vocabulary};
+
+/// Which predicates and questions rules ask.
+#[derive(Debug, Default)]
+pub(crate) struct TermsInUse {
+    pub(crate) predicates: Vec<bool>,
+    pub(crate) port_sets: Vec<bool>,
+}
+
+impl TermsInUse {
+    /// Those that are asked of those who are not local endpoints, too.
+    pub(crate) fn of_peers(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
+        Self::collect(resolved, vocabulary, false)
+    }
+
+    /// All that are asked, and the families.
+    pub(crate) fn of_either_end(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
+        let mut all = Self::collect(resolved, vocabulary, true);
+        for family in Family::ALL {
+            all.predicates[family as usize] = true;
+        }
+        all
+    }
+
+    fn collect(resolved: &Resolved, vocabulary: &Vocabulary, local: bool) -> Self {
+        let mut all = Self {
+            predicates: vec![false; vocabulary.predicates.len()],
+            port_sets: vec![false; vocabulary.port_sets.len()],
+        };
+        for list in &resolved.lists {
+            all.add_terms(&list.peer);
+            // The local end of a host endpoint's packets may be any address.
+            if local || list.list.stage != Stage::Pod {
+                all.add_terms(&list.local);
+            }
+        }
+        all
+    }
+
+    fn add_terms(&mut self, asked: &Terms) {
+        asked.predicates.iter().for_each(|it| self.predicates[*it as usize] = true);
+        asked.port_sets.iter().for_each(|it| self.port_sets[*it as usize] = true);
+    }
+}

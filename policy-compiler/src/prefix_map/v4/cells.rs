@@ -1,0 +1,119 @@
+//! Cells, the pages that hold them, and the names of blocks.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use super::pool::Block;
+
+/// The largest value that a map can hold.
+pub const MAX_VALUE: u32 = (1 << 31) - 1;
+
+/// Tells names of blocks from values.
+pub(super) const BLOCK: u32 = 1 << 31;
+
+pub(super) const KIND: u32 = 7 << 28;
+
+/// Which it is among those of its kind; of short blocks the first line.
+pub(super) const NUMBER: u32 = (1 << 28) - 1;
+
+pub(super) const PAGE: u32 = 0;
+
+pub(super) const HALF: u32 = 1 << 28;
+
+/// Runs of values, in one line or in two.
+pub(super) const ONE: u32 = 2 << 28;
+
+pub(super) const TWO: u32 = 3 << 28;
+
+/// Few hosts in some bytes of a line: how many they are stands in the name above the number of the first byte.
+pub(super) const FEW: u32 = 4 << 28;
+
+/// Hosts in a line.
+pub(super) const HOSTS: u32 = 5 << 28;
+
+pub(super) const COUNT: u32 = 24;
+
+pub(super) const BYTE: u32 = (1 << COUNT) - 1;
+
+pub(super) const ROOT: usize = 1 << 16;
+
+/// With no more /24 than these that hold longer prefixes they are half pages: 512 KiB of them.
+pub(super) const FEW_BLOCKS: usize = 1024;
+
+/// A cell by the next byte of the address.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Page(pub(super) [AtomicU32; 256]);
+
+/// By the last byte of the address its value, as [`Base`] shortens it.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Half(pub(super) [AtomicU16; 256]);
+
+impl Default for Page {
+    fn default() -> Self {
+        Self([const { AtomicU32::new(0) }; 256])
+    }
+}
+
+impl Default for Half {
+    fn default() -> Self {
+        Self([const { AtomicU16::new(0) }; 256])
+    }
+}
+
+impl Block for Page {
+    type Cells = [u32; 256];
+
+    fn store(&self, cells: &[u32; 256]) {
+        self.0.iter().zip(cells).for_each(|(cell, new)| cell.store(*new, Ordering::Relaxed));
+    }
+
+    fn load(&self) -> [u32; 256] {
+        self.0.each_ref().map(|cell| cell.load(Ordering::Acquire))
+    }
+}
+
+impl Block for Half {
+    type Cells = [u16; 256];
+
+    fn store(&self, cells: &[u16; 256]) {
+        self.0.iter().zip(cells).for_each(|(cell, new)| cell.store(*new, Ordering::Relaxed));
+    }
+
+    fn load(&self) -> [u16; 256] {
+        self.0.each_ref().map(|cell| cell.load(Ordering::Acquire))
+    }
+}
+
+/// How values are written in two bytes: by how much they are above the base, and 0 for the default.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Base {
+    pub(super) default: u32,
+    /// One less than the lowest value but the default.
+    pub(super) base: u32,
+}
+
+impl Base {
+    /// `None` for a value that is not so near.
+    #[inline]
+    pub(super) fn short(self, value: u32) -> Option<u16> {
+        if value == self.default {
+            return Some(0);
+        }
+        u16::try_from(value.checked_sub(self.base)?).ok().filter(|short| *short != 0)
+    }
+
+    #[inline]
+    pub(super) fn long(self, short: u16) -> u32 {
+        if short == 0 { self.default } else { self.base + u32::from(short) }
+    }
+
+    /// `None` if one is not so near.
+    pub(super) fn all_short(self, values: &[u32; 256]) -> Option<[u16; 256]> {
+        let mut all = [0; 256];
+        for (short, value) in all.iter_mut().zip(values) {
+            *short = self.short(*value)?;
+        }
+        Some(all)
+    }
+}

@@ -1,0 +1,153 @@
+//! What was resolved, to be used again: a policy that changes costs its own rules and the lists that it is in.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use ahash::{AHashMap, AHashSet};
+
+use super::list::{List, Lists, LocalName, ResolvedList};
+use super::order::{NamedPolicy, OrderedPolicy};
+use super::policy_rules::PolicyRules;
+use super::steps::Step;
+use super::terms::terms_of;
+use super::vocabulary::Vocabulary;
+use crate::model::{Direction, Endpoint, Failsafe, Mark, Model, Policy, Reason, Tier};
+
+/// More than is in use is kept up to twice as much, and this many.
+const SPARE: usize = 256;
+
+/// See the module; all in the numbers of one vocabulary.
+#[derive(Debug, Default)]
+pub(crate) struct ResolveCache {
+    pub(crate) vocabulary: Vocabulary,
+    /// By direction and by where the policy is in memory: as long as it is kept here, nothing else is there.
+    rules: [AHashMap<usize, (Arc<PolicyRules>, u64)>; 2],
+    lists: AHashMap<Arc<List>, CachedList>,
+    context: Option<Context>,
+    /// What local pods have.
+    pub(super) pods: BTreeMap<Arc<LocalName>, PodPolicies>,
+    /// As of which [turn](super::PolicyOrder) of the policies.
+    pub(super) pods_at: u64,
+    /// Counts resolutions.
+    turn: u64,
+}
+
+/// The policies of an endpoint.
+#[derive(Debug)]
+pub(super) struct PodPolicies {
+    pub(super) pod: Arc<Endpoint>,
+    /// Those that select it, in order.
+    pub(super) selecting: Vec<Arc<OrderedPolicy>>,
+    pub(super) lists: Lists<Arc<ResolvedList>>,
+}
+
+/// What lists say besides policies.
+#[derive(Debug, PartialEq)]
+struct Context {
+    tiers: BTreeMap<String, Tier>,
+    failsafe: Failsafe,
+    profiles: Mark,
+}
+
+#[derive(Debug)]
+struct CachedList {
+    resolved: Arc<ResolvedList>,
+    /// Its policies as they were.
+    policies: Vec<Arc<Policy>>,
+}
+
+impl ResolveCache {
+    /// Begins a resolution.
+    pub(super) fn begin_turn(&mut self, model: &Model) {
+        let around = Context {
+            tiers: model.tiers.clone(),
+            failsafe: model.failsafe.clone(),
+            profiles: model.profiles.mark(),
+        };
+        if self.context.as_ref() != Some(&around) {
+            self.lists.clear();
+            self.pods.clear();
+            self.context = Some(around);
+        }
+        self.turn += 1;
+    }
+
+    /// Ends it: forgets most of what it did not use.
+    pub(super) fn end_turn(&mut self, lists: &[Arc<ResolvedList>]) {
+        let turn = self.turn;
+        if self.lists.len() > lists.len() * 2 + SPARE {
+            let used: AHashSet<usize> = lists.iter().map(|it| Arc::as_ptr(it).addr()).collect();
+            self.lists.retain(|_, it| used.contains(&Arc::as_ptr(&it.resolved).addr()));
+        }
+        // Those that are in use were so at the last turn that looked at them: by the lists that still are.
+        for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
+            let of_direction = |list: &&Arc<List>| list.direction == direction;
+            let named = || self.lists.keys().filter(of_direction).map(|list| list.policies.len());
+            if rules.len() > SPARE && rules.len() > named().sum::<usize>() * 2 {
+                rules.retain(|_, (_, used)| *used == turn);
+            }
+        }
+    }
+
+    /// A list, if it is as it was before.
+    pub(super) fn list(
+        &self,
+        list: &List,
+        speaking: &[NamedPolicy<'_>],
+    ) -> Option<&Arc<ResolvedList>> {
+        let known = self.lists.get(list)?;
+        let same = known.policies.len() == speaking.len()
+            && known.policies.iter().zip(speaking).all(|(old, (_, new))| Arc::ptr_eq(old, new));
+        same.then_some(&known.resolved)
+    }
+
+    /// Keeps a list.
+    pub(super) fn insert_list(
+        &mut self,
+        resolved: &Arc<ResolvedList>,
+        speaking: &[NamedPolicy<'_>],
+    ) {
+        let policies = speaking.iter().map(|(_, policy)| Arc::clone(policy)).collect();
+        let resolved = Arc::clone(resolved);
+        let list = Arc::clone(&resolved.list);
+        self.lists.insert(list, CachedList { resolved, policies });
+    }
+
+    /// The rules of a policy, if they are known.
+    pub(super) fn rules(
+        &mut self,
+        direction: Direction,
+        (name, policy): NamedPolicy<'_>,
+    ) -> Option<Arc<PolicyRules>> {
+        let place = Arc::as_ptr(policy).addr();
+        let (known, used) = self.rules[direction as usize].get_mut(&place)?;
+        // One value may stand under two names.
+        if !Arc::ptr_eq(&known.name, name) && known.name != *name {
+            return None;
+        }
+        *used = self.turn;
+        Some(Arc::clone(known))
+    }
+
+    /// Keeps the rules of a policy.
+    pub(super) fn insert_rules(
+        &mut self,
+        direction: Direction,
+        (name, policy): NamedPolicy<'_>,
+        steps: Vec<Step>,
+        tier_end: Option<Step>,
+    ) -> Arc<PolicyRules> {
+        let rules = Arc::new(PolicyRules {
+            name: Arc::clone(name),
+            policy: Arc::clone(policy),
+            terms: terms_of(&steps),
+            isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
+            tier_end,
+            steps: steps.into(),
+            revision: OnceLock::new(),
+        });
+        let place = Arc::as_ptr(&rules.policy).addr();
+        self.rules[direction as usize].insert(place, (Arc::clone(&rules), self.turn));
+        rules
+    }
+}

@@ -1,0 +1,100 @@
+//! Whether a rule matches a packet, given what is true of both addresses.
+
+use super::predicate::{PortSetId, PredicateId};
+use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
+use crate::model::{Direction, Family, IcmpMatch, Protocol, Shown, Transport, icmp_of};
+
+/// What is known of an address.
+pub(crate) trait Facts {
+    /// Its family.
+    fn family(&self) -> Family;
+    /// Whether a predicate is true of it.
+    fn holds(&self, predicate: PredicateId) -> bool;
+    /// The protocols and ports that answer a question about it.
+    fn ports(&self, question: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
+}
+
+impl ResolvedEntity {
+    pub(crate) fn holds(&self, facts: &impl Facts) -> bool {
+        self.wanted.iter().all(|predicate| facts.holds(*predicate))
+            && !self.unwanted.iter().any(|predicate| facts.holds(*predicate))
+    }
+}
+
+impl ResolvedEnd {
+    /// What is asked of the end whose answers are ports.
+    pub(crate) fn port_sets(&self) -> impl Iterator<Item = PortSetId> + '_ {
+        let of_entities = self.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
+        of_entities.chain(&self.not_ports).filter_map(|ports| match ports {
+            Ports::Set(question) => Some(*question),
+            Ports::Range(..) => None,
+        })
+    }
+}
+
+/// Whether a rule matches a packet. Law: true exactly if one of the match sets that rows make of the rule holds the packet; they are not made
+/// them.
+pub(crate) fn matches(
+    rule: &ResolvedRule,
+    direction: Direction,
+    local: &impl Facts,
+    peer: &impl Facts,
+    transport: Transport,
+) -> bool {
+    let Transport { protocol, shown } = transport;
+    let icmp = |wanted: IcmpMatch| match shown {
+        Shown::Icmp { kind, code } => wanted.covers(kind, code),
+        _ => wanted.kind.is_none(),
+    };
+    let is_icmp = protocol == icmp_of(peer.family());
+    if rule.protocol.is_some_and(|wanted| wanted != protocol)
+        || rule.not_protocol.is_some_and(|unwanted| unwanted == protocol)
+        || rule.icmp.is_some_and(|wanted| !is_icmp || !icmp(wanted))
+        || rule.not_icmp.is_some_and(|unwanted| {
+            is_icmp && (icmp(unwanted) || !matches!(shown, Shown::Icmp { .. }))
+        })
+    {
+        return false;
+    }
+    let of_ports = Protocol::from_number(protocol);
+    let ports = match (of_ports, shown) {
+        (Some(of), Shown::Ports { source, destination }) => Some((of, source, destination)),
+        _ => None,
+    };
+    let (local_port, peer_port) = match (direction, ports) {
+        (_, None) => (None, None),
+        (Direction::Ingress, Some((of, source, destination))) => {
+            (Some((of, destination)), Some((of, source)))
+        }
+        (Direction::Egress, Some((of, source, destination))) => {
+            (Some((of, source)), Some((of, destination)))
+        }
+    };
+    let has_ports = of_ports.is_some();
+    end_matches(&rule.local, local, local_port, has_ports)
+        && end_matches(&rule.peer, peer, peer_port, has_ports)
+}
+
+/// `has_ports`: the packet's protocol has ports, whether the packet shows them or not.
+fn end_matches(
+    end: &ResolvedEnd,
+    facts: &impl Facts,
+    shown: Option<(Protocol, u16)>,
+    has_ports: bool,
+) -> bool {
+    let listed = |ports: &[Ports]| {
+        shown.is_some_and(|(protocol, number)| {
+            ports.iter().any(|ports| match ports {
+                Ports::Range(first, last) => (*first..=*last).contains(&number),
+                Ports::Set(question) => {
+                    facts.ports(*question).any(|answer| answer == (protocol, number))
+                }
+            })
+        })
+    };
+    (end.not_ports.is_empty() || !has_ports || (shown.is_some() && !listed(&end.not_ports)))
+        && end
+            .entities
+            .iter()
+            .any(|entity| entity.holds(facts) && entity.ports.as_deref().is_none_or(listed))
+}

@@ -1,0 +1,37 @@
+//! Which policies apply to a local endpoint, and what they ask of the two ends of a packet.
+//!
+//! A *list* is the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, with what happens
+//! where no rule decides: [`Steps`] in the order in which they are judged. All that a list asks of an address is a
+//! [`Predicate`] or, where the answer is a set of ports, a [`PortSet`]. Lists are interned: endpoints that the same policies
+//! select share one. Resolution looks at no address, neither of the local end nor of a peer.
+
+mod cache;
+mod differing;
+mod list;
+mod matching;
+mod order;
+mod policy_rules;
+mod predicate;
+mod resolver;
+mod revision;
+mod rule;
+mod stage;
+mod step_index;
+mod steps;
+mod terms;
+mod vocabulary;
+
+pub(crate) use cache::ResolveCache;
+pub use list::{List, Lists, LocalName, Resolved, ResolvedList};
+pub(crate) use matching::{Facts, matches};
+pub(crate) use order::PolicyOrder;
+pub(crate) use predicate::PossiblePorts;
+pub use predicate::{PortSet, PortSetId, Predicate, PredicateId};
+pub(crate) use resolver::resolve;
+pub use rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
+pub use stage::Stage;
+pub use steps::{Decided, Outcome, Step, Steps};
+pub use terms::Terms;
+pub(crate) use vocabulary::Vocabulary;
+
+pub use crate::common::SmallList;

@@ -1,0 +1,253 @@
+//! The policies that may select a local endpoint, in the order in which they are judged: kept from one resolution to the
+//! next, so that a policy that changes costs its own place.
+
+use std::cell::LazyCell;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ahash::{AHashMap, AHashSet};
+
+use super::list::LocalName;
+use crate::model::{Direction, Mark, Model, Order, Policy, PolicyName, Tier};
+use crate::selector::{LabelSource, NAMESPACE};
+
+/// A policy and its name.
+pub(super) type NamedPolicy<'m> = (&'m Arc<PolicyName>, &'m Arc<Policy>);
+
+type OwnedPolicy = (Arc<PolicyName>, Arc<Policy>);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyOrder {
+    /// Those of the local endpoints.
+    namespaces: AHashSet<String>,
+    tiers: BTreeMap<String, Tier>,
+    /// Every policy of the model that may select a local endpoint, as they were at `mark`.
+    known: BTreeMap<Arc<PolicyName>, Arc<Policy>>,
+    mark: Option<Mark>,
+    /// Counts how often it was brought up to a model.
+    pub(super) turn: u64,
+    /// Those that may select an endpoint of a namespace, in order.
+    by_namespace: AHashMap<String, Vec<Arc<OrderedPolicy>>>,
+    /// Those that name none, in order.
+    anywhere: Vec<Arc<OrderedPolicy>>,
+}
+
+/// A policy at its place.
+#[derive(Debug)]
+pub(super) struct OrderedPolicy {
+    /// Of its tier: see [`Model::tier_sort_key`].
+    tier: (bool, Order),
+    sort_key: String,
+    name: Arc<PolicyName>,
+    policy: Arc<Policy>,
+}
+
+/// What became of policies that may select a local endpoint. One that changed has gone and come.
+#[derive(Debug, Default)]
+pub(super) struct PolicyDelta {
+    removed: Vec<OwnedPolicy>,
+    added: Vec<Arc<OrderedPolicy>>,
+}
+
+impl PolicyDelta {
+    /// Brings the policies that select a member up to date; by direction whether any that speaks of it came or went. `view`
+    /// is asked for what selectors see of it.
+    pub(super) fn apply<V: LabelSource>(
+        &self,
+        selecting: &mut Vec<Arc<OrderedPolicy>>,
+        view: impl FnOnce() -> V,
+    ) -> [bool; 2] {
+        let view = LazyCell::new(view);
+        let mut touched = [false; 2];
+        let mut touch = |policy: &Policy| {
+            for direction in Direction::ALL {
+                touched[direction as usize] |= policy.rules(direction).is_some();
+            }
+        };
+        for (name, policy) in &self.removed {
+            let is_it =
+                |it: &Arc<OrderedPolicy>| Arc::ptr_eq(&it.policy, policy) && it.name == *name;
+            if let Some(at) = selecting.iter().position(is_it) {
+                touch(policy);
+                selecting.remove(at);
+            }
+        }
+        for placed in &self.added {
+            if placed.policy.selector.is_all() || placed.policy.selector.matches(&*view) {
+                touch(&placed.policy);
+                let is_before =
+                    |it: &Arc<OrderedPolicy>| OrderedPolicy::cmp(it, placed) == Ordering::Less;
+                selecting.insert(selecting.partition_point(is_before), Arc::clone(placed));
+            }
+        }
+        touched
+    }
+}
+
+impl OrderedPolicy {
+    pub(super) fn named(&self) -> NamedPolicy<'_> {
+        (&self.name, &self.policy)
+    }
+
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.tier
+            .cmp(&other.tier)
+            .then_with(|| self.policy.tier.cmp(&other.policy.tier))
+            .then_with(|| self.policy.order.cmp(&other.policy.order))
+            .then_with(|| self.sort_key.cmp(&other.sort_key))
+    }
+}
+
+impl PolicyOrder {
+    /// Brings it up to a model, for these endpoints; what that changed, or `None`: anything.
+    pub(super) fn refresh(
+        &mut self,
+        model: &Model,
+        local: &BTreeSet<LocalName>,
+    ) -> Option<PolicyDelta> {
+        self.turn += 1;
+        let same_namespaces = {
+            let mut namespaces: Vec<&str> = local.iter().map(|it| it.namespace.as_str()).collect();
+            namespaces.dedup();
+            namespaces.len() == self.namespaces.len()
+                && namespaces.into_iter().all(|it| self.namespaces.contains(it))
+        };
+        if !same_namespaces || self.tiers != model.tiers {
+            *self = Self {
+                namespaces: local.iter().map(|name| name.namespace.clone()).collect(),
+                tiers: model.tiers.clone(),
+                turn: self.turn,
+                ..Self::default()
+            };
+        }
+        let is_first = self.mark.is_none();
+        let (gone, come) = self.differences(model);
+        let mut changes = PolicyDelta::default();
+        for name in gone {
+            if let Some(policy) = self.known.remove(&name) {
+                self.remove(&name, &policy);
+                changes.removed.push((name, policy));
+            }
+        }
+        for (name, policy) in &come {
+            changes.added.extend(self.insert(model, name, policy, is_first));
+        }
+        if is_first {
+            self.known = come.into_iter().collect();
+        } else {
+            self.known.extend(come);
+        }
+        self.mark = Some(model.policies.mark());
+        if is_first {
+            for list in self.by_namespace.values_mut().chain([&mut self.anywhere]) {
+                list.sort_unstable_by(|a, b| a.cmp(b));
+            }
+            return None;
+        }
+        Some(changes)
+    }
+
+    /// The policies that are no more as they were, and those that are new, of all that may select a local endpoint.
+    fn differences(&self, model: &Model) -> (Vec<Arc<PolicyName>>, Vec<OwnedPolicy>) {
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        let here = |namespace: &str| self.namespaces.contains(namespace);
+        let is_near = |policy: &Policy| policy.selector.may_match(NAMESPACE, &here);
+        if let Some(names) = self.mark.as_ref().and_then(|mark| model.policies.since(mark)) {
+            for name in names.into_keys() {
+                let (was, is) = (self.known.get_key_value(name), model.policies.get(name));
+                if was.zip(is).is_some_and(|((_, was), is)| Arc::ptr_eq(was, is)) {
+                    continue;
+                }
+                gone.extend(was.map(|(name, _)| Arc::clone(name)));
+                let is = is.filter(|policy| is_near(policy));
+                come.extend(is.map(|policy| (Arc::new(name.clone()), Arc::clone(policy))));
+            }
+            return (gone, come);
+        }
+        let mut old = self.known.iter().peekable();
+        for (name, policy) in &model.policies {
+            while let Some((before, _)) = old.next_if(|(other, _)| ***other < *name) {
+                gone.push(Arc::clone(before));
+            }
+            match old.next_if(|(other, _)| ***other == *name) {
+                Some((_, was)) if Arc::ptr_eq(was, policy) => continue,
+                Some((before, _)) => gone.push(Arc::clone(before)),
+                None => {}
+            }
+            if is_near(policy) {
+                come.push((Arc::new(name.clone()), Arc::clone(policy)));
+            }
+        }
+        gone.extend(old.map(|(name, _)| Arc::clone(name)));
+        (gone, come)
+    }
+
+    /// The lists in which a policy stands that may select a local endpoint.
+    fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<OrderedPolicy>>)) {
+        let Self { namespaces, by_namespace, anywhere, .. } = self;
+        let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
+            return each(anywhere);
+        };
+        for namespace in wanted.into_iter().filter(|it| namespaces.contains(*it)) {
+            if let Some(list) = by_namespace.get_mut(namespace) {
+                each(list);
+            } else {
+                each(by_namespace.entry(namespace.to_owned()).or_default());
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &PolicyName, policy: &Policy) {
+        self.lists(policy, |list| list.retain(|placed| *placed.name != *name));
+    }
+
+    /// `unsorted`: all are sorted afterwards. `None` if it stands in no list.
+    fn insert(
+        &mut self,
+        model: &Model,
+        name: &Arc<PolicyName>,
+        policy: &Arc<Policy>,
+        unsorted: bool,
+    ) -> Option<Arc<OrderedPolicy>> {
+        let mut placed = None;
+        self.lists(policy, |list| {
+            let placed = placed.get_or_insert_with(|| {
+                let (missing, order, _) = model.tier_sort_key(&policy.tier);
+                Arc::new(OrderedPolicy {
+                    tier: (missing, order),
+                    sort_key: name.sort_key(),
+                    name: Arc::clone(name),
+                    policy: Arc::clone(policy),
+                })
+            });
+            let at = if unsorted {
+                list.len()
+            } else {
+                list.partition_point(|other| OrderedPolicy::cmp(other, placed) == Ordering::Less)
+            };
+            list.insert(at, Arc::clone(placed));
+        });
+        placed
+    }
+
+    /// The policies that select a member, in order.
+    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<Arc<OrderedPolicy>> {
+        let of_namespace = view.label(NAMESPACE).and_then(|name| self.by_namespace.get(name));
+        let mut here = of_namespace.map(Vec::as_slice).unwrap_or_default().iter().peekable();
+        let mut anywhere = self.anywhere.iter().peekable();
+        let mut selecting = Vec::new();
+        loop {
+            let first = match (here.peek(), anywhere.peek()) {
+                (Some(a), Some(b)) if OrderedPolicy::cmp(a, b) == Ordering::Less => here.next(),
+                (_, Some(_)) => anywhere.next(),
+                _ => here.next(),
+            };
+            let Some(placed) = first else { return selecting };
+            if placed.policy.selector.matches(view) {
+                selecting.push(Arc::clone(placed));
+            }
+        }
+    }
+}

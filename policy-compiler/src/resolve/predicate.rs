@@ -1,0 +1,89 @@
+//! What rules ask of an address: predicates, which are true or false of it, and port sets.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use ipnet::IpNet;
+
+use crate::model::{Family, ObjectName, Protocol};
+use crate::selector::Selector;
+
+/// The protocols and ports that a question may be answered with, each with the predicate that says whether it is.
+pub(crate) type PossiblePorts = Box<[(Protocol, u16, PredicateId)]>;
+
+/// Something that is true or false of an address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Predicate {
+    /// It is of this family.
+    Family(Family),
+    /// Some member that has it matches.
+    Members(Selector),
+    /// It is in one of these.
+    Nets(BTreeSet<IpNet>),
+    /// It is an endpoint of the service.
+    Service(ObjectName),
+    /// Some member that has it matches (without a selector: whichever) and gives a port name this number.
+    NamesPort {
+        /// Which members.
+        selector: Option<Selector>,
+        /// The name.
+        name: String,
+        /// The protocol.
+        protocol: Protocol,
+        /// The number.
+        port: u16,
+    },
+    /// It is an endpoint of the service with this port.
+    ServicePort {
+        /// The service.
+        service: ObjectName,
+        /// The protocol.
+        protocol: Protocol,
+        /// The number.
+        port: u16,
+    },
+}
+
+impl fmt::Display for Predicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Family(Family::V4) => f.write_str("IPv4"),
+            Self::Family(Family::V6) => f.write_str("IPv6"),
+            Self::Members(selector) => write!(f, "members {selector}"),
+            Self::Nets(nets) => {
+                let nets: Vec<String> = nets.iter().map(ToString::to_string).collect();
+                write!(f, "in {}", nets.join(", "))
+            }
+            Self::Service(service) => write!(f, "endpoints of service {service}"),
+            Self::NamesPort { selector: None, name, protocol, port } => {
+                write!(f, "members whose {name} is {protocol} {port}")
+            }
+            Self::NamesPort { selector: Some(selector), name, protocol, port } => {
+                write!(f, "members {selector} whose {name} is {protocol} {port}")
+            }
+            Self::ServicePort { service, protocol, port } => {
+                write!(f, "endpoints of service {service} with {protocol} {port}")
+            }
+        }
+    }
+}
+
+/// Index of a predicate; the two families are the first.
+pub type PredicateId = u32;
+
+/// What is asked of an address whose answer is a set of protocols and ports.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PortSet {
+    /// Which numbers do the members that match give this name?
+    Named {
+        /// Which members; `None` is whichever.
+        selector: Option<Selector>,
+        /// The name.
+        name: String,
+    },
+    /// Which ports has the address as an endpoint of this service?
+    Service(ObjectName),
+}
+
+/// Index of a question.
+pub type PortSetId = u32;

@@ -1,0 +1,42 @@
+//! The points on a packet's path at which policies are evaluated.
+
+use crate::model::{Direction, Hook};
+
+/// Where on a packet's way an endpoint's policies are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// At a pod.
+    Pod,
+    /// At a host endpoint, traffic of the host's own processes.
+    Host,
+    /// At a host endpoint, forwarded traffic.
+    Forward,
+    /// At a host endpoint, before destination NAT.
+    PreDnat,
+    /// At a host endpoint, before connection tracking.
+    Untracked,
+}
+
+impl Stage {
+    /// Those of a host endpoint, in the order in which a packet that arrives meets them.
+    pub const OF_HOST: [Self; 4] = [Self::Untracked, Self::PreDnat, Self::Forward, Self::Host];
+
+    pub(super) fn includes(self, hook: Hook, direction: Direction) -> bool {
+        match self {
+            Self::Pod | Self::Host => matches!(hook, Hook::Endpoint | Hook::Forward),
+            Self::Forward => hook == Hook::Forward,
+            Self::PreDnat => hook == Hook::PreDnat && direction == Direction::Ingress,
+            Self::Untracked => hook == Hook::Untracked,
+        }
+    }
+
+    /// Whether a tier's default action ends the search (Calico: not before connection tracking and NAT).
+    pub(super) fn ends_tiers(self) -> bool {
+        matches!(self, Self::Pod | Self::Host | Self::Forward)
+    }
+
+    /// Whether Calico's failsafe ports come first.
+    pub(super) fn failsafe(self) -> bool {
+        matches!(self, Self::Host | Self::PreDnat | Self::Untracked)
+    }
+}

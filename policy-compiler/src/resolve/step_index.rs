@@ -1,0 +1,43 @@
+//! The steps of a list by the predicate that they require of the peer.
+//!
+//! A row looks only at the steps that its peers may match: the cost of a row does not grow with the rules of its list.
+
+use super::predicate::PredicateId;
+use super::steps::{Step, Steps};
+use super::terms::Terms;
+use crate::common::Grouped;
+
+/// The steps of a list by what they want of the peer: at least one of it has to be true for a step to match.
+#[derive(Debug, Clone)]
+pub(crate) struct StepIndex {
+    /// Those that want nothing.
+    pub(crate) always: Vec<u32>,
+    /// Those that want something, by its place among what the list asks.
+    wanting: Grouped,
+}
+
+impl StepIndex {
+    pub(super) fn from_steps(steps: &Steps, asked: &Terms) -> Self {
+        let (mut always, mut wanting) = (Vec::new(), Vec::new());
+        for (index, Step { rule, .. }) in (0..).zip(&steps.steps) {
+            let mut wants_nothing = false;
+            for entity in &rule.peer.entities {
+                match entity.wanted.first().map(|first| asked.predicates.binary_search(first)) {
+                    Some(Ok(place)) => wanting.push((place as u32, index)),
+                    Some(Err(_)) | None => wants_nothing = true,
+                }
+            }
+            always.extend(wants_nothing.then_some(index));
+        }
+        Self {
+            always,
+            wanting: Grouped::from_pairs(asked.predicates.len(), wanting.iter().copied()),
+        }
+    }
+
+    /// Those that may match where a predicate is true, and their group's number: the first, 0, are those that want nothing.
+    pub(crate) fn group(&self, asked: &Terms, predicate: PredicateId) -> Option<(usize, &[u32])> {
+        let place = asked.predicates.binary_search(&predicate).ok()?;
+        Some((place + 1, self.wanting.group(place)))
+    }
+}

@@ -1,0 +1,55 @@
+//! Terms: the predicates and port sets that rules use of one end of a packet.
+
+use super::predicate::{PortSetId, PredicateId};
+use super::rule::{Ports, ResolvedEnd};
+use super::steps::Step;
+
+/// What rules ask of one end of a packet, ascending.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// What is true of it.
+    pub predicates: Vec<PredicateId>,
+    /// Which ports it names so.
+    pub port_sets: Vec<PortSetId>,
+}
+
+/// What steps ask of the local end and of the peer.
+pub(super) fn terms_of<'s>(steps: impl IntoIterator<Item = &'s Step>) -> [Terms; 2] {
+    let mut asked = [Terms::default(), Terms::default()];
+    for Step { rule, .. } in steps {
+        asked[0].add_end(&rule.local);
+        asked[1].add_end(&rule.peer);
+    }
+    asked.iter_mut().for_each(Terms::sort);
+    asked
+}
+
+impl Terms {
+    fn add_end(&mut self, end: &ResolvedEnd) {
+        let mut ports = |ports: &[Ports]| {
+            self.port_sets.extend(ports.iter().filter_map(|ports| match ports {
+                Ports::Set(question) => Some(*question),
+                Ports::Range(..) => None,
+            }));
+        };
+        ports(&end.not_ports);
+        for entity in &end.entities {
+            ports(entity.ports.as_deref().unwrap_or_default());
+            self.predicates.extend(entity.wanted.iter().chain(&entity.unwanted));
+        }
+    }
+
+    /// Adds what another asks.
+    pub(super) fn extend(&mut self, other: &Self) {
+        self.predicates.extend_from_slice(&other.predicates);
+        self.port_sets.extend_from_slice(&other.port_sets);
+    }
+
+    /// Brings it into order after additions.
+    pub(super) fn sort(&mut self) {
+        for all in [&mut self.predicates, &mut self.port_sets] {
+            all.sort_unstable();
+            all.dedup();
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Makes the rows of a [`RowPlan`], and the paths that they lead to.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use super::chain_rows::{ChainRowBuilder, ChainScratch, PrecomputedList};
+use super::decide::decide;
+use super::interner::RowInterner;
+use super::paths::PathTable;
+use super::plan::{PlannedChain, RowPlan};
+use super::row::FirstPaths;
+use crate::common::{PathId, join_with};
+use crate::image::LINEAR;
+use crate::model::{Direction, Reason};
+use crate::peers::Predicates;
+use crate::resolve::ResolvedList;
+
+/// The rows and paths so far.
+#[derive(Debug, Default)]
+pub(crate) struct RowBuilder {
+    pub(crate) paths: PathTable,
+    pub(crate) rows: RowInterner,
+    /// Bytes of the cells of the chains so far.
+    pub(crate) cell_bytes: usize,
+    precomputed: Precomputed,
+}
+
+/// What follows from lists alone, by where they are in memory.
+type Precomputed = AHashMap<usize, PrecomputedList>;
+
+/// Rows that were made, by their numbers in the plan, and the chains that would take more than the budget, by theirs.
+pub(crate) struct BuiltRows {
+    pub(crate) rows: Vec<u32>,
+    pub(crate) over_budget: Vec<usize>,
+}
+
+/// From when on something is worth while.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Thresholds {
+    /// With more rows than these two threads make them.
+    pub(crate) rows: usize,
+    /// Of a list of more rules than these, what follows from it alone is made beforehand, where many rows are made of it.
+    pub(crate) rules: usize,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self { rows: 512, rules: 512 }
+    }
+}
+
+impl Thresholds {
+    /// Whether a list has more rules than those of which nothing is foreseen.
+    pub(crate) fn is_long(self, list: &ResolvedList) -> bool {
+        list.steps.steps.len() > self.rules
+    }
+}
+
+/// For so many paths and rows at most there is room before they are met, for chains share them; and so many rules at most are
+/// foreseen.
+const RESERVE: usize = 1 << 16;
+
+impl RowBuilder {
+    /// No rows, and paths that there are.
+    pub(crate) fn with_paths(paths: PathTable) -> Self {
+        Self { paths, ..Self::default() }
+    }
+
+    /// Bytes of rows and cells.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.lines.bytes() + self.cell_bytes
+    }
+
+    /// The first paths are those of what is unknown.
+    pub(crate) fn begin(&mut self) {
+        for direction in Direction::ALL {
+            self.paths.intern(Arc::new(Reason::Unknown(direction).into()));
+        }
+    }
+
+    /// Makes the paths of all rules of lists of which many rows will be made, and what else rows need of them, so that these do
+    /// not look at what each rule says.
+    pub(crate) fn precompute<'l>(&mut self, lists: impl Iterator<Item = &'l Arc<ResolvedList>>) {
+        let Self { paths, precomputed: foreseen, .. } = self;
+        let mut room = RESERVE.saturating_sub(paths.len());
+        for list in lists {
+            let rules = list.steps.steps.len();
+            let at = Arc::as_ptr(list).addr();
+            if rules > room || foreseen.contains_key(&at) {
+                continue;
+            }
+            room -= rules;
+            paths.reserve(rules);
+            let of = FirstPaths::precompute(rules, |first| {
+                let (decision, always) = decide(list, first.into_iter());
+                always.then(|| paths.intern(decision))
+            });
+            foreseen.insert(at, PrecomputedList::new(list, of));
+        }
+    }
+
+    /// Makes all rows of a plan, in order, within a budget. Whether two threads do it cannot be told from what they make:
+    /// each makes its half, and the second half's rows and paths then get the numbers that they had got behind the first's.
+    /// `None` where two threads made more than the budget: then it depends on the order which rows there are, and this is not
+    /// to be used any more.
+    pub(crate) fn build(
+        &mut self,
+        plan: &RowPlan<'_>,
+        predicates: &Predicates,
+        budget: usize,
+        scale: Thresholds,
+    ) -> Option<BuiltRows> {
+        let all = plan.rows;
+        let is_long =
+            |chain: &&PlannedChain<'_>| scale.is_long(chain.list) && chain.uses_most_steps();
+        let long = plan.chains.iter().filter(is_long);
+        self.precompute(long.map(|chain| chain.list));
+        let foreseen = &std::mem::take(&mut self.precomputed);
+        if all <= scale.rows {
+            return Some(self.build_range(plan, 0..all, foreseen, predicates, budget));
+        }
+        let half = plan.half();
+        let mut other = Self::with_paths(PathTable::continuing(&self.paths));
+        let (mut first, second) = join_with(
+            true,
+            || self.build_range(plan, 0..half, foreseen, predicates, budget),
+            &mut other,
+            |other| other.build_range(plan, half..all, foreseen, predicates, budget),
+        );
+        let bytes = self.rows.lines.bytes() + other.rows.lines.bytes();
+        if !(first.over_budget.is_empty() && second.over_budget.is_empty())
+            || bytes + self.cell_bytes + other.cell_bytes > budget
+        {
+            return None;
+        }
+        self.cell_bytes += other.cell_bytes;
+        first.rows.extend(self.merge(&other, &second.rows));
+        Some(first)
+    }
+
+    /// The numbers here of rows that were made elsewhere.
+    fn merge(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
+        let Self { paths, rows: laid, .. } = self;
+        // What both knew has one number.
+        let met: Vec<PathId> =
+            other.paths.all().iter().map(|it| paths.intern(Arc::clone(&it.decision))).collect();
+        let wanted = vec![true; other.rows.lines.len()];
+        let numbers = laid.import(&other.rows.lines, &wanted, |path| {
+            let at = path.0.checked_sub(other.paths.first());
+            at.and_then(|at| met.get(at as usize)).copied().unwrap_or(path)
+        });
+        let number = |row: &u32| numbers.get(*row as usize).copied().flatten().unwrap_or(LINEAR);
+        rows.iter().map(number).collect()
+    }
+
+    /// Makes some rows of a plan, in order, as long as they fit.
+    fn build_range(
+        &mut self,
+        plan: &RowPlan<'_>,
+        wanted: Range<usize>,
+        foreseen: &Precomputed,
+        predicates: &Predicates,
+        budget: usize,
+    ) -> BuiltRows {
+        let mut made =
+            BuiltRows { rows: Vec::with_capacity(wanted.len()), over_budget: Vec::new() };
+        self.rows.reserve(wanted.len().min(RESERVE));
+        let mut desk = ChainScratch::default();
+        for (at, chain) in plan.chains.iter().enumerate() {
+            let rows = chain.rows.start.max(wanted.start)..chain.rows.end.min(wanted.end);
+            let is_last = wanted.end == plan.rows;
+            if chain.rows.start >= wanted.start && (is_last || chain.rows.start < wanted.end) {
+                self.cell_bytes += chain.bytes();
+            }
+            if !rows.is_empty() {
+                let foreseen = foreseen.get(&Arc::as_ptr(chain.list).addr());
+                let mut making = ChainRowBuilder::new(chain, foreseen, predicates, &mut desk);
+                for number in rows.clone() {
+                    if self.bytes() > budget {
+                        break;
+                    }
+                    let (family, truth) = chain.row(number);
+                    made.rows.push(making.row((&mut self.paths, &mut self.rows), family, truth));
+                }
+            }
+            made.rows.resize(rows.end.max(wanted.start) - wanted.start, LINEAR);
+            if self.bytes() > budget {
+                made.over_budget.push(at);
+            }
+        }
+        made
+    }
+}

@@ -1,0 +1,151 @@
+//! The chains of local endpoints: their lists of policies, with what is true of themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use crate::common::{ChainId, Identity, StableHasher};
+use crate::image::{LocalEndpoint, LocalPredicateSets};
+use crate::model::{Family, Model};
+use crate::peers::{
+    Addresses, AtomPredicates, Kinds, MemberPredicates, Members, PredicateSet, Predicates,
+};
+use crate::prefix_map::PrefixMap;
+use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
+
+/// What is true of local endpoints themselves.
+pub(crate) struct LocalPods<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) members: &'a Members<'a>,
+    pub(crate) member_predicates: &'a MemberPredicates,
+    pub(crate) kinds: &'a Kinds,
+    pub(crate) atoms: &'a AtomPredicates,
+    pub(crate) addresses: &'a Addresses,
+    pub(crate) prefixes: &'a PrefixMap,
+}
+
+/// What is true of each address of a pod.
+pub(crate) type PodPredicateSets = Vec<(Family, Identity, PredicateSet)>;
+
+impl LocalPods<'_> {
+    /// The truths of pods.
+    pub(crate) fn all(&self, names: &BTreeSet<LocalName>) -> AHashMap<LocalName, PodPredicateSets> {
+        names
+            .iter()
+            .filter_map(|name| Some((name.clone(), self.pod_predicate_sets(name)?)))
+            .collect()
+    }
+
+    /// The truths of a pod's addresses, but for those of whom nobody knows enough. `None` for a host endpoint: its end of a
+    /// packet may be any address.
+    fn pod_predicate_sets(&self, name: &LocalName) -> Option<PodPredicateSets> {
+        let pod = self.model.endpoints.get(name)?;
+        let own = self.member_predicates.member(self.members.endpoint(name)?);
+        let mut truths = Vec::with_capacity(pod.addresses.len());
+        for address in &pod.addresses {
+            let identity = Identity(self.prefixes.lookup(*address));
+            if identity == Identity::UNKNOWN {
+                continue;
+            }
+            let holders = self.addresses.holders(*address, None);
+            let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+            let truth = self.kinds.local_predicate_set(own, &holders.kinds, &atom);
+            truths.push((Family::from_address(*address), identity, truth));
+        }
+        Some(truths)
+    }
+}
+
+/// A chain as it is being made.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct NewChain {
+    /// Index of its list.
+    pub(crate) list: usize,
+    /// See [`Chain::local`](crate::image::Chain::local).
+    pub(crate) local: Option<LocalPredicateSets>,
+    /// Where `local` is `None`, of a pod what is true, of all that its list asks, of each of its addresses.
+    pub(crate) each_address: Vec<(Identity, PredicateSet)>,
+}
+
+/// The chains of all local endpoints.
+pub(crate) struct Chains {
+    pub(crate) endpoints: BTreeMap<Arc<LocalName>, LocalEndpoint>,
+    pub(crate) all: Vec<NewChain>,
+}
+
+impl Chains {
+    /// `pods` is what is true of local pods.
+    pub(crate) fn new(
+        resolved: &Resolved,
+        predicates: &Predicates,
+        pods: &AHashMap<LocalName, PodPredicateSets>,
+    ) -> Self {
+        let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
+        let mut endpoints = Vec::with_capacity(resolved.endpoints.len());
+        let mut known: AHashMap<NewChain, ChainId> = AHashMap::new();
+        for (name, lists) in &resolved.endpoints {
+            let mut local = LocalEndpoint { chains: BTreeMap::new(), revision: 0 };
+            let mut hasher = StableHasher::default();
+            for (at, index) in lists {
+                let list = &resolved.lists[*index];
+                let asked = local_predicates(list, predicates);
+                let mut made = NewChain { list: *index, local: None, each_address: Vec::new() };
+                if asked.is_empty() {
+                    made.local = Some(LocalPredicateSets::default());
+                } else if let Some(truths) = pods.get(&**name) {
+                    made.local = constant(truths, &asked);
+                    if made.local.is_none() {
+                        let each = truths.iter();
+                        made.each_address =
+                            each.map(|(_, id, truth)| (*id, restrict(truth, &asked))).collect();
+                    }
+                }
+                list.revision().hash(&mut hasher);
+                let same = made.local.iter().flatten();
+                for truth in same.chain(made.each_address.iter().map(|(_, truth)| truth)) {
+                    let texts = truth.iter().map(|p| &predicates.all[*p as usize]);
+                    // Their numbers depend on what was asked before.
+                    texts.collect::<BTreeSet<_>>().hash(&mut hasher);
+                }
+                let next = ChainId(chains.all.len() as u32);
+                let chain = *known.entry(made).or_insert_with_key(|made| {
+                    chains.all.push(made.clone());
+                    next
+                });
+                local.chains.insert(*at, chain);
+            }
+            local.revision = hasher.finish();
+            endpoints.push((Arc::clone(name), local));
+        }
+        chains.endpoints = endpoints.into_iter().collect();
+        chains
+    }
+}
+
+/// The predicates that a list asks of the local end, answers to its questions among them.
+fn local_predicates(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
+    let questions = list.local.port_sets.iter();
+    let answers =
+        questions.flat_map(|question| predicates.possible_ports[*question as usize].iter());
+    list.local.predicates.iter().copied().chain(answers.map(|answer| answer.2)).collect()
+}
+
+fn restrict(truth: &PredicateSet, asked: &BTreeSet<PredicateId>) -> PredicateSet {
+    truth.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
+}
+
+/// What is true, of all that is asked, for each family, if it is the same for all addresses of that.
+fn constant(
+    truths: &PodPredicateSets,
+    asked: &BTreeSet<PredicateId>,
+) -> Option<LocalPredicateSets> {
+    let of_family = |family: Family| -> Option<PredicateSet> {
+        let truths = truths.iter().filter(|(of, ..)| *of == family);
+        let mut restricted = truths.map(|(_, _, truth)| restrict(truth, asked));
+        let first = restricted.next().unwrap_or_default();
+        restricted.all(|other| other == first).then_some(first)
+    };
+    Some([of_family(Family::V4)?, of_family(Family::V6)?])
+}

@@ -1,0 +1,26 @@
+//! The decision of a list, given the rules that match.
+
+use std::sync::Arc;
+
+use crate::model::{Decision, Noted, Reason};
+use crate::resolve::ResolvedList;
+
+/// What decides where these rules of a list match, ascending, and whether it does with the first of them whatever is behind.
+pub(super) fn decide(
+    list: &ResolvedList,
+    matching: impl Iterator<Item = u32>,
+) -> (Arc<Decision>, bool) {
+    let ResolvedList { steps, list, .. } = list;
+    let mut noted: Vec<&Noted> = Vec::new();
+    let matching = matching.map(|rule| rule as usize);
+    let decided = steps.walk(matching, |rule| noted.push(rule));
+    let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
+    let unknown = || Arc::new(Reason::Unknown(list.direction).into());
+    let decision = decision.unwrap_or_else(unknown);
+    // What is behind the first that matches matters only if that notes something and goes on.
+    if noted.is_empty() {
+        return (decision, true);
+    }
+    let noted = noted.into_iter().cloned().collect();
+    (Arc::new(Decision { reason: decision.reason.clone(), noted }), false)
+}

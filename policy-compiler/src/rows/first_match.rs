@@ -1,0 +1,166 @@
+//! The first rule that claims each port.
+//!
+//! Where the first rule that matches decides, no more of the others matters. Then the row of peers of whom two things are true
+//! follows from those of peers of whom one is: each port is led to the lower of two rules. So what is laid out of the rules
+//! that want one thing is laid out once, for all rows.
+
+use super::match_set::CompactMatch;
+use crate::image::NO_KEY;
+
+/// From `start` on, up to the next one's, the first rule that claims ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) start: u32,
+    /// [`NO_RULE`], if none does.
+    pub(crate) rule: u32,
+}
+
+pub(crate) const NO_RULE: u32 = u32::MAX;
+
+/// Tables of protocols with ports: the first.
+const WITH_PORTS: usize = 3;
+
+/// Of some rules in each table where their pieces stand; nowhere, if they do not look at it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
+
+/// The pieces of all.
+#[derive(Debug, Default)]
+pub(crate) struct FirstMatches(Vec<Piece>);
+
+impl FirstMatches {
+    /// Adds what the claims of some rules come to, ascending; `None` if one is about more than a range of ports.
+    pub(crate) fn add(
+        &mut self,
+        claims: &[(u32, CompactMatch)],
+        desk: &mut MergeScratch,
+    ) -> Option<FirstMatch> {
+        let mut added = FirstMatch::default();
+        for (at, place) in added.0.iter_mut().enumerate() {
+            let mut all = claims.iter().filter_map(|(rule, claimed)| match *claimed {
+                CompactMatch::Ports { table, first, last } if usize::from(table) == at => {
+                    Some(Some((*rule, first, last)))
+                }
+                CompactMatch::Ports { table, .. } if usize::from(table) < WITH_PORTS => None,
+                CompactMatch::Ports { .. } | CompactMatch::Interned(_) => Some(None),
+            });
+            desk.merged.clear();
+            all.try_for_each(|claim| claim.map(|claim| desk.merge(&pieces(claim))))?;
+            let start = self.0.len() as u32;
+            self.0.extend_from_slice(&desk.merged);
+            *place = (start, self.0.len() as u32);
+        }
+        Some(added)
+    }
+
+    fn get(&self, first: FirstMatch, table: usize) -> &[Piece] {
+        let place = first.0.get(table);
+        place
+            .and_then(|(start, end)| self.0.get(*start as usize..*end as usize))
+            .unwrap_or_default()
+    }
+
+    /// What several come to in a table; nothing, if none of them looks at it.
+    pub(crate) fn merge_all<'d>(
+        &'d self,
+        all: &[FirstMatch],
+        table: usize,
+        desk: &'d mut MergeScratch,
+    ) -> &'d [Piece] {
+        desk.merged.clear();
+        for first in all {
+            let pieces = self.get(*first, table);
+            if !pieces.is_empty() {
+                desk.merge(pieces);
+            }
+        }
+        &desk.merged
+    }
+}
+
+/// The pieces of one claim.
+fn pieces((rule, first, last): (u32, u16, u16)) -> [Piece; 3] {
+    let (first, behind) = (u32::from(first), u32::from(last) + 1);
+    let before = if first == 0 { rule } else { NO_RULE };
+    [(0, before), (first, rule), (behind, NO_RULE)].map(|(start, rule)| Piece { start, rule })
+}
+
+/// What merging needs, to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct MergeScratch {
+    merged: Vec<Piece>,
+    before: Vec<Piece>,
+}
+
+impl MergeScratch {
+    /// At each port the lower of the rules that lead there. Both begin with port 0, or there is nothing yet.
+    fn merge(&mut self, others: &[Piece]) {
+        std::mem::swap(&mut self.merged, &mut self.before);
+        self.merged.clear();
+        let (mut ones, mut others) = (self.before.iter().peekable(), others.iter().peekable());
+        let (mut one, mut other) = (NO_RULE, NO_RULE);
+        loop {
+            let next = |piece: Option<&&Piece>| piece.map_or(u32::MAX, |piece| piece.start);
+            let start = next(ones.peek()).min(next(others.peek()));
+            if start > NO_KEY {
+                return;
+            }
+            // Of several that start at one place the last is meant.
+            while let Some(piece) = ones.next_if(|piece| piece.start == start) {
+                one = piece.rule;
+            }
+            while let Some(piece) = others.next_if(|piece| piece.start == start) {
+                other = piece.rule;
+            }
+            let rule = one.min(other);
+            if self.merged.last().is_none_or(|last| last.rule != rule) {
+                self.merged.push(Piece { start, rule });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn at_each_port_stands_the_first_rule_that_claims_it(
+            groups in prop::collection::vec(
+                prop::collection::vec(((0u8..3, 0u32..50), prop_oneof![0u16..20, 65_520u16..], 0u16..9), 0..8),
+                0..5),
+        ) {
+            let (mut firsts, mut desk) = (FirstMatches::default(), MergeScratch::default());
+            let claims = |group: &[((u8, u32), u16, u16)]| -> Vec<(u32, CompactMatch)> {
+                let claim = |&((table, rule), first, more): &_| {
+                    let last = u16::saturating_add(first, more);
+                    (rule, CompactMatch::Ports { table, first, last })
+                };
+                group.iter().map(claim).collect()
+            };
+            let claimed: Vec<_> = groups.iter().map(|group| claims(group)).collect();
+            let all: Vec<FirstMatch> =
+                claimed.iter().map(|claims| firsts.add(claims, &mut desk).unwrap()).collect();
+            for table in 0..WITH_PORTS {
+                let pieces = firsts.merge_all(&all, table, &mut desk);
+                prop_assert!(pieces.windows(2).all(|two| two[0].start < two[1].start));
+                for port in (0..40).chain(65_500..=NO_KEY) {
+                    let first = claimed.iter().flatten().filter_map(|(rule, claimed)| match claimed {
+                        CompactMatch::Ports { table: of, first, last } => {
+                            let is_it = usize::from(*of) == table
+                                && (u32::from(*first)..=u32::from(*last)).contains(&port);
+                            is_it.then_some(*rule)
+                        }
+                        CompactMatch::Interned(_) => None,
+                    });
+                    let found = pieces.iter().rev().find(|piece| piece.start <= port);
+                    prop_assert_eq!(found.map_or(NO_RULE, |it| it.rule), first.min().unwrap_or(NO_RULE));
+                }
+            }
+            let known = [(0, CompactMatch::Interned(0))];
+            prop_assert!(firsts.add(&known, &mut desk).is_none());
+        }
+    }
+}

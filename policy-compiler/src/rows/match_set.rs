@@ -1,0 +1,348 @@
+//! Which packets a rule matches, once both ends are known.
+
+use ahash::AHashMap;
+
+use crate::common::Ranges;
+use crate::image::{KEYED, OTHERS, icmp_key, table_of};
+use crate::model::{Direction, Family, IcmpMatch, Protocol, icmp_of};
+use crate::resolve::{
+    Facts, PortSetId, Ports, PredicateId, ResolvedEnd, ResolvedEntity, ResolvedRule,
+};
+
+/// The packets of one table that a rule matches.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TableMatch {
+    /// By key.
+    pub(crate) keys: Ranges,
+    /// And by source port.
+    pub(crate) sources: Ranges,
+    /// Also those that do not show a key.
+    pub(crate) bare: bool,
+}
+
+/// The packets that a rule matches between two addresses, by table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct MatchSet(pub(crate) [Option<TableMatch>; OTHERS + 1]);
+
+impl MatchSet {
+    /// Whether it claims everything.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.0.iter().all(|keys| {
+            keys.as_ref()
+                .is_some_and(|keys| keys.keys.is_all() && keys.sources.is_all() && keys.bare)
+        })
+    }
+}
+
+/// What a rule claims of the packets between two addresses, in few bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CompactMatch {
+    /// The packets of one protocol with destination ports from the first to the last: what most rules are about.
+    Ports {
+        /// The protocol's table.
+        table: u8,
+        first: u16,
+        last: u16,
+    },
+    /// A claim among the distinct ones.
+    Interned(u32),
+}
+
+/// The distinct claims: they are few, and stay in the cache.
+#[derive(Debug, Default)]
+pub(crate) struct MatchSets {
+    all: Vec<MatchSet>,
+    numbers: AHashMap<MatchSet, u32>,
+    /// Of each which tables it looks at, as bits, and whether it claims everything.
+    about: Vec<(u8, bool)>,
+}
+
+impl MatchSets {
+    /// A claim in few bytes; `None` where it claims nothing.
+    pub(crate) fn intern(&mut self, claim: MatchSet) -> Option<CompactMatch> {
+        let Self { all, numbers, about } = self;
+        let known = numbers.get(&claim).copied();
+        let number = known.or_else(|| {
+            let tables = (0..).zip(&claim.0).filter(|(_, keys)| keys.is_some());
+            let tables = tables.fold(0, |all: u8, (table, _)| all | 1 << table);
+            if tables == 0 {
+                return None;
+            }
+            let number = all.len() as u32;
+            about.push((tables, claim.is_everything()));
+            all.push(claim.clone());
+            numbers.insert(claim, number);
+            Some(number)
+        });
+        number.map(CompactMatch::Interned)
+    }
+
+    /// The tables that a claim looks at, as bits.
+    pub(crate) fn tables(&self, claimed: CompactMatch) -> u8 {
+        match claimed {
+            CompactMatch::Ports { table, .. } => 1 << table,
+            CompactMatch::Interned(number) => {
+                self.about.get(number as usize).map_or(0, |about| about.0)
+            }
+        }
+    }
+
+    /// Whether all packets are claimed.
+    pub(crate) fn is_everything(&self, claimed: CompactMatch) -> bool {
+        match claimed {
+            CompactMatch::Ports { .. } => false,
+            CompactMatch::Interned(number) => {
+                self.about.get(number as usize).is_some_and(|about| about.1)
+            }
+        }
+    }
+
+    /// The packets of a table that a claim holds.
+    pub(crate) fn table_match(&self, number: u32, table: usize) -> Option<&TableMatch> {
+        self.all.get(number as usize)?.0.get(table)?.as_ref()
+    }
+}
+
+/// One way in which a rule can match the peers of a family, given the local end: one of its entities for each end.
+pub(crate) enum Alternative<'r> {
+    /// It claims the same of every peer of whom a predicate is true; `None`: of every peer.
+    Fixed(Option<PredicateId>, CompactMatch),
+    /// It depends on who the peer is.
+    PerPeer(PeerAlternative<'r>),
+}
+
+/// A way that looks at the peer.
+pub(crate) struct PeerAlternative<'r> {
+    rule: &'r ResolvedRule,
+    direction: Direction,
+    peer: &'r ResolvedEntity,
+    /// The local end's ports.
+    local: EndPorts,
+}
+
+/// Hands over the ways in which a rule can match, given the local end.
+pub(crate) fn alternatives<'r>(
+    rule: &'r ResolvedRule,
+    direction: Direction,
+    local: &impl Facts,
+    claims: &mut MatchSets,
+    mut hand: impl FnMut(Alternative<'r>),
+) {
+    let family = local.family();
+    for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
+        for peer in &rule.peer.entities {
+            if let Some(wants) = required_predicates(rule, peer) {
+                let wants = wants.first().copied();
+                if let Some(ports) = port_range_match(rule, direction, one, peer) {
+                    hand(Alternative::Fixed(wants, ports));
+                    continue;
+                }
+                let way = PeerAlternative {
+                    rule,
+                    direction,
+                    peer,
+                    local: end_ports(one, &rule.local, local),
+                };
+                if let Some(claimed) = claims.intern(way.match_set(&NoFacts(family))) {
+                    hand(Alternative::Fixed(wants, claimed));
+                }
+                continue;
+            }
+            let local = end_ports(one, &rule.local, local);
+            hand(Alternative::PerPeer(PeerAlternative { rule, direction, peer, local }));
+        }
+    }
+}
+
+/// What is to be true of a peer that is meant, if nothing else of it matters: at most one predicate.
+fn required_predicates<'r>(
+    rule: &ResolvedRule,
+    peer: &'r ResolvedEntity,
+) -> Option<&'r [PredicateId]> {
+    let is_all = match (&*peer.wanted, &*peer.unwanted) {
+        // The family is not among what rows know to be true.
+        ([one], []) => *one >= Family::ALL.len() as PredicateId,
+        (wanted, unwanted) => wanted.is_empty() && unwanted.is_empty(),
+    };
+    (is_all && rule.peer.port_sets().next().is_none()).then_some(&*peer.wanted)
+}
+
+/// The one [way](Alternative::Fixed) of a rule that means every local end, if it has one and claims a range of ports in it: what most
+/// rules are.
+pub(crate) fn single_alternative(
+    rule: &ResolvedRule,
+    direction: Direction,
+) -> Option<(Option<PredicateId>, CompactMatch)> {
+    let ([local], [peer]) = (&*rule.local.entities, &*rule.peer.entities) else { return None };
+    if !(local.wanted.is_empty() && local.unwanted.is_empty()) {
+        return None;
+    }
+    Some((
+        required_predicates(rule, peer)?.first().copied(),
+        port_range_match(rule, direction, local, peer)?,
+    ))
+}
+
+/// What a rule about one range of a protocol's destination ports, and nothing else, claims.
+fn port_range_match(
+    rule: &ResolvedRule,
+    direction: Direction,
+    local: &ResolvedEntity,
+    peer: &ResolvedEntity,
+) -> Option<CompactMatch> {
+    let (source, destination) = match direction {
+        Direction::Ingress => (peer, local),
+        Direction::Egress => (local, peer),
+    };
+    let protocol = Protocol::from_number(rule.protocol?)?;
+    let excludes = rule.not_protocol.is_some()
+        || rule.not_icmp.is_some()
+        || !(rule.local.not_ports.is_empty() && rule.peer.not_ports.is_empty());
+    match destination.ports.as_deref() {
+        Some([Ports::Range(first, last)])
+            if !excludes && rule.icmp.is_none() && source.ports.is_none() && first <= last =>
+        {
+            let table = table_of(protocol.number()) as u8;
+            Some(CompactMatch::Ports { table, first: *first, last: *last })
+        }
+        _ => None,
+    }
+}
+
+impl PeerAlternative<'_> {
+    /// What the rule claims in this way of the packets between the local end and this peer; `None` where it is not meant.
+    pub(crate) fn match_peer(
+        &self,
+        peer: &impl Facts,
+        claims: &mut MatchSets,
+    ) -> Option<CompactMatch> {
+        if !self.peer.holds(peer) {
+            return None;
+        }
+        claims.intern(self.match_set(peer))
+    }
+
+    fn match_set(&self, peer: &impl Facts) -> MatchSet {
+        let family = peer.family();
+        let peer = end_ports(self.peer, &self.rule.peer, peer);
+        match self.direction {
+            Direction::Ingress => match_set(self.rule, family, &peer, &self.local),
+            Direction::Egress => match_set(self.rule, family, &self.local, &peer),
+        }
+    }
+}
+
+/// Stands for a peer of whom nothing is asked but its family.
+struct NoFacts(Family);
+
+impl Facts for NoFacts {
+    fn family(&self) -> Family {
+        self.0
+    }
+
+    fn holds(&self, _: PredicateId) -> bool {
+        false
+    }
+
+    fn ports(&self, _: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
+        std::iter::empty()
+    }
+}
+
+/// What an end asks of ports.
+struct EndPorts {
+    /// Those that it takes, for each of [`Protocol::ALL`]; `None`: it does not look at ports.
+    ports: Option<[Ranges; 3]>,
+    /// Whether it takes only packets that have ports. One that only excludes some takes those of other protocols.
+    needs: bool,
+}
+
+fn end_ports(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> EndPorts {
+    let needs = entity.ports.is_some();
+    if !needs && end.not_ports.is_empty() {
+        return EndPorts { ports: None, needs };
+    }
+    let ports = Protocol::ALL.map(|protocol| {
+        let meant = entity.ports.as_deref();
+        let meant = meant.map_or_else(Ranges::all, |ports| listed(ports, protocol, facts));
+        if end.not_ports.is_empty() {
+            meant
+        } else {
+            meant.intersection(&listed(&end.not_ports, protocol, facts).complement())
+        }
+    });
+    EndPorts { ports: Some(ports), needs }
+}
+
+pub(crate) fn listed(ports: &[Ports], protocol: Protocol, facts: &impl Facts) -> Ranges {
+    match ports {
+        [Ports::Range(first, last)] => Ranges::union([(*first, *last)]),
+        all => Ranges::union(all.iter().flat_map(|ports| port_ranges(*ports, protocol, facts))),
+    }
+}
+
+fn port_ranges(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16, u16)> {
+    match ports {
+        Ports::Range(first, last) => vec![(first, last)],
+        Ports::Set(question) => facts
+            .ports(question)
+            .filter(|(of, _)| *of == protocol)
+            .map(|(_, port)| (port, port))
+            .collect(),
+    }
+}
+
+fn match_set(
+    rule: &ResolvedRule,
+    family: Family,
+    source: &EndPorts,
+    destination: &EndPorts,
+) -> MatchSet {
+    let looks_at_ports = source.ports.is_some() || destination.ports.is_some();
+    let needs_ports = source.needs || destination.needs;
+    let of_protocol = |number: u8| {
+        rule.protocol.is_none_or(|wanted| wanted == number)
+            && rule.not_protocol.is_none_or(|unwanted| unwanted != number)
+    };
+    MatchSet(std::array::from_fn(|table| {
+        let keys = if table == OTHERS {
+            if needs_ports || rule.icmp.is_some() {
+                return None;
+            }
+            let number = |number: u8| Ranges::union([(u16::from(number), u16::from(number))]);
+            let wanted = rule.protocol.map_or_else(Ranges::all, number);
+            let unwanted = rule.not_protocol.map(number).unwrap_or_default();
+            let keys = wanted.intersection(&unwanted.complement());
+            TableMatch { keys, sources: Ranges::all(), bare: true }
+        } else if !of_protocol(KEYED[table]) {
+            return None;
+        } else if table < Protocol::ALL.len() {
+            if rule.icmp.is_some() {
+                return None;
+            }
+            let ports = |side: &EndPorts| {
+                side.ports.as_ref().map_or_else(Ranges::all, |ports| ports[table].clone())
+            };
+            TableMatch { keys: ports(destination), sources: ports(source), bare: !looks_at_ports }
+        } else {
+            let is_icmp = KEYED[table] == icmp_of(family);
+            if needs_ports || (rule.icmp.is_some() && !is_icmp) {
+                return None;
+            }
+            let keys = |icmp: IcmpMatch| {
+                Ranges::union([match (icmp.kind, icmp.code) {
+                    (Some(kind), Some(code)) => (icmp_key(kind, code), icmp_key(kind, code)),
+                    (Some(kind), None) => (icmp_key(kind, 0), icmp_key(kind, u8::MAX)),
+                    (None, _) => (0, u16::MAX),
+                }])
+            };
+            let wanted = rule.icmp.map_or_else(Ranges::all, keys);
+            let unwanted = rule.not_icmp.filter(|_| is_icmp).map(keys).unwrap_or_default();
+            // A later fragment does not show its type: it matches only where every type does.
+            let keys = wanted.intersection(&unwanted.complement());
+            let bare = keys.is_all();
+            TableMatch { keys, sources: Ranges::all(), bare }
+        };
+        (!(keys.keys.is_empty() || keys.sources.is_empty()) || keys.bare).then_some(keys)
+    }))
+}

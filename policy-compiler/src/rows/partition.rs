@@ -1,0 +1,157 @@
+//! Partitions: the classes, grouped by the predicates that a chain uses.
+//!
+//! Classes of one part share a row.
+
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use crate::common::{Grouped, OccupiedGroups};
+use crate::model::Family;
+use crate::peers::{PredicateSet, classes_by_predicate, family};
+use crate::resolve::{PredicateId, ResolvedRule};
+
+/// The classes by what is true of them.
+pub(crate) struct ClassColumns {
+    families: Vec<Family>,
+    /// For each predicate those of which it is true, ascending.
+    columns: Grouped,
+}
+
+impl ClassColumns {
+    /// The two families partition the addresses, so every class has one; `None` where one has none.
+    pub(crate) fn new(classes: &[PredicateSet], predicates: usize) -> Option<Self> {
+        let families = classes.iter().map(|truth| family(truth)).collect::<Option<_>>()?;
+        Some(Self { families, columns: classes_by_predicate(classes, predicates) })
+    }
+
+    /// The classes that a rule may mean as peers; `None`: any.
+    pub(crate) fn classes_matching(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
+        let mut concerned = Vec::new();
+        for entity in &rule.peer.entities {
+            let columns = entity.wanted.iter().map(|wanted| self.columns.group(*wanted as usize));
+            concerned.extend_from_slice(columns.min_by_key(|column| column.len())?);
+        }
+        Some(concerned)
+    }
+}
+
+/// No part.
+const NO_PART: u32 = u32::MAX;
+
+/// Whom rows are made for: their family, and what is true of them, of all that a chain asks.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub(super) all: Vec<(Family, usize)>,
+    /// What is true of each, one behind the other; each ends where `all` says.
+    pub(super) predicates: Vec<PredicateId>,
+}
+
+impl Parts {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn part(&self, number: usize) -> (Family, &[PredicateId]) {
+        let (family, end) = self.all[number];
+        let start = number.checked_sub(1).map_or(0, |before| self.all[before].1);
+        (family, &self.predicates[start..end])
+    }
+
+    pub(super) fn push(
+        &mut self,
+        family: Family,
+        truth: impl IntoIterator<Item = PredicateId>,
+    ) -> u32 {
+        self.predicates.extend(truth);
+        self.all.push((family, self.predicates.len()));
+        self.all.len() as u32 - 1
+    }
+}
+
+/// All classes, parted by what is true of them, of some predicates.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub(super) of_class: Vec<u32>,
+    pub(super) parts: Parts,
+}
+
+impl Partition {
+    fn new(asked: &[PredicateId], classes: &ClassColumns) -> Self {
+        // The predicates that are true of each class; most classes have none of them.
+        let touched = asked.iter().flat_map(|predicate| {
+            let column = classes.columns.group(*predicate as usize);
+            column.iter().map(|class| (*class, *predicate))
+        });
+        let touched = OccupiedGroups::from_pairs(classes.families.len(), touched);
+        let mut parts = Parts::default();
+        let mut of_class = vec![NO_PART; classes.families.len()];
+        let mut known: [AHashMap<&[PredicateId], u32>; 2] = Default::default();
+        for (class, relevant) in touched.each() {
+            let family = classes.families[class];
+            let known = known[family as usize].entry(relevant);
+            of_class[class] =
+                *known.or_insert_with(|| parts.push(family, relevant.iter().copied()));
+        }
+        let mut untouched = [NO_PART; 2];
+        for (part, family) in of_class.iter_mut().zip(&classes.families) {
+            if *part == NO_PART {
+                let rest = &mut untouched[*family as usize];
+                if *rest == NO_PART {
+                    *rest = parts.push(*family, []);
+                }
+                *part = *rest;
+            }
+        }
+        Self { of_class, parts }
+    }
+
+    fn bytes(&self) -> usize {
+        let Parts { all, predicates: truths } = &self.parts;
+        size_of_val(&*self.of_class) + size_of_val(&**all) + size_of_val(&**truths)
+    }
+}
+
+/// How the chains so far part the classes, by what they ask: a chain that comes in the place of another mostly asks the same.
+#[derive(Debug, Default)]
+pub(crate) struct Partitions {
+    /// Each with the turn when it was last in use.
+    all: AHashMap<Box<[PredicateId]>, (Arc<Partition>, u64)>,
+}
+
+impl Partitions {
+    /// That of predicates, ascending.
+    pub(super) fn get(
+        &mut self,
+        mut asked: Vec<PredicateId>,
+        classes: &ClassColumns,
+        turn: u64,
+    ) -> Arc<Partition> {
+        // What is true of nobody parts nobody.
+        asked.retain(|predicate| !classes.columns.group(*predicate as usize).is_empty());
+        if let Some((known, used)) = self.all.get_mut(asked.as_slice()) {
+            *used = turn;
+            return Arc::clone(known);
+        }
+        let made = Arc::new(Partition::new(&asked, classes));
+        self.all.insert(asked.into(), (Arc::clone(&made), turn));
+        made
+    }
+
+    /// Forgets those that no chain that comes at this turn has, if they are more than two for each chain, and all if they
+    /// take more than `room` bytes: they spare time only.
+    pub(crate) fn evict(&mut self, chains: usize, turn: u64, room: usize) {
+        if self.all.len() > chains * 2 {
+            self.all.retain(|_, (_, used)| *used == turn);
+        }
+        if self.bytes() > room {
+            *self = Self::default();
+        }
+    }
+
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> usize {
+        let each = self.all.iter().map(|(asked, (it, _))| size_of_val(&**asked) + it.bytes());
+        each.sum()
+    }
+}

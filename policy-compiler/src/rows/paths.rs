@@ -1,0 +1,90 @@
+//! The paths that rows lead to, and their counter slots.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::slots::Slots;
+use crate::common::PathId;
+use crate::image::Path;
+use crate::model::Decision;
+
+/// See the module. Paths are only added to.
+#[derive(Debug, Default)]
+pub(crate) struct PathTable {
+    /// Those of all paths, for the life of a compiler.
+    slots: Slots,
+    /// By slot; [`NONE`] of those that no path has.
+    by_slot: Vec<u32>,
+    all: Vec<Path>,
+    /// The number of the first.
+    first: u32,
+    /// The same, as images share them.
+    published: Arc<[Path]>,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl PathTable {
+    /// Paths with the numbers behind those of others.
+    pub(crate) fn continuing(others: &Self) -> Self {
+        Self { first: others.len() as u32, ..Self::default() }
+    }
+
+    /// The path of a decision.
+    pub(crate) fn intern(&mut self, decision: Arc<Decision>) -> PathId {
+        let (slot, decision) = self.slots.assign(decision);
+        let at = slot as usize;
+        if self.by_slot.len() <= at {
+            self.by_slot.resize(at + 1, NONE);
+        }
+        if self.by_slot[at] == NONE {
+            self.by_slot[at] = self.first + self.all.len() as u32;
+            self.all.push(Path::new(decision, slot));
+        }
+        PathId(self.by_slot[at])
+    }
+
+    /// There will be so many more.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.slots.reserve(more);
+        self.all.reserve(more);
+    }
+
+    /// The number of the first.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// All so far, by number.
+    pub(crate) fn all(&self) -> &[Path] {
+        &self.all
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Counter slots are below this number.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots.end()
+    }
+
+    /// Forgets all but the slots.
+    pub(crate) fn forget(&mut self) {
+        *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
+    }
+
+    /// Forgets all and gives slots to others, but for those of what is unknown.
+    pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
+        self.slots.release(slots);
+        self.forget();
+    }
+
+    /// All of them.
+    pub(crate) fn shared(&mut self) -> Arc<[Path]> {
+        if self.published.len() != self.all.len() {
+            self.published = self.all.as_slice().into();
+        }
+        Arc::clone(&self.published)
+    }
+}

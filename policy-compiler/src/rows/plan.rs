@@ -1,0 +1,149 @@
+//! Which rows are to be made: of each chain one for every truth that classes have, of all that the chain asks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::partition::{ClassColumns, Partition, Partitions, Parts};
+use crate::image::{LINEAR, LocalPredicateSets};
+use crate::model::Family;
+use crate::peers::{PredicateSet, family};
+use crate::resolve::{PossiblePorts, PredicateId, ResolvedList};
+
+/// Where so few rows are to be made each step is asked.
+const FEW_ROWS: usize = 8;
+
+/// Rows to be made, chain by chain, by number.
+#[derive(Default)]
+pub(crate) struct RowPlan<'a> {
+    pub(crate) chains: Vec<PlannedChain<'a>>,
+    /// How many rows are to be made.
+    pub(crate) rows: usize,
+}
+
+/// A chain of which rows are to be made.
+pub(crate) struct PlannedChain<'a> {
+    pub(crate) list: &'a Arc<ResolvedList>,
+    pub(crate) local: &'a LocalPredicateSets,
+    cells: PlannedCells,
+    /// Its rows.
+    pub(crate) rows: Range<usize>,
+}
+
+enum PlannedCells {
+    /// No row stands.
+    All(Arc<Partition>),
+    /// By class the row that stands, and the other classes, each with its part.
+    Some { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
+}
+
+impl<'a> RowPlan<'a> {
+    /// The first row of the second half, if the more a row takes the more is true.
+    pub(crate) fn half(&self) -> usize {
+        let parts = || self.chains.iter().map(|chain| chain.cells.parts());
+        let all = parts().map(|parts| parts.len() + parts.predicates.len()).sum::<usize>();
+        let mut before = 0;
+        let ends = parts().flat_map(|parts| {
+            let first = before;
+            before += parts.len() + parts.predicates.len();
+            (1..).zip(&parts.all).map(move |(at, (_, end))| first + at + end)
+        });
+        ends.take_while(|end| end * 2 <= all).count()
+    }
+
+    fn add(
+        &mut self,
+        list: &'a Arc<ResolvedList>,
+        local: &'a LocalPredicateSets,
+        cells: PlannedCells,
+    ) {
+        let rows = self.rows..self.rows + cells.parts().len();
+        if rows.len() > FEW_ROWS {
+            list.index();
+        }
+        self.rows = rows.end;
+        self.chains.push(PlannedChain { list, local, cells, rows });
+    }
+
+    /// Adds a chain of whose rows all but some classes' stand; `None` for a class that is none.
+    pub(crate) fn add_some(
+        &mut self,
+        list: &'a Arc<ResolvedList>,
+        local: &'a LocalPredicateSets,
+        (rows, unmade): (Vec<u32>, &[u32]),
+        classes: &[PredicateSet],
+        answers: &[PossiblePorts],
+    ) -> Option<()> {
+        let asked = list.peer_predicates(answers);
+        let is_asked = |it: &PredicateId| asked.binary_search(it).is_ok();
+        let mut parts = Parts::default();
+        let open = unmade.iter().map(|class| {
+            let truth = classes.get(*class as usize)?;
+            let relevant = truth.iter().copied().filter(is_asked);
+            Some((*class, parts.push(family(truth)?, relevant)))
+        });
+        let open = open.collect::<Option<_>>()?;
+        self.add(list, local, PlannedCells::Some { rows, open, parts });
+        Some(())
+    }
+
+    /// Adds a chain of which no row stands.
+    pub(crate) fn add_all(
+        &mut self,
+        list: &'a Arc<ResolvedList>,
+        local: &'a LocalPredicateSets,
+        (classes, partitions): (&ClassColumns, &mut Partitions),
+        answers: &[PossiblePorts],
+        turn: u64,
+    ) {
+        let partition = partitions.get(list.peer_predicates(answers), classes, turn);
+        self.add(list, local, PlannedCells::All(partition));
+    }
+}
+
+impl PlannedCells {
+    fn parts(&self) -> &Parts {
+        match self {
+            Self::All(partition) => &partition.parts,
+            Self::Some { parts, .. } => parts,
+        }
+    }
+}
+
+impl PlannedChain<'_> {
+    /// Of one of its rows the family of those of whom it speaks, and what is true of them, of all that the chain asks.
+    pub(crate) fn row(&self, number: usize) -> (Family, &[PredicateId]) {
+        self.cells.parts().part(number - self.rows.start)
+    }
+
+    /// Whether so many rows are made that most steps matter to one.
+    pub(crate) fn uses_most_steps(&self) -> bool {
+        self.rows.len() * 8 >= self.list.steps.steps.len()
+    }
+
+    /// Bytes of its cells.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.cells {
+            PlannedCells::All(partition) => size_of_val(&*partition.of_class),
+            PlannedCells::Some { rows, .. } => size_of_val(&**rows),
+        }
+    }
+
+    /// By class the row, given those that were made.
+    pub(crate) fn into_cells(self, made: &[u32]) -> Vec<u32> {
+        let made = made.get(self.rows).unwrap_or_default();
+        let made = |part: u32| made.get(part as usize).copied().unwrap_or(LINEAR);
+        match self.cells {
+            PlannedCells::All(partition) => {
+                partition.of_class.iter().map(|part| made(*part)).collect()
+            }
+            PlannedCells::Some { mut rows, open, .. } => {
+                for (class, part) in open {
+                    if let Some(row) = rows.get_mut(class as usize) {
+                        *row = made(part);
+                    }
+                }
+                rows
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What happens to each packet between a chain and a class: the rules that match, laid over each other.
+
+use super::first_match::{FirstMatch, FirstMatches, MergeScratch, NO_RULE};
+use super::interner::RowInterner;
+use super::match_set::{CompactMatch, MatchSets, TableMatch};
+use crate::common::PathId;
+use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
+
+/// What making a row needs, to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct RowScratch {
+    sweep: Sweep,
+    /// By index of a table's claims their rules.
+    rules: Vec<u32>,
+    /// The claims of packets that do not show a key.
+    bare: Vec<u64>,
+    /// Of one table: ascending from key 0, neighbours lead to different places. Packets that do not show the key that their
+    /// protocol has are behind all keys.
+    intervals: Vec<Interval>,
+    by_source: BySource,
+    firsts: MergeScratch,
+}
+
+impl RowScratch {
+    /// Adds what the claims of some rules come to, ascending; `None` where the first that matches may not be all that matters.
+    pub(crate) fn first_match(
+        &mut self,
+        claims: &[(u32, CompactMatch)],
+        known: &FirstPaths,
+        firsts: &mut FirstMatches,
+    ) -> Option<FirstMatch> {
+        let all = claims.iter().all(|(rule, _)| known.path(*rule).is_some());
+        if all { firsts.add(claims, &mut self.firsts) } else { None }
+    }
+
+    /// [`row`](Self::row) where the rules are those of some that come first; `None` where it is not known to where one leads.
+    pub(crate) fn row_from_first_matches(
+        &mut self,
+        firsts: &FirstMatches,
+        all: &[FirstMatch],
+        known: &mut FirstPaths,
+        laid: &mut RowInterner,
+        decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
+    ) -> Option<Row> {
+        let Self { intervals, firsts: desk, .. } = self;
+        let nobody = PathFinder { known: &mut *known, decide }.target(&[], &[]);
+        let mut row = [nobody; TABLES];
+        for (table, place) in row.iter_mut().enumerate() {
+            intervals.clear();
+            for piece in firsts.merge_all(all, table, desk) {
+                let to = if piece.rule == NO_RULE { nobody } else { known.path(piece.rule)? };
+                push_interval(intervals, Interval { start: piece.start, to });
+            }
+            if !intervals.is_empty() {
+                *place = laid.tree(intervals, Target::by_key);
+            }
+        }
+        Some(row)
+    }
+
+    /// The row of rules in order, ascending, each with one of its claims; `decide` says where the rules lead that match one
+    /// packet, and whether they lead there whatever matches besides behind the first. What `known` knows it is not asked.
+    pub(crate) fn row(
+        &mut self,
+        claims: &[(u32, CompactMatch)],
+        distinct: &MatchSets,
+        known: &mut FirstPaths,
+        laid: &mut RowInterner,
+        decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
+    ) -> Row {
+        let mut paths = PathFinder { known, decide };
+        let mut row = Row::default();
+        let tables = claims.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
+        for (table, place) in row.iter_mut().enumerate().take(OTHERS + 1) {
+            *place = if tables >> table & 1 == 0 {
+                paths.target(&[], &[])
+            } else {
+                self.table_target(table, claims, distinct, &mut paths, laid)
+            };
+        }
+        row
+    }
+
+    /// Where a table leads that claims look at: sweeps over the keys with the claims that are in force at each.
+    fn table_target<'d>(
+        &mut self,
+        table: usize,
+        claims: &[(u32, CompactMatch)],
+        distinct: &'d MatchSets,
+        paths: &mut PathFinder<'_, impl FnMut(ActiveRules<'_>) -> (PathId, bool)>,
+        laid: &mut RowInterner,
+    ) -> Target {
+        let Self { sweep, rules, bare, intervals, by_source, .. } = self;
+        sweep.clear();
+        rules.clear();
+        bare.clear();
+        intervals.clear();
+        // Those that ask for source ports.
+        let mut sourced: Vec<(u32, &'d TableMatch)> = Vec::new();
+        for (rule, claimed) in claims {
+            let index = rules.len() as u32;
+            match *claimed {
+                CompactMatch::Ports { table: of, first, last } if usize::from(of) == table => {
+                    sweep.add(index, [(first, last)]);
+                }
+                CompactMatch::Ports { .. } => continue,
+                CompactMatch::Interned(number) => {
+                    let Some(keys) = distinct.table_match(number, table) else { continue };
+                    sweep.add(index, keys.keys.iter());
+                    if keys.bare {
+                        insert_bit(bare, index);
+                    }
+                    if !keys.sources.is_all() {
+                        sourced.push((index, keys));
+                    }
+                }
+            }
+            rules.push(*rule);
+        }
+        sweep.sweep(|start, in_force| {
+            let to = if sourced.iter().any(|(index, _)| has_bit(in_force, *index)) {
+                by_source.target(in_force, rules, &sourced, paths, laid)
+            } else {
+                paths.target(in_force, rules)
+            };
+            push_interval(intervals, Interval { start, to });
+        });
+        if table != OTHERS {
+            let to = paths.target(bare, rules);
+            push_interval(intervals, Interval { start: NO_KEY, to });
+        }
+        laid.tree(intervals, Target::by_key)
+    }
+}
+
+/// The source ports at one key.
+#[derive(Debug, Default)]
+struct BySource {
+    sweep: Sweep,
+    intervals: Vec<Interval>,
+}
+
+impl BySource {
+    /// Where they lead.
+    fn target(
+        &mut self,
+        in_force: &[u64],
+        rules: &[u32],
+        sourced: &[(u32, &TableMatch)],
+        paths: &mut PathFinder<'_, impl FnMut(ActiveRules<'_>) -> (PathId, bool)>,
+        laid: &mut RowInterner,
+    ) -> Target {
+        let Self { sweep, intervals } = self;
+        sweep.clear();
+        intervals.clear();
+        sweep.active.extend_from_slice(in_force);
+        for (index, keys) in sourced.iter().filter(|(index, _)| has_bit(in_force, *index)) {
+            sweep.active[*index as usize / BITS] &= !(1 << (*index as usize % BITS));
+            sweep.add(*index, keys.sources.iter());
+        }
+        sweep.sweep(|start, in_force| {
+            let to = paths.target(in_force, rules);
+            push_interval(intervals, Interval { start, to });
+        });
+        laid.tree(intervals, Target::by_source)
+    }
+}
+
+/// Adds an interval, if it leads elsewhere than the one before.
+fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
+    if intervals.last().is_none_or(|last| last.to != next.to) {
+        intervals.push(next);
+    }
+}
+
+const BITS: usize = u64::BITS as usize;
+
+/// Puts a number into a set.
+fn insert_bit(set: &mut Vec<u64>, number: u32) {
+    let at = number as usize / BITS;
+    if set.len() <= at {
+        set.resize(at + 1, 0);
+    }
+    set[at] |= 1 << (number as usize % BITS);
+}
+
+fn has_bit(set: &[u64], number: u32) -> bool {
+    let word = set.get(number as usize / BITS).copied().unwrap_or_default();
+    word >> (number as usize % BITS) & 1 != 0
+}
+
+/// Where the rules that match a packet lead, by the first of them.
+#[derive(Debug, Clone)]
+pub(crate) struct FirstPaths {
+    by_rule: Vec<Option<Target>>,
+    none: Option<Target>,
+}
+
+impl FirstPaths {
+    /// Knows nothing of so many rules.
+    pub(crate) fn unknown(rules: usize) -> Self {
+        Self { by_rule: vec![None; rules], none: None }
+    }
+
+    /// Where packets are led for which a rule is the first, if that is always so.
+    fn path(&self, rule: u32) -> Option<Target> {
+        self.by_rule.get(rule as usize).copied().flatten()
+    }
+
+    /// Knows of so many rules what `path` says: where they lead with each as the first, as far as that is always so, and where
+    /// none does.
+    pub(crate) fn precompute(
+        rules: usize,
+        mut path: impl FnMut(Option<u32>) -> Option<PathId>,
+    ) -> Self {
+        let mut place = |first| path(first).map(Target::path);
+        let of = (0..rules as u32).map(|rule| place(Some(rule))).collect();
+        Self { by_rule: of, none: place(None) }
+    }
+}
+
+struct PathFinder<'k, D> {
+    known: &'k mut FirstPaths,
+    decide: D,
+}
+
+impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
+    /// Where the rules lead whose claims are in force.
+    #[inline]
+    fn target(&mut self, in_force: &[u64], rules: &[u32]) -> Target {
+        let word = in_force.iter().position(|word| *word != 0);
+        let index = word.map(|at| at * BITS + in_force[at].trailing_zeros() as usize);
+        let first = index.and_then(|index| rules.get(index)).copied();
+        let known = match first {
+            Some(first) => self.known.path(first),
+            None => self.known.none,
+        };
+        known.unwrap_or_else(|| self.make(first, in_force, rules))
+    }
+
+    #[cold]
+    fn make(&mut self, first: Option<u32>, in_force: &[u64], rules: &[u32]) -> Target {
+        let (path, always) = (self.decide)(ActiveRules::new(in_force, rules));
+        let place = Target::path(path);
+        let known = match first {
+            Some(first) => self.known.by_rule.get_mut(first as usize),
+            None => Some(&mut self.known.none),
+        };
+        if let Some(known) = known.filter(|_| always) {
+            *known = Some(place);
+        }
+        place
+    }
+}
+
+/// The rules whose claims are in force, ascending and distinct.
+pub(crate) struct ActiveRules<'a> {
+    /// The indexes of the claims that are not yet handed over, from the word `at` on.
+    words: &'a [u64],
+    at: usize,
+    rest: u64,
+    rules: &'a [u32],
+    last: Option<u32>,
+}
+
+impl<'a> ActiveRules<'a> {
+    fn new(words: &'a [u64], rules: &'a [u32]) -> Self {
+        Self { words, at: 0, rest: words.first().copied().unwrap_or_default(), rules, last: None }
+    }
+}
+
+impl Iterator for ActiveRules<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        loop {
+            while self.rest == 0 {
+                self.at += 1;
+                self.rest = *self.words.get(self.at)?;
+            }
+            let index = self.at * BITS + self.rest.trailing_zeros() as usize;
+            self.rest &= self.rest - 1;
+            let rule = *self.rules.get(index)?;
+            if self.last.replace(rule) != Some(rule) {
+                return Some(rule);
+            }
+        }
+    }
+}
+
+/// A sweep over sets of keys, with the sets that hold each.
+#[derive(Debug, Default)]
+struct Sweep {
+    /// Each bound of a set: the key, then the set's number and whether it begins there, as a number that sorts by keys.
+    edges: Vec<u64>,
+    /// The sets that hold the key.
+    active: Vec<u64>,
+}
+
+impl Sweep {
+    fn clear(&mut self) {
+        self.edges.clear();
+        self.active.clear();
+    }
+
+    /// Adds ranges of a set.
+    fn add(&mut self, number: u32, ranges: impl IntoIterator<Item = (u16, u16)>) {
+        for (first, last) in ranges {
+            if (first, last) == (0, u16::MAX) {
+                insert_bit(&mut self.active, number);
+                return;
+            }
+            let edge = |key: u32| u64::from(key) << 33 | u64::from(number) << 1;
+            self.edges.push(edge(u32::from(first)) | 1);
+            self.edges.push(edge(u32::from(last) + 1));
+        }
+    }
+
+    /// Hands over each key from which on other sets contain the keys than before, from 0 on, and these sets.
+    fn sweep(&mut self, mut hand: impl FnMut(u32, &[u64])) {
+        let Self { edges, active: in_force } = self;
+        edges.sort_unstable();
+        let key = |edge: u64| (edge >> 33) as u32;
+        if edges.first().is_none_or(|edge| key(*edge) > 0) {
+            hand(0, in_force);
+        }
+        let mut edges = edges.iter().copied().peekable();
+        while let Some(edge) = edges.next() {
+            let number = (edge >> 1) as u32;
+            if edge & 1 == 1 {
+                insert_bit(in_force, number);
+            } else if let Some(word) = in_force.get_mut(number as usize / BITS) {
+                *word &= !(1 << (number as usize % BITS));
+            }
+            let here = key(edge);
+            if here < NO_KEY && edges.peek().is_none_or(|next| key(*next) > here) {
+                hand(here, in_force);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::Ranges;
+    use crate::image::PacketKey;
+    use crate::rows::match_set::MatchSet;
+    use proptest::prelude::*;
+
+    fn keys() -> impl Strategy<Value = TableMatch> {
+        let range = || {
+            let port = prop_oneof![0u16..20, 65_520u16..=65_535];
+            prop_oneof![
+                1 => Just(Ranges::all()),
+                3 => prop::collection::vec((port.clone(), port), 0..3).prop_map(Ranges::union),
+            ]
+        };
+        (range(), range(), any::<bool>()).prop_map(|(keys, sources, bare)| TableMatch {
+            keys,
+            sources,
+            bare,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_leads_each_packet_to_the_rules_that_claim_it(
+            // As many as a word of a set has bits, and more.
+            all in prop_oneof![
+                9 => prop::collection::vec((0u32..2, keys()), 0..8),
+                1 => prop::collection::vec((0u32..2, keys()), 60..140),
+            ],
+        ) {
+            let mut rule = 0;
+            let mut distinct = MatchSets::default();
+            let claims: Vec<(u32, CompactMatch)> = all.iter().map(|(step, keys)| {
+                rule += step;
+                let claim = MatchSet(std::array::from_fn(|_| Some(keys.clone())));
+                (rule, distinct.intern(claim).unwrap())
+            }).collect();
+            let mut paths: Vec<Vec<u32>> = Vec::new();
+            let mut known = FirstPaths::unknown(all.len());
+            let mut laid = RowInterner::default();
+            let row = RowScratch::default().row(&claims, &distinct, &mut known, &mut laid, |rules| {
+                let rules: Vec<u32> = rules.collect();
+                let at = paths.iter().position(|known| *known == rules);
+                let at = at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 });
+                (PathId(at as u32), false)
+            });
+            let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
+            let row = laid.intern_row(row);
+            let rules_at = |key, source| {
+                let first = laid.lines.first(row, 0).unwrap();
+                let path = laid.lines.follow_lines(first, PacketKey::new(0, key, source));
+                paths[path.unwrap().0 as usize].clone()
+            };
+            for key in (0..=21).chain(65_518..=65_535) {
+                for source in [0, 5, 19, 20, 65_535] {
+                    let claims = claims.iter().zip(&all);
+                    let mut expected: Vec<u32> = claims.filter(|(_, (_, keys))| {
+                        has(&keys.keys, key) && has(&keys.sources, source)
+                    }).map(|((rule, _), _)| *rule).collect();
+                    expected.dedup();
+                    prop_assert_eq!(rules_at(key.into(), source.into()), expected);
+                }
+            }
+            let mut bare: Vec<u32> = claims.iter().zip(&all)
+                .filter(|(_, (_, keys))| keys.bare).map(|((rule, _), _)| *rule).collect();
+            bare.dedup();
+            prop_assert_eq!(rules_at(NO_KEY, 0), bare);
+        }
+    }
+}

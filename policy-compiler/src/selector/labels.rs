@@ -1,0 +1,30 @@
+//! Labels, and the reserved keys under which selectors see what a member inherits.
+
+use std::collections::BTreeMap;
+
+/// Whatever has labels.
+pub trait LabelSource {
+    /// The value of a label; `None` where it is absent.
+    fn label(&self, key: &str) -> Option<&str>;
+}
+
+/// Label keys and values of one object.
+pub type Labels = BTreeMap<String, String>;
+
+/// The label that names a member's namespace.
+pub const NAMESPACE: &str = "projectcalico.org/namespace";
+
+/// The label that pods alone have, with the value [`KUBERNETES`].
+pub const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
+
+/// The value of [`ORCHESTRATOR`].
+pub const KUBERNETES: &str = "k8s";
+
+/// The label that names a pod's service account.
+pub const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
+
+/// Before the keys of the namespace's labels.
+pub const NAMESPACE_PREFIX: &str = "pcns.";
+
+/// Before the keys of the service account's labels.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";
