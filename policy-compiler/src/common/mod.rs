@@ -4,7 +4,9 @@ mod grouped;
 mod ids;
 mod index_table;
 mod join;
+mod pinned;
 mod ranges;
+mod rebuild;
 mod small_list;
 mod stable_hash;
 
@@ -12,6 +14,8 @@ pub(crate) use grouped::{Grouped, OccupiedGroups};
 pub use ids::{ChainId, Identity, PathId};
 pub(crate) use index_table::IndexTable;
 pub(crate) use join::{LARGE_CLUSTER, join, join_with};
+pub(crate) use pinned::Pinned;
 pub(crate) use ranges::Ranges;
+pub(crate) use rebuild::Rebuild;
 pub use small_list::SmallList;
 pub(crate) use stable_hash::StableHasher;

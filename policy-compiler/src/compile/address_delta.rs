@@ -7,12 +7,11 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::basis::{Basis, SPARE_IDENTITIES};
-use super::term_index::{TermIndex, member_predicate_set};
-use crate::common::Identity;
+use crate::common::{Identity, Rebuild};
 use crate::image::{ChangeCounters, PeerTables};
 use crate::model::{Family, Model};
 use crate::peers::{
-    ClassMap, IdentityInterner, Member, NO_CLASS, NewClass, PredicateSet, Predicates, TermsInUse,
+    ClassMap, IdentityInterner, Member, NO_CLASS, NewClass, PredicateSet, Predicates,
 };
 use crate::prefix_map::{MAX_VALUE, PrefixMap};
 
@@ -99,10 +98,10 @@ impl PeersDraft {
     }
 
     /// Stores that an identity is of a class; `None` where that cannot be.
-    fn classify(&mut self, identity: Identity, class: u32) -> Option<()> {
+    fn classify(&mut self, identity: Identity, class: u32) -> Result<(), Rebuild> {
         let at = self.before.classes.index(identity) as usize;
         if at > MAX_VALUE as usize {
-            return None;
+            return Err(Rebuild);
         }
         if self.classes.len() <= at + SPARE_IDENTITIES / 2 {
             self.classes.resize(at + SPARE_IDENTITIES + at / 8, NO_CLASS);
@@ -110,7 +109,7 @@ impl PeersDraft {
         if std::mem::replace(&mut self.classes[at], class) == NO_CLASS {
             self.identities += 1;
         }
-        Some(())
+        Ok(())
     }
 }
 
@@ -122,9 +121,9 @@ impl Basis {
         interner: &mut IdentityInterner,
         model: &Model,
         mut touched: AddressDelta,
-    ) -> Option<Vec<NewClass>> {
+    ) -> Result<Vec<NewClass>, Rebuild> {
         if touched.is_empty() {
-            return Some(Vec::new());
+            return Ok(Vec::new());
         }
         let mut draft = PeersDraft::new(&self.peers);
         let outermost = touched.outermost();
@@ -135,7 +134,7 @@ impl Basis {
             for part in parts {
                 let identity = self.identify(interner, &mut draft, part)?;
                 if !draft.prefixes.set_net_v4(part, identity.0) {
-                    return None;
+                    return Err(Rebuild);
                 }
             }
         }
@@ -143,14 +142,14 @@ impl Basis {
             if lies_in(&outermost, *host) {
                 continue;
             }
-            left = left.checked_sub(1)?;
+            left = left.checked_sub(1).ok_or(Rebuild)?;
             let identity = self.identify(interner, &mut draft, Ipv4Net::from(*host))?;
             if !draft.prefixes.set_v4(host.to_bits(), identity.0) {
-                return None;
+                return Err(Rebuild);
             }
         }
         if draft.predicate_sets.len() > self.most_classes {
-            return None;
+            return Err(Rebuild);
         }
         let PeersDraft { before, prefixes, predicate_sets: truths, classes, identities, new } =
             draft;
@@ -168,16 +167,16 @@ impl Basis {
             IpAddr::V6(_) => false,
         };
         self.update_local_pods(model, is_touched)?;
-        Some(new)
+        Ok(new)
     }
 
     /// A network and all prefixes in it at which something stands, outer before inner; `None`: more than `most`.
-    fn parts(&self, net: Ipv4Net, most: usize) -> Option<BTreeSet<Ipv4Net>> {
+    fn parts(&self, net: Ipv4Net, most: usize) -> Result<BTreeSet<Ipv4Net>, Rebuild> {
         let mut parts = BTreeSet::from([net]);
         parts.extend(self.addresses.prefixes_in(net).take(most + 1));
         let moved = self.moved.range(net.network()..=net.broadcast());
         parts.extend(moved.map(|(host, _)| Ipv4Net::from(*host)).take(most + 1));
-        (parts.len() <= most).then_some(parts)
+        if parts.len() > most { Err(Rebuild) } else { Ok(parts) }
     }
 
     /// The identity of a prefix, but for what stands in it.
@@ -186,11 +185,11 @@ impl Basis {
         interner: &mut IdentityInterner,
         draft: &mut PeersDraft,
         net: Ipv4Net,
-    ) -> Option<Identity> {
+    ) -> Result<Identity, Rebuild> {
         let moved = self.moved.get(&net.addr()).filter(|_| net.prefix_len() == 32);
         let holders = self.addresses.holders_of_net(net, moved.map(Vec::as_slice));
         if holders.unknown {
-            return Some(Identity::UNKNOWN);
+            return Ok(Identity::UNKNOWN);
         }
         let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
         let [truth, around] = self.kinds.predicate_sets(&holders.kinds, &atom);
@@ -203,10 +202,10 @@ impl Basis {
         };
         let identity = interner.identity([&truth, &around], &self.predicate_keys);
         if identity == Identity::UNKNOWN {
-            return None;
+            return Err(Rebuild);
         }
         draft.classify(identity, class)?;
-        Some(identity)
+        Ok(identity)
     }
 
     /// What is true of the local pods themselves.
@@ -214,10 +213,10 @@ impl Basis {
         &mut self,
         model: &Model,
         is_touched: impl Fn(&IpAddr) -> bool,
-    ) -> Option<()> {
+    ) -> Result<(), Rebuild> {
         let names: Vec<_> = self.pod_predicate_sets.keys().cloned().collect();
         for name in names {
-            let pod = model.endpoints.get(&name)?;
+            let pod = model.endpoints.get(&name).ok_or(Rebuild)?;
             if !pod.addresses.iter().any(&is_touched) {
                 continue;
             }
@@ -240,33 +239,14 @@ impl Basis {
             }
             self.pod_predicate_sets.insert(name, truths);
         }
-        Some(())
-    }
-
-    /// What is true of a member of whom all is asked that is asked of anybody: a local endpoint, or one that is no endpoint.
-    pub(crate) fn near_predicate_set(&mut self, member: &Member<'_>) -> Option<PredicateSet> {
-        let index = self.near_terms.get_or_insert_with(|| {
-            let (all, answers) =
-                (&self.peers.predicates.all, &self.peers.predicates.possible_ports);
-            let everything = TermsInUse {
-                predicates: vec![true; all.len()],
-                port_sets: vec![true; answers.len()],
-            };
-            TermIndex::new(all, &self.cache.vocabulary.port_sets, &everything)
-        });
-        member_predicate_set(
-            index,
-            &self.peers.predicates,
-            &self.cache.vocabulary.port_sets,
-            member,
-        )
+        Ok(())
     }
 }
 
 /// A network as one of the model's members or rules has it, if it is IPv4.
-pub(crate) fn v4(net: IpNet) -> Option<Ipv4Net> {
+pub(crate) fn v4(net: IpNet) -> Result<Ipv4Net, Rebuild> {
     match net {
-        IpNet::V4(net) => Some(net.trunc()),
-        IpNet::V6(_) => None,
+        IpNet::V4(net) => Ok(net.trunc()),
+        IpNet::V6(_) => Err(Rebuild),
     }
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::term_index::TermIndex;
+use super::term_index::{TermIndex, member_predicate_set};
+use crate::common::Rebuild;
 use crate::image::PeerTables;
 use crate::model::Mark;
 use crate::peers::{
-    Addresses, AtomPredicates, KindId, Kinds, PodIndex, PredicateKey, PredicateSet, TermsInUse,
+    Addresses, AtomPredicates, KindId, Kinds, Member, PodIndex, PredicateKey, PredicateSet,
+    Predicates, TermsInUse,
 };
 use crate::resolve::{LocalName, ResolveCache};
 use crate::rows::PodPredicateSets;
@@ -22,33 +24,88 @@ pub(crate) const SPARE_IDENTITIES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Basis {
     pub(crate) serial: u64,
-    /// What it was made of, or brought up to.
+    /// The marks of the model that it stands for.
     pub(crate) marks: [Mark; 8],
     pub(crate) peers: Arc<PeerTables>,
     pub(crate) kinds: Kinds,
-    /// By predicate of how many pods and hosts it is true; of port names it is read.
+    /// By predicate, for how many members it is true; read for port names only.
     pub(crate) counts: Vec<u32>,
     pub(crate) atoms: AtomPredicates,
     pub(crate) addresses: Addresses,
     pub(crate) class_of: AHashMap<PredicateSet, u32>,
-    /// By predicate what it says.
+    /// By predicate.
     pub(crate) predicate_keys: Vec<PredicateKey>,
-    /// What policies say, in the numbers of all the rest.
+    /// Resolved policies, in the numbers that everything here uses.
     pub(crate) cache: ResolveCache,
-    /// What was asked of those who are not local endpoints.
+    /// The terms that rules use of peers.
     pub(crate) in_use: TermsInUse,
     pub(crate) local: BTreeSet<LocalName>,
-    /// What is true of the local pods themselves.
+    /// The predicate sets of the local pods themselves.
     pub(crate) pod_predicate_sets: AHashMap<LocalName, PodPredicateSets>,
-    /// The local pods' addresses: what is true there of the local end is part of its chains.
+    /// The local pods' addresses: their predicate sets are part of the chains.
     pub(crate) own_addresses: BTreeSet<IpAddr>,
-    /// The kinds at addresses that have changed since, in the place of those in `addresses`.
+    /// The kinds at addresses that changed since; they stand in for those in `addresses`.
     pub(crate) moved: BTreeMap<Ipv4Addr, Vec<KindId>>,
-    /// What is asked of peers; made when first needed, as the next.
+    /// The terms that rules use of peers; made at first use.
     pub(crate) peer_terms: Option<TermIndex>,
-    /// All that is asked of anybody.
+    /// The terms that rules use of either end; made at first use.
     pub(crate) near_terms: Option<TermIndex>,
-    /// With more classes than these all is made anew: some may be nobody's any more.
+    /// With more classes than these everything is compiled anew, because some may have no address any more.
     pub(crate) most_classes: usize,
     pub(crate) pods: PodIndex,
+}
+
+impl Basis {
+    /// Replaces the kind of a member at an address; without `was` it comes, without `is` it goes. `Err` if `was` is not there.
+    pub(crate) fn replace_kind(
+        &mut self,
+        address: Ipv4Addr,
+        was: Option<KindId>,
+        is: Option<KindId>,
+    ) -> Result<(), Rebuild> {
+        let addresses = &self.addresses;
+        let here = self.moved.entry(address).or_insert_with(|| addresses.kinds_at(address));
+        if let Some(was) = was {
+            here.swap_remove(here.iter().position(|kind| *kind == was).ok_or(Rebuild)?);
+        }
+        here.extend(is);
+        Ok(())
+    }
+
+    /// The predicate set of an address, and the one that it has without its endpoints; `None` for an unknown address.
+    pub(crate) fn predicate_sets_at(&self, address: Ipv4Addr) -> Option<[PredicateSet; 2]> {
+        let moved = self.moved.get(&address).map(Vec::as_slice);
+        let holders = self.addresses.holders(address.into(), moved);
+        if holders.unknown {
+            return None;
+        }
+        let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+        Some(self.kinds.predicate_sets(&holders.kinds, &atom))
+    }
+
+    /// The predicate set of a pod of another node. `Err` if it names a port number that the image does not know.
+    pub(crate) fn peer_predicate_set(&mut self, pod: &Member<'_>) -> Result<PredicateSet, Rebuild> {
+        let Self { peer_terms, cache, in_use, peers, .. } = self;
+        let port_sets = &cache.vocabulary.port_sets;
+        let terms = peer_terms
+            .get_or_insert_with(|| TermIndex::new(&peers.predicates.all, port_sets, in_use));
+        member_predicate_set(terms, &peers.predicates, port_sets, pod)
+    }
+
+    /// The predicate set of a member, with the predicates that rules use of either end: of a local endpoint, or of a member that
+    /// is no endpoint.
+    pub(crate) fn near_predicate_set(
+        &mut self,
+        member: &Member<'_>,
+    ) -> Result<PredicateSet, Rebuild> {
+        let Self { near_terms, cache, peers, .. } = self;
+        let Predicates { all, possible_ports } = &*peers.predicates;
+        let port_sets = &cache.vocabulary.port_sets;
+        let terms = near_terms.get_or_insert_with(|| {
+            let (predicates, every_port_set) =
+                (vec![true; all.len()], vec![true; possible_ports.len()]);
+            TermIndex::new(all, port_sets, &TermsInUse { predicates, port_sets: every_port_set })
+        });
+        member_predicate_set(terms, &peers.predicates, port_sets, member)
+    }
 }

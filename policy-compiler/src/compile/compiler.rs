@@ -1,14 +1,14 @@
-//! Model and local endpoints to an image.
+//! The compiler: model and local endpoints to an image.
 //!
-//! A compiler lives as long as the dataplane that it serves: it is what keeps the numbers of identities and the counter
-//! slots of decisions the same from image to image.
+//! A compiler lives as long as the dataplane that it serves: it keeps the numbers of identities and the counter slots of
+//! decisions the same from image to image.
 //!
-//! **Cost**, with *E* members of the cluster, *S* distinct subjects, *P* predicates: O(E log E) for addresses, O(S·P) selector
-//! matches at worst (only among those with the namespace or label that a selector requires), and for each chain as many
-//! rows as its own predicates tell classes apart. Policies are looked up by namespace, never all of them.
+//! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at worst
+//! O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and for each chain
+//! as many rows as its own predicates tell classes apart. Policies are looked up by namespace; never are all of them read.
 //!
-//! **Memory.** A chain whose rows do not fit the budget any more is judged rule by rule, slower and no less right;
-//! [`Counts::linear`](crate::image::Counts) says how many there are.
+//! **Memory.** A chain whose rows exceed the budget is judged rule by rule: slower, with the same verdicts.
+//! [`Counts::linear`](crate::image::Counts) says how many such chains there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -17,15 +17,15 @@ use std::sync::Arc;
 use super::address_delta::AddressDelta;
 use super::basis::{Basis, SPARE_IDENTITIES};
 use super::pod_change::PodChange;
-use crate::common::{LARGE_CLUSTER, join, join_with};
+use crate::common::{LARGE_CLUSTER, Rebuild, join, join_with};
 use crate::image::{Chain, ChangeCounters, Image, Path, PeerTables};
-use crate::model::{Direction, Mark, Model};
+use crate::model::{Direction, Model};
 use crate::peers::{
-    Addresses, AtomPredicates, ClassMap, Classes, Classifier, IdentityInterner, Kinds, Members,
-    NO_CLASS, PodIndex, SetPrefixes, TermsInUse, evaluate,
+    Addresses, AtomPredicates, ClassMap, Classifier, IdentityInterner, Kinds, Members, NO_CLASS,
+    PodIndex, SetPrefixes, TermsInUse, evaluate,
 };
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, resolve};
-use crate::rows::{Cells, Chains, ClassColumns, LocalPods, RowTables};
+use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, RowTables};
 
 /// Bytes of rows and cells that an image may hold if nothing else is said.
 pub const DEFAULT_BUDGET: usize = 64 << 20;
@@ -78,185 +78,196 @@ impl Compiler {
         self.tables.release(slots);
     }
 
-    /// Makes `image` say what `model` says, in place and while others look up, if that is possible: a pod of another node
-    /// with IPv4 addresses alone, of whom then is true what was true of somebody when the image was made. `image` is the
-    /// last one, and `model` what it was made of, or brought up to by calls of this, but for the change. `false` where it
-    /// takes a new image, which then is to be made: until that only some of the pod's addresses may have followed.
+    /// Stores a pod's change in `image` in place, while others look up. `image` is the last one, and `model` what it was compiled
+    /// from or brought up to by this method, with the change applied. That is possible for a pod of another node that has IPv4
+    /// addresses only and whose predicate set already has a class in this image. `false`: a new image is needed; until it is
+    /// there, only some of the pod's addresses may have followed the change.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
-        let standing = self.basis.as_mut();
-        let done = standing.and_then(|it| it.update(&mut self.interner, image, model, change));
-        if done.is_none() {
+        let Some(basis) = &mut self.basis else { return false };
+        let done = basis.update(&mut self.interner, image, model, change).is_ok();
+        if !done {
             self.basis = None;
         }
-        done.is_some()
+        done
     }
 
-    /// A pod has changed that no [`Compiler::update`] was told of: the next image is made from nothing.
+    /// A pod has changed and no [`Compiler::update`] was told of it: the next image is compiled anew.
     pub fn invalidate(&mut self) {
         self.basis = None;
     }
 
-    /// The tables by which the `local` endpoints are judged: pods, and, without a namespace, host endpoints. Names that the
-    /// model does not have get none.
+    /// The tables by which the `local` endpoints are judged: pods, and, without a namespace, host endpoints. A name that the
+    /// model does not have gets no tables.
     ///
-    /// What the last image says of addresses is used again where nothing that it rests on has [changed](crate::model::Tracked): between
-    /// the two there may only be policies, tiers, failsafe ports and network sets, and changes that [`update`](Self::update)
-    /// made; and of what no policy had asked they may ask selectors and CIDRs alone.
+    /// What the last image knows of addresses is used again if nothing that it rests on has
+    /// [changed](crate::model::Tracked). Since then only policies, tiers, failsafe ports and network sets may have changed, and
+    /// pods by [`update`](Self::update). Predicates that come into use may only be selectors and CIDRs.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
-        let marks = model.marks();
-        let standing = self.basis.take();
-        let standing = standing.filter(|it| it.can_update_to(&marks) && it.local == *local);
-        let again = standing.and_then(|mut standing| {
-            let mut touched = AddressDelta::default();
-            standing.apply_set_delta(model, &mut touched)?;
-            let resolved = resolve(model, local, &mut standing.cache, &mut self.order, true);
-            let vocabulary = &standing.cache.vocabulary;
-            let peers = TermsInUse::of_peers(&resolved, vocabulary);
-            let asked = TermsInUse::of_either_end(&resolved, vocabulary);
-            standing.apply_predicate_delta(
-                &mut self.interner,
-                model,
-                &peers,
-                &asked,
-                &mut touched,
-            )?;
-            let new = standing.apply_address_delta(&mut self.interner, model, touched)?;
-            self.tables.add_classes(&new, &standing.peers.predicates);
-            Some((resolved, asked, standing, None))
-        });
-        let (resolved, asked, mut standing, by_truth) = again.unwrap_or_else(|| {
-            let mut kept = ResolveCache::default();
-            let is_large = model.endpoints.len() + model.network_sets.len() >= LARGE_CLUSTER;
-            let policies = || resolve(model, local, &mut kept, &mut self.order, false);
-            let held = || {
-                let members = Members::from_model(model);
-                let of_sets = SetPrefixes::from_members(&members);
-                (members, of_sets)
-            };
-            let (resolved, held) = join(is_large, policies, held);
-            let asked = TermsInUse::of_either_end(&resolved, &kept.vocabulary);
-            self.interner.forget_if_sparse(self.used);
-            self.tables.forget();
-            let interner = &mut self.interner;
-            let stand = || compile_peers(interner, model, local, marks, &resolved, kept, held);
-            let ((standing, by_truth), ()) =
-                join_with(is_large, stand, &mut self.tables, |tables| {
-                    if is_large {
-                        tables.precompute(&resolved.lists);
-                    }
-                });
-            self.used = standing.peers.identities as u32;
-            (resolved, asked, standing, by_truth)
-        });
-        let peers = Arc::clone(&standing.peers);
-        let chains = Chains::new(&resolved, &peers.predicates, &standing.pod_predicate_sets);
+        let draft = match self.compile_delta(model, local) {
+            Ok(draft) => draft,
+            Err(Rebuild) => self.compile_anew(model, local),
+        };
+        self.image(draft)
+    }
+
+    /// Brings what the last image rests on up to a model.
+    fn compile_delta(
+        &mut self,
+        model: &Model,
+        local: &BTreeSet<LocalName>,
+    ) -> Result<Draft, Rebuild> {
+        let mut basis = self.basis.take().ok_or(Rebuild)?;
+        if !basis.can_update_to(&model.marks()) || basis.local != *local {
+            return Err(Rebuild);
+        }
+        let mut delta = AddressDelta::default();
+        basis.apply_set_delta(model, &mut delta)?;
+        let resolved = resolve(model, local, &mut basis.cache, &mut self.order, true);
+        let vocabulary = &basis.cache.vocabulary;
+        let of_peers = TermsInUse::of_peers(&resolved, vocabulary);
+        let in_use = TermsInUse::of_either_end(&resolved, vocabulary);
+        basis.apply_predicate_delta(&mut self.interner, model, &of_peers, &in_use, &mut delta)?;
+        let new = basis.apply_address_delta(&mut self.interner, model, delta)?;
+        self.tables.add_classes(&new, &basis.peers.predicates);
+        Ok(Draft { resolved, in_use, basis, columns: None })
+    }
+
+    /// Compiles everything anew. Of a large cluster two threads do it.
+    fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
+        let mut cache = ResolveCache::default();
+        let is_large = model.endpoints.len() + model.network_sets.len() >= LARGE_CLUSTER;
+        let policies = || resolve(model, local, &mut cache, &mut self.order, false);
+        let holders = || {
+            let members = Members::from_model(model);
+            let of_sets = SetPrefixes::from_members(&members);
+            (members, of_sets)
+        };
+        let (resolved, holders) = join(is_large, policies, holders);
+        let in_use = TermsInUse::of_either_end(&resolved, &cache.vocabulary);
+        self.interner.forget_if_sparse(self.used);
+        self.tables.forget();
+        let interner = &mut self.interner;
+        let peers = || compile_peers(interner, model, local, &resolved, cache, holders);
+        let precompute = |tables: &mut RowTables| {
+            if is_large {
+                tables.precompute(&resolved.lists);
+            }
+        };
+        let ((basis, columns), ()) = join_with(is_large, peers, &mut self.tables, precompute);
+        self.used = basis.peers.identities as u32;
+        Draft { resolved, in_use, basis, columns }
+    }
+
+    /// Builds chains and rows over what is known of addresses.
+    fn image(&mut self, Draft { resolved, in_use, mut basis, columns }: Draft) -> Image {
+        let peers = Arc::clone(&basis.peers);
+        let chains = Chains::new(&resolved, &peers.predicates, &basis.pod_predicate_sets);
         let Cells { all: cells, linear } =
-            self.tables.build(self.budget, &resolved, &peers, &chains, by_truth);
+            self.tables.build(self.budget, &resolved, &peers, &chains, columns);
         self.serial += 1;
-        standing.serial = self.serial;
-        self.basis = Some(standing);
+        basis.serial = self.serial;
+        self.basis = Some(basis);
+        let RowBuilder { rows, paths, .. } = &mut self.tables.builder;
+        let describe = |chain: NewChain| Chain {
+            list: Arc::clone(&resolved.lists[chain.list].list),
+            local: chain.local,
+        };
         Image {
-            in_use: peers.predicates.in_use(&asked),
+            in_use: peers.predicates.in_use(&in_use),
             peers,
             endpoints: chains.endpoints,
-            chains: chains
-                .all
-                .into_iter()
-                .map(|made| Chain {
-                    list: Arc::clone(&resolved.lists[made.list].list),
-                    local: made.local,
-                })
-                .collect(),
+            chains: chains.all.into_iter().map(describe).collect(),
             cells: cells.into(),
             linear,
-            lines: self.tables.builder.rows.lines.clone(),
-            paths: self.tables.builder.paths.shared(),
+            lines: rows.lines.clone(),
+            paths: paths.shared(),
             no_path: Path::unknown(Direction::Ingress),
-            slots: self.tables.builder.paths.slots(),
+            slots: paths.slots(),
             serial: self.serial,
         }
     }
 }
 
-/// What there is to say of all addresses, given who holds them, and the classes by what is true of them.
+/// All that an image is built from.
+struct Draft {
+    resolved: Resolved,
+    /// The terms that rules use of either end.
+    in_use: TermsInUse,
+    basis: Basis,
+    /// The classes by predicate, if they are known already.
+    columns: Option<ClassColumns>,
+}
+
+/// Everything about addresses, given their holders, and the classes by predicate.
 fn compile_peers(
     interner: &mut IdentityInterner,
     model: &Model,
     local: &BTreeSet<LocalName>,
-    marks: [Mark; 8],
     resolved: &Resolved,
-    mut kept: ResolveCache,
+    mut cache: ResolveCache,
     (members, of_sets): (Members<'_>, SetPrefixes),
 ) -> (Basis, Option<ClassColumns>) {
-    let mut asked = TermsInUse::of_peers(resolved, &kept.vocabulary);
-    let (predicates, truths) = evaluate(&kept.vocabulary, &asked, &members, local);
-    // What will be asked has numbers behind those of answers.
-    let answers = &predicates.all[kept.vocabulary.predicates.len()..];
-    kept.vocabulary.predicates.extend_from_slice(answers);
-    asked.predicates.resize(predicates.all.len(), false);
+    let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
+    let (predicates, member_predicates) = evaluate(&cache.vocabulary, &in_use, &members, local);
+    // Predicates that come into use later have numbers behind those of port sets.
+    let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
+    cache.vocabulary.predicates.extend_from_slice(of_port_sets);
+    in_use.predicates.resize(predicates.all.len(), false);
     let atoms = AtomPredicates::new(&predicates.all);
-    let (kinds, of_members) = Kinds::from_members(&members, &truths);
+    let (kinds, of_members) = Kinds::from_members(&members, &member_predicates);
     let addresses = Addresses::new(model, &members, of_sets, &of_members, &atoms);
-    let said = interner.predicate_keys_of_all(&predicates.all);
-    let mut classifying = Classifier::new(interner, &kinds, &atoms, &said);
-    let mut identified = addresses.identities(&mut classifying);
-    let classes = || {
-        let classes = classifying.finish();
-        let by_truth = ClassColumns::new(&classes.predicate_sets, predicates.all.len());
-        (classes, by_truth)
+    let predicate_keys = interner.predicate_keys_of_all(&predicates.all);
+    let mut classifier = Classifier::new(interner, &kinds, &atoms, &predicate_keys);
+    let mut identities = addresses.identities(&mut classifier);
+    let finish_classes = || {
+        let classes = classifier.finish();
+        let columns = ClassColumns::new(&classes.predicate_sets, predicates.all.len());
+        (classes, columns)
     };
-    let is_large = identified.len() >= LARGE_CLUSTER;
-    let ((classes, by_truth), prefixes) =
-        join_with(is_large, classes, &mut identified, |it| take(it).into_prefix_map());
-    let Classes {
-        predicate_sets: class_truths,
-        first,
-        mut of_identity,
-        by_predicate_set: known,
-        identities,
-    } = classes;
-    let ends = LocalPods {
+    let is_large = identities.len() >= LARGE_CLUSTER;
+    let ((mut classes, columns), prefixes) =
+        join_with(is_large, finish_classes, &mut identities, |it| take(it).into_prefix_map());
+    let pods = LocalPods {
         model,
         members: &members,
-        member_predicates: &truths,
+        member_predicates: &member_predicates,
         kinds: &kinds,
         atoms: &atoms,
         addresses: &addresses,
         prefixes: &prefixes,
     };
-    let pod_truths = ends.all(local);
-    let most_classes = class_truths.len() * 2 + SPARE_CLASSES;
-    let spare = SPARE_IDENTITIES + of_identity.len() / 8;
-    of_identity.resize(of_identity.len() + spare, NO_CLASS);
-    let own = local.iter().filter_map(|name| model.endpoints.get(name));
-    let standing = Basis {
+    let pod_predicate_sets = pods.all(local);
+    let spare = SPARE_IDENTITIES + classes.of_identity.len() / 8;
+    classes.of_identity.resize(classes.of_identity.len() + spare, NO_CLASS);
+    let own_pods = local.iter().filter_map(|name| model.endpoints.get(name));
+    let basis = Basis {
         serial: 0,
-        marks,
-        own_addresses: own.flat_map(|pod| pod.addresses.iter().copied()).collect(),
-        counts: truths.counts(predicates.all.len()),
+        marks: model.marks(),
+        own_addresses: own_pods.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+        counts: member_predicates.counts(predicates.all.len()),
+        most_classes: classes.predicate_sets.len() * 2 + SPARE_CLASSES,
+        class_of: classes.by_predicate_set,
         peers: Arc::new(PeerTables {
             prefixes,
             changes: ChangeCounters::default(),
-            classes: ClassMap::new(first, &of_identity),
-            class_predicate_sets: class_truths.into(),
+            classes: ClassMap::new(classes.first, &classes.of_identity),
+            class_predicate_sets: classes.predicate_sets.into(),
             predicates: Arc::new(predicates),
-            identities,
+            identities: classes.identities,
         }),
         kinds,
         atoms,
         addresses,
-        class_of: known,
-        predicate_keys: said,
-        cache: kept,
-        in_use: asked,
+        predicate_keys,
+        cache,
+        in_use,
         local: local.clone(),
-        pod_predicate_sets: pod_truths,
+        pod_predicate_sets,
         moved: BTreeMap::new(),
         peer_terms: None,
         near_terms: None,
-        most_classes,
         pods: PodIndex::default(),
     };
-    (standing, by_truth)
+    (basis, columns)
 }

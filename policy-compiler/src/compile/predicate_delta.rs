@@ -10,6 +10,7 @@ use ipnet::Ipv4Net;
 
 use super::address_delta::{AddressDelta, v4};
 use super::basis::Basis;
+use crate::common::Rebuild;
 use crate::model::{Endpoint, Model, NetworkSet, ObjectName};
 use crate::peers::{
     IdentityInterner, Member, PredicateSet, Predicates, PrefixEdit, TermsInUse, union,
@@ -47,14 +48,14 @@ impl Basis {
         peers: &TermsInUse,
         anybody: &TermsInUse,
         touched: &mut AddressDelta,
-    ) -> Option<()> {
+    ) -> Result<(), Rebuild> {
         let anew = self.new_predicates(peers, anybody)?;
         if anew.selectors.is_empty() && anew.nets.is_empty() {
-            return Some(());
+            return Ok(());
         }
         let mut predicates = Predicates::clone(&self.peers.predicates);
         let known = predicates.all.len();
-        let new = self.cache.vocabulary.predicates.get(known..)?.to_vec();
+        let new = self.cache.vocabulary.predicates.get(known..).ok_or(Rebuild)?.to_vec();
         predicates.all.extend_from_slice(&new);
         let moved = self.find_moved_members(model, &anew.selectors)?;
         self.predicate_keys.extend(interner.predicate_keys(&new));
@@ -81,12 +82,16 @@ impl Basis {
     }
 
     /// What is new; `None` if something else is, or too much is not in use any more.
-    fn new_predicates(&self, peers: &TermsInUse, anybody: &TermsInUse) -> Option<NewPredicates> {
+    fn new_predicates(
+        &self,
+        peers: &TermsInUse,
+        anybody: &TermsInUse,
+    ) -> Result<NewPredicates, Rebuild> {
         let known = self.peers.predicates.all.len();
         let questions = anybody.port_sets.iter().zip(&peers.port_sets).enumerate();
         for (at, (used, of_peers)) in questions {
             if *used && self.in_use.port_sets.get(at) != Some(of_peers) {
-                return None;
+                return Err(Rebuild);
             }
         }
         let all = &self.cache.vocabulary.predicates;
@@ -99,7 +104,7 @@ impl Basis {
         if unused > MOST_UNUSED + all.len() / 4
             || questions > MOST_UNUSED + anybody.port_sets.len() / 4
         {
-            return None;
+            return Err(Rebuild);
         }
         let mut anew = NewPredicates::default();
         for (at, (used, of_peers)) in anybody.predicates.iter().zip(&peers.predicates).enumerate() {
@@ -107,19 +112,20 @@ impl Basis {
                 continue;
             }
             let id = at as PredicateId;
-            match all.get(at)? {
+            match all.get(at).ok_or(Rebuild)? {
                 Predicate::Members(selector) if at >= known && *of_peers => {
                     anew.selectors.push((id, selector.clone()));
                 }
                 // Whoever asks, it is known of every address.
                 Predicate::Family(_) | Predicate::Nets(_) if at < known => {}
                 Predicate::Nets(nets) => {
-                    anew.nets.push((id, nets.iter().map(|net| v4(*net)).collect::<Option<_>>()?));
+                    anew.nets
+                        .push((id, nets.iter().map(|net| v4(*net)).collect::<Result<_, _>>()?));
                 }
-                _ => return None,
+                _ => return Err(Rebuild),
             }
         }
-        Some(anew)
+        Ok(anew)
     }
 
     /// The members of whom new predicates are true.
@@ -127,9 +133,9 @@ impl Basis {
         &mut self,
         model: &Model,
         anew: &[(PredicateId, Selector)],
-    ) -> Option<Vec<MovedMember>> {
+    ) -> Result<Vec<MovedMember>, Rebuild> {
         if anew.is_empty() {
-            return Some(Vec::new());
+            return Ok(Vec::new());
         }
         let mut pods: BTreeMap<&ObjectName, (&Endpoint, Vec<PredicateId>)> = BTreeMap::new();
         let mut sets: BTreeMap<&ObjectName, (&NetworkSet, Vec<PredicateId>)> = BTreeMap::new();
@@ -146,7 +152,7 @@ impl Basis {
             }
             for host in model.host_endpoints.values() {
                 if selector.matches(&Model::host_view(host)) {
-                    return None;
+                    return Err(Rebuild);
                 }
             }
         }
@@ -159,22 +165,22 @@ impl Basis {
                 self.peer_predicate_set(&member)?
             };
             let nets = pod.addresses.iter().map(|address| match address {
-                IpAddr::V4(address) => Some(Ipv4Net::from(*address)),
-                IpAddr::V6(_) => None,
+                IpAddr::V4(address) => Ok(Ipv4Net::from(*address)),
+                IpAddr::V6(_) => Err(Rebuild),
             });
             moved.push(MovedMember {
                 is_endpoint: true,
-                nets: nets.collect::<Option<_>>()?,
+                nets: nets.collect::<Result<_, _>>()?,
                 before: truth,
                 added: anew,
             });
         }
         for (name, (set, anew)) in sets {
             let truth = self.near_predicate_set(&Member::set(model, name, set))?;
-            let nets = set.nets.iter().map(|net| v4(*net)).collect::<Option<_>>()?;
+            let nets = set.nets.iter().map(|net| v4(*net)).collect::<Result<_, _>>()?;
             moved.push(MovedMember { is_endpoint: false, nets, before: truth, added: anew });
         }
-        Some(moved)
+        Ok(moved)
     }
 
     /// Gives members their new kinds.
@@ -182,11 +188,12 @@ impl Basis {
         &mut self,
         moved: &[MovedMember],
         touched: &mut AddressDelta,
-    ) -> Option<Vec<PrefixEdit>> {
+    ) -> Result<Vec<PrefixEdit>, Rebuild> {
         let mut edits = Vec::new();
         for MovedMember { is_endpoint, nets, before: truth, added: anew } in moved {
             let was = self.kinds.intern(*is_endpoint, truth);
-            let is = self.kinds.intern(*is_endpoint, &union(truth.iter().chain(anew)))?;
+            let is =
+                self.kinds.intern(*is_endpoint, &union(truth.iter().chain(anew))).ok_or(Rebuild)?;
             for id in anew {
                 self.counts[*id as usize] += 1;
             }
@@ -200,6 +207,6 @@ impl Basis {
                 }
             }
         }
-        Some(edits)
+        Ok(edits)
     }
 }

@@ -7,6 +7,7 @@ use ipnet::Ipv4Net;
 
 use super::address_delta::{AddressDelta, v4};
 use super::basis::Basis;
+use crate::common::Rebuild;
 use crate::model::{Mark, Model, NetworkSet, ObjectName};
 use crate::peers::{Member, PredicateSet, PrefixEdit};
 
@@ -23,8 +24,8 @@ impl Basis {
         &mut self,
         model: &Model,
         touched: &mut AddressDelta,
-    ) -> Option<()> {
-        let changed = model.network_sets.since(&self.marks[Model::NETWORK_SETS])?;
+    ) -> Result<(), Rebuild> {
+        let changed = model.network_sets.since(&self.marks[Model::NETWORK_SETS]).ok_or(Rebuild)?;
         let mut edits = Vec::new();
         for (name, before) in changed {
             let after = model.network_sets.get(name);
@@ -60,13 +61,13 @@ impl Basis {
         model: &Model,
         name: &ObjectName,
         set: Option<&Arc<NetworkSet>>,
-    ) -> Option<PredicateSet> {
+    ) -> Result<PredicateSet, Rebuild> {
         let truth = set.map(|set| self.near_predicate_set(&Member::set(model, name, set)));
-        truth.unwrap_or_else(|| Some(PredicateSet::default()))
+        truth.unwrap_or_else(|| Ok(PredicateSet::default()))
     }
 }
 
 /// The networks of a set, host bits cut off; `None` if one is not IPv4.
-fn nets(set: Option<&Arc<NetworkSet>>) -> Option<BTreeSet<Ipv4Net>> {
+fn nets(set: Option<&Arc<NetworkSet>>) -> Result<BTreeSet<Ipv4Net>, Rebuild> {
     set.into_iter().flat_map(|set| &set.nets).map(|net| v4(*net)).collect()
 }

@@ -2,6 +2,7 @@
 
 use ahash::AHashMap;
 
+use crate::common::Rebuild;
 use crate::model::LabelView;
 use crate::peers::{Member, PredicateSet, Predicates, TermsInUse};
 use crate::resolve::{PortSet, PortSetId, Predicate, PredicateId};
@@ -67,40 +68,45 @@ impl TermIndex {
     }
 }
 
-/// What is true of a member, of all that an index holds; `None` if it gives an answer that nobody gave.
+/// The predicate set of a member, of the terms that an index holds. `Err` if the member names a port number that no member named when
+/// the predicates were evaluated.
 pub(crate) fn member_predicate_set(
     by_label: &TermIndex,
     predicates: &Predicates,
     questions: &[PortSet],
     member: &Member<'_>,
-) -> Option<PredicateSet> {
-    let view = member.view()?;
+) -> Result<PredicateSet, Rebuild> {
+    let view = member.view().ok_or(Rebuild)?;
     let mut truth = Vec::new();
     for asked in by_label.terms_for(&view) {
         match asked {
             Term::Predicate(id) => {
-                if let Predicate::Members(selector) = predicates.all.get(id as usize)?
+                if let Predicate::Members(selector) =
+                    predicates.all.get(id as usize).ok_or(Rebuild)?
                     && selector.matches(&view)
                 {
                     truth.push(id);
                 }
             }
             Term::PortSet(id) => {
-                let PortSet::Named { selector, name } = questions.get(id as usize)? else {
+                let PortSet::Named { selector, name } =
+                    questions.get(id as usize).ok_or(Rebuild)?
+                else {
                     continue;
                 };
                 if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
                     continue;
                 }
-                let answers = predicates.possible_ports.get(id as usize)?;
+                let answers = predicates.possible_ports.get(id as usize).ok_or(Rebuild)?;
                 for port in member.named_ports().filter(|port| port.name == *name) {
                     let given = (port.protocol, port.port);
-                    truth.push(answers.iter().find(|it| (it.0, it.1) == given)?.2);
+                    let known = answers.iter().find(|it| (it.0, it.1) == given);
+                    truth.push(known.ok_or(Rebuild)?.2);
                 }
             }
         }
     }
     truth.sort_unstable();
     truth.dedup();
-    Some(truth.into())
+    Ok(truth.into())
 }

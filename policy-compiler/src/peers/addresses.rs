@@ -18,7 +18,7 @@ use super::atoms::AtomPredicates;
 use super::classes::{AtomNumber, Classifier};
 use super::kinds::KindId;
 use super::members::Members;
-use crate::common::Identity;
+use crate::common::{Identity, Rebuild};
 use crate::model::Model;
 use crate::prefix_map::PrefixMap;
 
@@ -249,10 +249,10 @@ impl Addresses {
         })
     }
 
-    /// Makes changes; `None` if what was is not there.
-    pub(crate) fn apply(&mut self, edits: &[PrefixEdit]) -> Option<()> {
+    /// Applies edits. `Err` if an edit replaces what is not there.
+    pub(crate) fn apply(&mut self, edits: &[PrefixEdit]) -> Result<(), Rebuild> {
         if edits.is_empty() {
-            return Some(());
+            return Ok(());
         }
         // What goes before what comes.
         let mut steps: Vec<((V4, Occupant), bool)> = Vec::new();
@@ -275,12 +275,12 @@ impl Addresses {
             if comes {
                 all.push(item);
             } else {
-                rest = rest.strip_prefix(&[item])?;
+                rest = rest.strip_prefix(&[item]).ok_or(Rebuild)?;
             }
         }
         all.extend_from_slice(rest);
         self.v4 = all;
-        Some(())
+        Ok(())
     }
 
     /// The kinds of those who have an address alone, as many as they are.

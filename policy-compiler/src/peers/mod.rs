@@ -20,7 +20,7 @@ mod terms_in_use;
 pub(crate) use addresses::{Addresses, PrefixEdit, SetPrefixes};
 pub(crate) use atoms::AtomPredicates;
 pub(crate) use class_map::{ClassMap, NO_CLASS};
-pub(crate) use classes::{Classes, Classifier, NewClass, classes_by_predicate};
+pub(crate) use classes::{Classifier, NewClass, classes_by_predicate};
 pub(crate) use identity::{IdentityInterner, PredicateKey};
 pub(crate) use kinds::{KindId, Kinds};
 pub(crate) use members::{Member, Members};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
+use crate::common::Pinned;
 use crate::model::{Endpoint, LabelView, Model, ObjectName};
 use crate::selector::{
     Labels, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
@@ -17,9 +18,9 @@ pub(crate) struct PodIndex {
     names: Names,
     /// Distinct in memory, each with the places in `names` of its pods; some may be gone, or have other labels. Kept, so that
     /// nothing else is where they are.
-    sets: Vec<(Arc<Labels>, Vec<u32>)>,
+    sets: Vec<Vec<u32>>,
     /// By where they are in memory.
-    numbers: AHashMap<usize, u32>,
+    numbers: AHashMap<Pinned<Arc<Labels>>, u32>,
     /// By key and value which sets have it.
     of: AHashMap<String, AHashMap<String, Vec<u32>>>,
 }
@@ -75,7 +76,7 @@ impl PodIndex {
         let place = self.names.len() as u32;
         self.names.push(name);
         let Self { sets, of, .. } = self;
-        let number = *self.numbers.entry(Arc::as_ptr(labels).addr()).or_insert_with(|| {
+        let number = *self.numbers.entry(Pinned(Arc::clone(labels))).or_insert_with(|| {
             let number = sets.len() as u32;
             for (key, value) in labels.iter() {
                 if !of.contains_key(key) {
@@ -87,10 +88,10 @@ impl PodIndex {
                     None => drop(of_key.insert(value.clone(), vec![number])),
                 }
             }
-            sets.push((Arc::clone(labels), Vec::new()));
+            sets.push(Vec::new());
             number
         });
-        if let Some((_, places)) = sets.get_mut(number as usize) {
+        if let Some(places) = sets.get_mut(number as usize) {
             places.push(place);
         }
     }
@@ -158,7 +159,7 @@ impl PodIndex {
         sets.sort_unstable();
         sets.dedup();
         let sets = sets.iter().filter_map(|set| self.sets.get(*set as usize));
-        let places = sets.flat_map(|(_, places)| places);
+        let places = sets.flatten();
         // A pod that has changed has several places.
         let mut names: Vec<_> = places.filter_map(|place| self.names.at(*place)).collect();
         names.sort_unstable();

@@ -9,9 +9,9 @@ use std::ops::Range;
 use ahash::AHashMap;
 
 use super::members::{Member, Members, Position, Run};
-use crate::common::{LARGE_CLUSTER, join};
+use crate::common::{LARGE_CLUSTER, Pinned, join};
 use crate::selector::{
-    Comparison, NAMESPACE, NAMESPACE_PREFIX, Node, ORCHESTRATOR, SERVICE_ACCOUNT,
+    Comparison, Labels, NAMESPACE, NAMESPACE_PREFIX, Node, ORCHESTRATOR, SERVICE_ACCOUNT,
     SERVICE_ACCOUNT_PREFIX, Selector,
 };
 
@@ -263,7 +263,7 @@ fn collect_values<'m>(
 /// looked at once. `seen` are, by where they are, the numbers of their values.
 fn add_own_values<'m>(
     values: &mut LabelValues<'m>,
-    seen: &mut AHashMap<usize, Option<usize>>,
+    seen: &mut AHashMap<Pinned<&'m Labels>, Option<usize>>,
     members: &'m [Member<'_>],
     place: usize,
     key: &str,
@@ -276,7 +276,7 @@ fn add_own_values<'m>(
         }
         for (labels, place) in all.into_iter().flatten().zip(place..) {
             let number = seen
-                .entry(std::ptr::from_ref(labels).addr())
+                .entry(Pinned(labels))
                 .or_insert_with(|| labels.get(key).map(|value| values.number(value)));
             if let Some(number) = number {
                 values.add(*number, place..place + 1);

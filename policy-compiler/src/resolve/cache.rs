@@ -11,6 +11,7 @@ use super::policy_rules::PolicyRules;
 use super::steps::Step;
 use super::terms::terms_of;
 use super::vocabulary::Vocabulary;
+use crate::common::Pinned;
 use crate::model::{Direction, Endpoint, Failsafe, Mark, Model, Policy, Reason, Tier};
 
 /// More than is in use is kept up to twice as much, and this many.
@@ -20,8 +21,8 @@ const SPARE: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct ResolveCache {
     pub(crate) vocabulary: Vocabulary,
-    /// By direction and by where the policy is in memory: as long as it is kept here, nothing else is there.
-    rules: [AHashMap<usize, (Arc<PolicyRules>, u64)>; 2],
+    /// By direction and by policy, with the turn that last used them.
+    rules: [AHashMap<Pinned<Arc<Policy>>, (Arc<PolicyRules>, u64)>; 2],
     lists: AHashMap<Arc<List>, CachedList>,
     context: Option<Context>,
     /// What local pods have.
@@ -76,8 +77,9 @@ impl ResolveCache {
     pub(super) fn end_turn(&mut self, lists: &[Arc<ResolvedList>]) {
         let turn = self.turn;
         if self.lists.len() > lists.len() * 2 + SPARE {
-            let used: AHashSet<usize> = lists.iter().map(|it| Arc::as_ptr(it).addr()).collect();
-            self.lists.retain(|_, it| used.contains(&Arc::as_ptr(&it.resolved).addr()));
+            let used: AHashSet<Pinned<&ResolvedList>> =
+                lists.iter().map(|it| Pinned(&**it)).collect();
+            self.lists.retain(|_, it| used.contains(&Pinned(&*it.resolved)));
         }
         // Those that are in use were so at the last turn that looked at them: by the lists that still are.
         for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
@@ -119,8 +121,7 @@ impl ResolveCache {
         direction: Direction,
         (name, policy): NamedPolicy<'_>,
     ) -> Option<Arc<PolicyRules>> {
-        let place = Arc::as_ptr(policy).addr();
-        let (known, used) = self.rules[direction as usize].get_mut(&place)?;
+        let (known, used) = self.rules[direction as usize].get_mut(&Pinned(Arc::clone(policy)))?;
         // One value may stand under two names.
         if !Arc::ptr_eq(&known.name, name) && known.name != *name {
             return None;
@@ -146,8 +147,8 @@ impl ResolveCache {
             steps: steps.into(),
             revision: OnceLock::new(),
         });
-        let place = Arc::as_ptr(&rules.policy).addr();
-        self.rules[direction as usize].insert(place, (Arc::clone(&rules), self.turn));
+        let key = Pinned(Arc::clone(&rules.policy));
+        self.rules[direction as usize].insert(key, (Arc::clone(&rules), self.turn));
         rules
     }
 }

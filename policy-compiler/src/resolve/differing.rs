@@ -11,6 +11,7 @@ use super::predicate::{PossiblePorts, PredicateId};
 use super::rule::ResolvedRule;
 use super::step_index::StepIndex;
 use super::steps::Step;
+use crate::common::Pinned;
 use crate::model::Family;
 
 impl ResolvedList {
@@ -26,23 +27,23 @@ impl ResolvedList {
         if tiers != other_tiers || ends != other_ends || !here.eq(there) {
             return None;
         }
-        let place = |rules: &Arc<PolicyRules>| Arc::as_ptr(rules).addr();
         // Mostly they are the same up to one policy, and behind it.
         let (mut own, mut others) = (self.policy_rules.as_slice(), other.policy_rules.as_slice());
         while let ([a, own_rest @ ..], [b, others_rest @ ..]) = (own, others)
-            && place(a) == place(b)
+            && Arc::ptr_eq(a, b)
         {
             (own, others) = (own_rest, others_rest);
         }
         while let ([own_rest @ .., a], [others_rest @ .., b]) = (own, others)
-            && place(a) == place(b)
+            && Arc::ptr_eq(a, b)
         {
             (own, others) = (own_rest, others_rest);
         }
         let mut differing = Vec::new();
         for (list, here, there) in [(self, own, others), (other, others, own)] {
-            let there: AHashSet<usize> = there.iter().map(place).collect();
-            let only = here.iter().filter(|rules| !there.contains(&place(rules)));
+            let there: AHashSet<Pinned<&PolicyRules>> =
+                there.iter().map(|it| Pinned(&**it)).collect();
+            let only = here.iter().filter(|rules| !there.contains(&Pinned(&***rules)));
             // The end of a staged policy's tier is a step of some lists only.
             let stands =
                 |end: &&Step| list.steps.steps.iter().any(|it| Arc::ptr_eq(&it.rule, &end.rule));

@@ -17,7 +17,7 @@ use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
 use super::stage::Stage;
 use super::steps::{Outcome, Step, Steps};
 use super::terms::terms_of;
-use crate::common::{SmallList, StableHasher};
+use crate::common::{Pinned, SmallList, StableHasher};
 use crate::model::{
     Action, DefaultAction, Direction, Endpoint, Entity, Family, Model, Noted, PolicyKind,
     PolicyName, PortMatch, Protocol, Reason, Rule, RuleEnd, RuleName, Verdict,
@@ -64,8 +64,8 @@ struct Resolver<'m, 'k> {
     order: &'m PolicyOrder,
     kept: &'k mut ResolveCache,
     resolved: Resolved,
-    /// The index of each list, by where it is in memory.
-    indexes: AHashMap<usize, usize>,
+    /// The index of each list.
+    indexes: AHashMap<Pinned<Arc<ResolvedList>>, usize>,
 }
 
 impl<'m, 'k> Resolver<'m, 'k> {
@@ -137,7 +137,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
     fn add_endpoint(&mut self, name: &Arc<LocalName>, lists: &Lists<Arc<ResolvedList>>) {
         let all = &mut self.resolved.lists;
         let indexes = lists.iter().map(|(at, list)| {
-            let index = *self.indexes.entry(Arc::as_ptr(list).addr()).or_insert_with(|| {
+            let index = *self.indexes.entry(Pinned(Arc::clone(list))).or_insert_with(|| {
                 all.push(Arc::clone(list));
                 all.len() - 1
             });

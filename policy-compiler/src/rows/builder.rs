@@ -11,7 +11,7 @@ use super::interner::RowInterner;
 use super::paths::PathTable;
 use super::plan::{PlannedChain, RowPlan};
 use super::row::FirstPaths;
-use crate::common::{PathId, join_with};
+use crate::common::{PathId, Pinned, Rebuild, join_with};
 use crate::image::LINEAR;
 use crate::model::{Direction, Reason};
 use crate::peers::Predicates;
@@ -28,7 +28,7 @@ pub(crate) struct RowBuilder {
 }
 
 /// What follows from lists alone, by where they are in memory.
-type Precomputed = AHashMap<usize, PrecomputedList>;
+type Precomputed = AHashMap<Pinned<Arc<ResolvedList>>, PrecomputedList>;
 
 /// Rows that were made, by their numbers in the plan, and the chains that would take more than the budget, by theirs.
 pub(crate) struct BuiltRows {
@@ -87,8 +87,8 @@ impl RowBuilder {
         let mut room = RESERVE.saturating_sub(paths.len());
         for list in lists {
             let rules = list.steps.steps.len();
-            let at = Arc::as_ptr(list).addr();
-            if rules > room || foreseen.contains_key(&at) {
+            let key = Pinned(Arc::clone(list));
+            if rules > room || foreseen.contains_key(&key) {
                 continue;
             }
             room -= rules;
@@ -97,7 +97,7 @@ impl RowBuilder {
                 let (decision, always) = decide(list, first.into_iter());
                 always.then(|| paths.intern(decision))
             });
-            foreseen.insert(at, PrecomputedList::new(list, of));
+            foreseen.insert(key, PrecomputedList::new(list, of));
         }
     }
 
@@ -111,7 +111,7 @@ impl RowBuilder {
         predicates: &Predicates,
         budget: usize,
         scale: Thresholds,
-    ) -> Option<BuiltRows> {
+    ) -> Result<BuiltRows, Rebuild> {
         let all = plan.rows;
         let is_long =
             |chain: &&PlannedChain<'_>| scale.is_long(chain.list) && chain.uses_most_steps();
@@ -119,7 +119,7 @@ impl RowBuilder {
         self.precompute(long.map(|chain| chain.list));
         let foreseen = &std::mem::take(&mut self.precomputed);
         if all <= scale.rows {
-            return Some(self.build_range(plan, 0..all, foreseen, predicates, budget));
+            return Ok(self.build_range(plan, 0..all, foreseen, predicates, budget));
         }
         let half = plan.half();
         let mut other = Self::with_paths(PathTable::continuing(&self.paths));
@@ -133,11 +133,11 @@ impl RowBuilder {
         if !(first.over_budget.is_empty() && second.over_budget.is_empty())
             || bytes + self.cell_bytes + other.cell_bytes > budget
         {
-            return None;
+            return Err(Rebuild);
         }
         self.cell_bytes += other.cell_bytes;
         first.rows.extend(self.merge(&other, &second.rows));
-        Some(first)
+        Ok(first)
     }
 
     /// The numbers here of rows that were made elsewhere.
@@ -175,7 +175,7 @@ impl RowBuilder {
                 self.cell_bytes += chain.bytes();
             }
             if !rows.is_empty() {
-                let foreseen = foreseen.get(&Arc::as_ptr(chain.list).addr());
+                let foreseen = foreseen.get(&Pinned(Arc::clone(chain.list)));
                 let mut making = ChainRowBuilder::new(chain, foreseen, predicates, &mut desk);
                 for number in rows.clone() {
                     if self.bytes() > budget {

@@ -19,7 +19,8 @@ mod row;
 mod slots;
 mod tables;
 
-pub(crate) use chains::{Chains, LocalPods, PodPredicateSets};
+pub(crate) use builder::RowBuilder;
+pub(crate) use chains::{Chains, LocalPods, NewChain, PodPredicateSets};
 pub(crate) use partition::ClassColumns;
 pub(crate) use tables::{Cells, RowTables};
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::partition::{ClassColumns, Partition, Partitions, Parts};
+use crate::common::Rebuild;
 use crate::image::{LINEAR, LocalPredicateSets};
 use crate::model::Family;
 use crate::peers::{PredicateSet, family};
@@ -64,7 +65,7 @@ impl<'a> RowPlan<'a> {
         self.chains.push(PlannedChain { list, local, cells, rows });
     }
 
-    /// Adds a chain of whose rows all but some classes' stand; `None` for a class that is none.
+    /// Adds a chain whose rows stand for all but some classes. `Err` for a class that does not exist.
     pub(crate) fn add_some(
         &mut self,
         list: &'a Arc<ResolvedList>,
@@ -72,7 +73,7 @@ impl<'a> RowPlan<'a> {
         (rows, unmade): (Vec<u32>, &[u32]),
         classes: &[PredicateSet],
         answers: &[PossiblePorts],
-    ) -> Option<()> {
+    ) -> Result<(), Rebuild> {
         let asked = list.peer_predicates(answers);
         let is_asked = |it: &PredicateId| asked.binary_search(it).is_ok();
         let mut parts = Parts::default();
@@ -81,9 +82,9 @@ impl<'a> RowPlan<'a> {
             let relevant = truth.iter().copied().filter(is_asked);
             Some((*class, parts.push(family(truth)?, relevant)))
         });
-        let open = open.collect::<Option<_>>()?;
+        let open = open.collect::<Option<_>>().ok_or(Rebuild)?;
         self.add(list, local, PlannedCells::Some { rows, open, parts });
-        Some(())
+        Ok(())
     }
 
     /// Adds a chain of which no row stands.

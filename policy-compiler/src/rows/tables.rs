@@ -9,7 +9,7 @@ use super::builder::{RowBuilder, Thresholds};
 use super::chains::Chains;
 use super::partition::{ClassColumns, Partitions};
 use super::plan::RowPlan;
-use crate::common::{ChainId, Identity};
+use crate::common::{ChainId, Identity, Pinned, Rebuild};
 use crate::image::{LINEAR, Linear, LocalPredicateSets, PeerTables};
 use crate::model::Decision;
 use crate::peers::{NewClass, PredicateSet, Predicates};
@@ -30,13 +30,11 @@ pub(crate) struct RowTables {
     pub(crate) scale: Thresholds,
 }
 
-/// Where a list is in memory, and the facts of the local end: as long as the list is kept, nothing else is there.
-type ChainKey = (usize, LocalPredicateSets);
+/// A list, and what is true of the local end.
+type ChainKey = (Pinned<Arc<ResolvedList>>, LocalPredicateSets);
 
 #[derive(Debug)]
 struct ChainCells {
-    /// It keeps the place that the key names.
-    list: Arc<ResolvedList>,
     /// By class.
     rows: Vec<u32>,
     /// The classes whose rows are to be made.
@@ -53,6 +51,26 @@ const SPARE: usize = 16;
 pub(crate) struct Cells {
     pub(crate) all: Vec<u32>,
     pub(crate) linear: BTreeMap<ChainId, Linear>,
+}
+
+/// The cells of all chains as they are filled in.
+struct Grid {
+    /// By chain and class.
+    cells: Vec<u32>,
+    classes: usize,
+    /// By chain.
+    has_rows: Vec<bool>,
+}
+
+impl Grid {
+    fn new(chains: usize, classes: usize) -> Self {
+        Self { cells: vec![LINEAR; chains * classes], classes, has_rows: vec![false; chains] }
+    }
+
+    fn fill(&mut self, chain: usize, rows: &[u32]) {
+        self.cells[chain * self.classes..(chain + 1) * self.classes].copy_from_slice(rows);
+        self.has_rows[chain] = true;
+    }
 }
 
 impl RowTables {
@@ -82,10 +100,9 @@ impl RowTables {
         if !new.is_empty() {
             self.partitions = Partitions::default();
         }
-        for chain in self.chains.values_mut() {
+        for ((list, _), chain) in &mut self.chains {
             for class in new {
-                let alike =
-                    class.from.filter(|_| !uses_any(&chain.list, &class.differs, predicates));
+                let alike = class.from.filter(|_| !uses_any(&list.0, &class.differs, predicates));
                 let row = alike.and_then(|it| chain.rows.get(it as usize)).copied();
                 if row.is_none() {
                     chain.unmade.push(chain.rows.len() as u32);
@@ -118,8 +135,8 @@ impl RowTables {
         let scale = self.scale;
         let mut cells = self.cells(budget, (resolved, peers, chains), by_truth, scale);
         // What does not fit is what does not fit from nothing, one chain after the other.
-        let fits = cells.is_some() && self.builder.bytes() <= budget;
-        if !fits && !is_fresh || cells.is_none() {
+        let fits = cells.is_ok() && self.builder.bytes() <= budget;
+        if !fits && !is_fresh || cells.is_err() {
             self.forget();
             cells = self.cells(
                 budget,
@@ -162,76 +179,78 @@ impl RowTables {
         }
     }
 
-    /// `None` as [`RowBuilder::build`].
+    /// Fails as [`RowBuilder::build`] does.
     fn cells(
         &mut self,
         budget: usize,
         (resolved, peers, chains): (&Resolved, &PeerTables, &Chains),
-        by_truth: Option<ClassColumns>,
+        columns: Option<ClassColumns>,
         scale: Thresholds,
-    ) -> Option<Cells> {
-        let PeerTables { predicates, class_predicate_sets: classes, .. } = peers;
+    ) -> Result<Cells, Rebuild> {
         self.builder.begin();
         self.builder.cell_bytes = 0;
         self.turn += 1;
-        let mut by_truth = by_truth.map(Some);
-        let mut plan = RowPlan::default();
-        // The chains of the plan, and those that have no rows.
-        let mut planned: Vec<usize> = Vec::new();
-        let mut rowless = vec![true; chains.all.len()];
-        let mut all = vec![LINEAR; chains.all.len() * classes.len()];
-        let cells_of = |chain: usize| chain * classes.len()..(chain + 1) * classes.len();
-        for (at, made) in chains.all.iter().enumerate() {
-            let (list, Some(local)) = (&resolved.lists[made.list], &made.local) else { continue };
-            let key = (Arc::as_ptr(list).addr(), local.clone());
+        let mut grid = Grid::new(chains.all.len(), peers.class_predicate_sets.len());
+        let (plan, planned) = self.plan((resolved, peers, chains), columns, &mut grid)?;
+        let built = self.builder.build(&plan, &peers.predicates, budget, scale)?;
+        for ((number, chain), at) in plan.chains.into_iter().enumerate().zip(planned) {
+            if built.over_budget.contains(&number) {
+                continue;
+            }
+            let key = (Pinned(Arc::clone(chain.list)), chain.local.clone());
+            let rows = chain.into_cells(&built.rows);
+            grid.fill(at, &rows);
+            self.chains.insert(key, ChainCells { rows, unmade: Vec::new(), turn: self.turn });
+        }
+        let mut linear = BTreeMap::new();
+        for ((id, chain), has_rows) in (0..).map(ChainId).zip(&chains.all).zip(grid.has_rows) {
+            if !has_rows {
+                let list = &resolved.lists[chain.list];
+                linear.insert(id, self.linear_chain(list, &chain.each_address));
+            }
+        }
+        Ok(Cells { all: grid.cells, linear })
+    }
+
+    /// Fills in the cells of the chains that stand. The rows that the other chains need, and the indexes of these chains.
+    fn plan<'a>(
+        &mut self,
+        (resolved, peers, chains): (&'a Resolved, &PeerTables, &'a Chains),
+        columns: Option<ClassColumns>,
+        grid: &mut Grid,
+    ) -> Result<(RowPlan<'a>, Vec<usize>), Rebuild> {
+        let PeerTables { predicates, class_predicate_sets: classes, .. } = peers;
+        let mut columns = columns.map(Some);
+        let (mut plan, mut planned) = (RowPlan::default(), Vec::new());
+        for (at, chain) in chains.all.iter().enumerate() {
+            let (list, Some(local)) = (&resolved.lists[chain.list], &chain.local) else { continue };
+            let key = (Pinned(Arc::clone(list)), local.clone());
             if let Some(known) = self.chains.get_mut(&key).filter(|it| it.unmade.is_empty()) {
                 known.turn = self.turn;
                 self.builder.cell_bytes += size_of_val(&*known.rows);
-                all[cells_of(at)].copy_from_slice(&known.rows);
-                rowless[at] = false;
+                grid.fill(at, &known.rows);
                 continue;
             }
-            let by_truth =
-                by_truth.get_or_insert_with(|| ClassColumns::new(classes, predicates.all.len()));
-            let Some(by_truth) = by_truth else { continue };
-            let kept = match self.chains.get(&key) {
+            let columns =
+                columns.get_or_insert_with(|| ClassColumns::new(classes, predicates.all.len()));
+            let Some(columns) = columns else { continue };
+            let stands = match self.chains.get(&key) {
                 Some(known) => Some((known.rows.clone(), known.unmade.clone())),
-                None => self.reuse_predecessor(list, local, by_truth),
+                None => self.reuse_predecessor(list, local, columns),
             };
-            let answers = &predicates.possible_ports;
-            if let Some((rows, unmade)) = kept {
-                let stands = (rows, unmade.as_slice());
-                if plan.add_some(list, local, stands, classes, answers).is_none() {
-                    continue;
-                }
+            let ports = &predicates.possible_ports;
+            if let Some((rows, unmade)) = stands {
+                plan.add_some(list, local, (rows, &unmade), classes, ports)?;
             } else {
-                let classes = (&*by_truth, &mut self.partitions);
-                plan.add_all(list, local, classes, answers, self.turn);
+                plan.add_all(list, local, (columns, &mut self.partitions), ports, self.turn);
             }
             planned.push(at);
         }
-        let made = self.builder.build(&plan, predicates, budget, scale)?;
-        for ((number, chain), at) in plan.chains.into_iter().enumerate().zip(&planned) {
-            if made.over_budget.contains(&number) {
-                continue;
-            }
-            let (list, key) = (chain.list, (Arc::as_ptr(chain.list).addr(), chain.local.clone()));
-            let rows = chain.into_cells(&made.rows);
-            all[cells_of(*at)].copy_from_slice(&rows);
-            rowless[*at] = false;
-            let (list, unmade) = (Arc::clone(list), Vec::new());
-            self.chains.insert(key, ChainCells { list, rows, unmade, turn: self.turn });
-        }
-        let mut linear = BTreeMap::new();
-        for ((id, made), _) in (0..).map(ChainId).zip(&chains.all).zip(rowless).filter(|it| it.1) {
-            let list = &resolved.lists[made.list];
-            linear.insert(id, self.linear_chain(list, &made.each_address));
-        }
-        Some(Cells { all, linear })
+        Ok((plan, planned))
     }
 
-    /// The rows of the chain in whose place one comes, and the classes of which a rule speaks in which they differ; `None`
-    /// if it takes the place of none, or little would stand.
+    /// The rows of the chain that this one replaces, and the classes that a rule which differs between the two may match; `None`
+    /// if it replaces none, or if more than half of the rows would change.
     fn reuse_predecessor(
         &self,
         list: &ResolvedList,
@@ -239,7 +258,7 @@ impl RowTables {
         by_truth: &ClassColumns,
     ) -> Option<(Vec<u32>, Vec<u32>)> {
         let before = list.predecessor.upgrade()?;
-        let known = self.chains.get(&(Arc::as_ptr(&before).addr(), local.clone()))?;
+        let known = self.chains.get(&(Pinned(before.clone()), local.clone()))?;
         let mut unmade = known.unmade.clone();
         let most = known.rows.len() / 2;
         for rule in list.differing_rules(&before)? {
