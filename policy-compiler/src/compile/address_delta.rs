@@ -84,16 +84,16 @@ impl PeersDraft {
     }
 
     /// Adds a class, which an address is of that was of another.
-    fn add_class(&mut self, truth: &PredicateSet, address: Ipv4Addr) -> u32 {
+    fn add_class(&mut self, set: &PredicateSet, address: Ipv4Addr) -> u32 {
         let from = self.class_before(address);
         let other =
             from.and_then(|it| self.predicate_sets.get(it as usize)).map_or(&[][..], |it| it);
         let only = |one: &[u32], other: &[u32]| -> Vec<u32> {
             one.iter().copied().filter(|it| other.binary_search(it).is_err()).collect()
         };
-        let differs = [only(truth, other), only(other, truth)].concat();
+        let differs = [only(set, other), only(other, set)].concat();
         self.new.push(NewClass { from, differs });
-        self.predicate_sets.push(truth.clone());
+        self.predicate_sets.push(set.clone());
         self.predicate_sets.len() as u32 - 1
     }
 
@@ -120,13 +120,13 @@ impl Basis {
         &mut self,
         interner: &mut IdentityInterner,
         model: &Model,
-        mut touched: AddressDelta,
+        mut delta: AddressDelta,
     ) -> Result<Vec<NewClass>, Rebuild> {
-        if touched.is_empty() {
+        if delta.is_empty() {
             return Ok(Vec::new());
         }
         let mut draft = PeersDraft::new(&self.peers);
-        let outermost = touched.outermost();
+        let outermost = delta.outermost();
         let mut left = MOST_PREFIXES + self.addresses.len() / 16;
         for net in &outermost {
             let parts = self.parts(*net, left)?;
@@ -138,7 +138,7 @@ impl Basis {
                 }
             }
         }
-        for host in &touched.hosts {
+        for host in &delta.hosts {
             if lies_in(&outermost, *host) {
                 continue;
             }
@@ -151,19 +151,18 @@ impl Basis {
         if draft.predicate_sets.len() > self.most_classes {
             return Err(Rebuild);
         }
-        let PeersDraft { before, prefixes, predicate_sets: truths, classes, identities, new } =
-            draft;
-        let predicates = touched.predicates.take().map(Arc::new);
+        let PeersDraft { before, prefixes, predicate_sets: sets, classes, identities, new } = draft;
+        let predicates = delta.predicates.take().map(Arc::new);
         self.peers = Arc::new(PeerTables {
             prefixes,
             changes: ChangeCounters::default(),
             classes: ClassMap::new(before.classes.first(), &classes),
-            class_predicate_sets: truths.into(),
+            class_predicate_sets: sets.into(),
             predicates: predicates.unwrap_or_else(|| Arc::clone(&before.predicates)),
             identities,
         });
         let is_touched = |address: &IpAddr| match address {
-            IpAddr::V4(v4) => touched.hosts.contains(v4) || lies_in(&outermost, *v4),
+            IpAddr::V4(v4) => delta.hosts.contains(v4) || lies_in(&outermost, *v4),
             IpAddr::V6(_) => false,
         };
         self.update_local_pods(model, is_touched)?;
@@ -192,15 +191,15 @@ impl Basis {
             return Ok(Identity::UNKNOWN);
         }
         let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
-        let [truth, around] = self.kinds.predicate_sets(&holders.kinds, &atom);
-        let class = if let Some(class) = self.class_of.get(&truth) {
+        let [set, around] = self.kinds.predicate_sets(&holders.kinds, &atom);
+        let class = if let Some(class) = self.class_of.get(&set) {
             *class
         } else {
-            let class = draft.add_class(&truth, net.addr());
-            self.class_of.insert(truth.clone(), class);
+            let class = draft.add_class(&set, net.addr());
+            self.class_of.insert(set.clone(), class);
             class
         };
-        let identity = interner.identity([&truth, &around], &self.predicate_keys);
+        let identity = interner.identity([&set, &around], &self.predicate_keys);
         if identity == Identity::UNKNOWN {
             return Err(Rebuild);
         }
@@ -221,7 +220,7 @@ impl Basis {
                 continue;
             }
             let own = self.near_predicate_set(&Member::pod(model, &name, pod))?;
-            let mut truths = Vec::with_capacity(pod.addresses.len());
+            let mut sets = Vec::with_capacity(pod.addresses.len());
             for address in &pod.addresses {
                 let identity = Identity(self.peers.prefixes.lookup(*address));
                 if identity == Identity::UNKNOWN {
@@ -234,10 +233,10 @@ impl Basis {
                 let holders = self.addresses.holders(*address, moved);
                 let atom =
                     holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
-                let truth = self.kinds.local_predicate_set(&own, &holders.kinds, &atom);
-                truths.push((Family::from_address(*address), identity, truth));
+                let set = self.kinds.local_predicate_set(&own, &holders.kinds, &atom);
+                sets.push((Family::from_address(*address), identity, set));
             }
-            self.pod_predicate_sets.insert(name, truths);
+            self.pod_predicate_sets.insert(name, sets);
         }
         Ok(())
     }

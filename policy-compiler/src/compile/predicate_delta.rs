@@ -47,35 +47,35 @@ impl Basis {
         model: &Model,
         peers: &TermsInUse,
         anybody: &TermsInUse,
-        touched: &mut AddressDelta,
+        delta: &mut AddressDelta,
     ) -> Result<(), Rebuild> {
-        let anew = self.new_predicates(peers, anybody)?;
-        if anew.selectors.is_empty() && anew.nets.is_empty() {
+        let added = self.new_predicates(peers, anybody)?;
+        if added.selectors.is_empty() && added.nets.is_empty() {
             return Ok(());
         }
         let mut predicates = Predicates::clone(&self.peers.predicates);
         let known = predicates.all.len();
         let new = self.cache.vocabulary.predicates.get(known..).ok_or(Rebuild)?.to_vec();
         predicates.all.extend_from_slice(&new);
-        let moved = self.find_moved_members(model, &anew.selectors)?;
+        let moved = self.find_moved_members(model, &added.selectors)?;
         self.predicate_keys.extend(interner.predicate_keys(&new));
         self.counts.resize(predicates.all.len(), 0);
         self.in_use.predicates.resize(predicates.all.len(), false);
-        for (id, selector) in &anew.selectors {
+        for (id, selector) in &added.selectors {
             self.in_use.predicates[*id as usize] = true;
             for index in [&mut self.peer_terms, &mut self.near_terms].into_iter().flatten() {
                 index.add_selector(selector, *id);
             }
         }
-        touched.predicates = Some(predicates);
-        let mut edits = self.change_kinds(&moved, touched)?;
-        for (id, nets) in anew.nets {
+        delta.predicates = Some(predicates);
+        let mut edits = self.change_kinds(&moved, delta)?;
+        for (id, nets) in added.nets {
             self.in_use.predicates[id as usize] = peers.predicates.get(id as usize) == Some(&true);
             for net in nets {
                 if self.atoms.add(net.into(), id) {
                     edits.push(PrefixEdit { net, was: None, is: None });
                 }
-                touched.nets.insert(net);
+                delta.nets.insert(net);
             }
         }
         self.addresses.apply(&edits)
@@ -106,7 +106,7 @@ impl Basis {
         {
             return Err(Rebuild);
         }
-        let mut anew = NewPredicates::default();
+        let mut added = NewPredicates::default();
         for (at, (used, of_peers)) in anybody.predicates.iter().zip(&peers.predicates).enumerate() {
             if !*used || (at < known && self.in_use.predicates.get(at) == Some(of_peers)) {
                 continue;
@@ -114,32 +114,33 @@ impl Basis {
             let id = at as PredicateId;
             match all.get(at).ok_or(Rebuild)? {
                 Predicate::Members(selector) if at >= known && *of_peers => {
-                    anew.selectors.push((id, selector.clone()));
+                    added.selectors.push((id, selector.clone()));
                 }
                 // Whoever asks, it is known of every address.
                 Predicate::Family(_) | Predicate::Nets(_) if at < known => {}
                 Predicate::Nets(nets) => {
-                    anew.nets
+                    added
+                        .nets
                         .push((id, nets.iter().map(|net| v4(*net)).collect::<Result<_, _>>()?));
                 }
                 _ => return Err(Rebuild),
             }
         }
-        Ok(anew)
+        Ok(added)
     }
 
     /// The members of whom new predicates are true.
     fn find_moved_members(
         &mut self,
         model: &Model,
-        anew: &[(PredicateId, Selector)],
+        added: &[(PredicateId, Selector)],
     ) -> Result<Vec<MovedMember>, Rebuild> {
-        if anew.is_empty() {
+        if added.is_empty() {
             return Ok(Vec::new());
         }
         let mut pods: BTreeMap<&ObjectName, (&Endpoint, Vec<PredicateId>)> = BTreeMap::new();
         let mut sets: BTreeMap<&ObjectName, (&NetworkSet, Vec<PredicateId>)> = BTreeMap::new();
-        for (id, selector) in anew {
+        for (id, selector) in added {
             for (name, pod) in self.pods.candidates(model, selector) {
                 if selector.matches(&model.pod_view(name, pod)) {
                     pods.entry(name).or_insert((pod, Vec::new())).1.push(*id);
@@ -157,9 +158,9 @@ impl Basis {
             }
         }
         let mut moved = Vec::with_capacity(pods.len() + sets.len());
-        for (name, (pod, anew)) in pods {
+        for (name, (pod, added)) in pods {
             let member = Member::pod(model, name, pod);
-            let truth = if self.local.contains(name) {
+            let predicate_set = if self.local.contains(name) {
                 self.near_predicate_set(&member)?
             } else {
                 self.peer_predicate_set(&member)?
@@ -171,14 +172,14 @@ impl Basis {
             moved.push(MovedMember {
                 is_endpoint: true,
                 nets: nets.collect::<Result<_, _>>()?,
-                before: truth,
-                added: anew,
+                before: predicate_set,
+                added,
             });
         }
-        for (name, (set, anew)) in sets {
-            let truth = self.near_predicate_set(&Member::set(model, name, set))?;
+        for (name, (set, added)) in sets {
+            let predicate_set = self.near_predicate_set(&Member::set(model, name, set))?;
             let nets = set.nets.iter().map(|net| v4(*net)).collect::<Result<_, _>>()?;
-            moved.push(MovedMember { is_endpoint: false, nets, before: truth, added: anew });
+            moved.push(MovedMember { is_endpoint: false, nets, before: predicate_set, added });
         }
         Ok(moved)
     }
@@ -187,23 +188,25 @@ impl Basis {
     fn change_kinds(
         &mut self,
         moved: &[MovedMember],
-        touched: &mut AddressDelta,
+        delta: &mut AddressDelta,
     ) -> Result<Vec<PrefixEdit>, Rebuild> {
         let mut edits = Vec::new();
-        for MovedMember { is_endpoint, nets, before: truth, added: anew } in moved {
-            let was = self.kinds.intern(*is_endpoint, truth);
-            let is =
-                self.kinds.intern(*is_endpoint, &union(truth.iter().chain(anew))).ok_or(Rebuild)?;
-            for id in anew {
+        for MovedMember { is_endpoint, nets, before: predicate_set, added } in moved {
+            let was = self.kinds.intern(*is_endpoint, predicate_set);
+            let is = self
+                .kinds
+                .intern(*is_endpoint, &union(predicate_set.iter().chain(added)))
+                .ok_or(Rebuild)?;
+            for id in added {
                 self.counts[*id as usize] += 1;
             }
             for net in nets {
                 if net.prefix_len() == 32 {
                     self.replace_kind(net.addr(), was, Some(is))?;
-                    touched.hosts.insert(net.addr());
+                    delta.hosts.insert(net.addr());
                 } else {
                     edits.push(PrefixEdit { net: *net, was, is: Some(is) });
-                    touched.nets.insert(*net);
+                    delta.nets.insert(*net);
                 }
             }
         }

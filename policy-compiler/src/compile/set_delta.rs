@@ -23,7 +23,7 @@ impl Basis {
     pub(crate) fn apply_set_delta(
         &mut self,
         model: &Model,
-        touched: &mut AddressDelta,
+        delta: &mut AddressDelta,
     ) -> Result<(), Rebuild> {
         let changed = model.network_sets.since(&self.marks[Model::NETWORK_SETS]).ok_or(Rebuild)?;
         let mut edits = Vec::new();
@@ -34,7 +34,7 @@ impl Basis {
             }
             let was = self.set_predicate_set(model, name, before)?;
             let is = self.set_predicate_set(model, name, after)?;
-            let [was, is] = [was, is].map(|truth| self.kinds.intern(false, &truth));
+            let [was, is] = [was, is].map(|predicate_set| self.kinds.intern(false, &predicate_set));
             // One that nobody asks for is nowhere.
             let gone = nets(before.filter(|_| was.is_some()))?;
             let come = nets(after.filter(|_| is.is_some()))?;
@@ -44,10 +44,10 @@ impl Basis {
                 let is = is.filter(|_| come.contains(net));
                 if net.prefix_len() == 32 {
                     self.replace_kind(net.addr(), was, is)?;
-                    touched.hosts.insert(net.addr());
+                    delta.hosts.insert(net.addr());
                 } else {
                     edits.push(PrefixEdit { net: *net, was, is });
-                    touched.nets.insert(*net);
+                    delta.nets.insert(*net);
                 }
             }
         }
@@ -62,8 +62,8 @@ impl Basis {
         name: &ObjectName,
         set: Option<&Arc<NetworkSet>>,
     ) -> Result<PredicateSet, Rebuild> {
-        let truth = set.map(|set| self.near_predicate_set(&Member::set(model, name, set)));
-        truth.unwrap_or_else(|| Ok(PredicateSet::default()))
+        let predicate_set = set.map(|set| self.near_predicate_set(&Member::set(model, name, set)));
+        predicate_set.unwrap_or_else(|| Ok(PredicateSet::default()))
     }
 }
 

@@ -23,17 +23,17 @@ enum Term {
 }
 
 impl TermIndex {
-    pub(crate) fn new(predicates: &[Predicate], questions: &[PortSet], asked: &TermsInUse) -> Self {
+    pub(crate) fn new(predicates: &[Predicate], port_sets: &[PortSet], term: &TermsInUse) -> Self {
         let mut all = Self::default();
-        let of_peers = (0..).zip(predicates).zip(&asked.predicates).filter(|(_, asked)| **asked);
+        let of_peers = (0..).zip(predicates).zip(&term.predicates).filter(|(_, term)| **term);
         for ((id, predicate), _) in of_peers {
             if let Predicate::Members(selector) = predicate {
                 all.add(Some(selector), Term::Predicate(id));
             }
         }
-        let of_peers = (0..).zip(questions).zip(&asked.port_sets).filter(|(_, asked)| **asked);
-        for ((id, question), _) in of_peers {
-            if let PortSet::Named { selector, .. } = question {
+        let of_peers = (0..).zip(port_sets).zip(&term.port_sets).filter(|(_, term)| **term);
+        for ((id, port_set), _) in of_peers {
+            if let PortSet::Named { selector, .. } = port_set {
                 all.add(selector.as_ref(), Term::PortSet(id));
             }
         }
@@ -45,7 +45,7 @@ impl TermIndex {
         self.add(Some(selector), Term::Predicate(id));
     }
 
-    fn add(&mut self, selector: Option<&Selector>, asked: Term) {
+    fn add(&mut self, selector: Option<&Selector>, term: Term) {
         let required = selector.map(Selector::required_labels).unwrap_or_default();
         let of_values = required.into_iter().filter(|(key, _)| *key != ORCHESTRATOR);
         let of_values = of_values.filter_map(|(key, values)| Some((key, values?)));
@@ -54,10 +54,10 @@ impl TermIndex {
             Some(values) => Some((NAMESPACE, values)),
             None => of_values.min_by_key(|(_, values)| values.len()),
         };
-        let Some((key, values)) = best else { return self.anywhere.push(asked) };
+        let Some((key, values)) = best else { return self.anywhere.push(term) };
         for value in values {
             let of_key = self.of.entry(key.to_owned()).or_default();
-            of_key.entry(value.to_owned()).or_default().push(asked);
+            of_key.entry(value.to_owned()).or_default().push(term);
         }
     }
 
@@ -71,42 +71,42 @@ impl TermIndex {
 /// The predicate set of a member, of the terms that an index holds. `Err` if the member names a port number that no member named when
 /// the predicates were evaluated.
 pub(crate) fn member_predicate_set(
-    by_label: &TermIndex,
+    index: &TermIndex,
     predicates: &Predicates,
-    questions: &[PortSet],
+    port_sets: &[PortSet],
     member: &Member<'_>,
 ) -> Result<PredicateSet, Rebuild> {
     let view = member.view().ok_or(Rebuild)?;
-    let mut truth = Vec::new();
-    for asked in by_label.terms_for(&view) {
-        match asked {
+    let mut set = Vec::new();
+    for term in index.terms_for(&view) {
+        match term {
             Term::Predicate(id) => {
                 if let Predicate::Members(selector) =
                     predicates.all.get(id as usize).ok_or(Rebuild)?
                     && selector.matches(&view)
                 {
-                    truth.push(id);
+                    set.push(id);
                 }
             }
             Term::PortSet(id) => {
                 let PortSet::Named { selector, name } =
-                    questions.get(id as usize).ok_or(Rebuild)?
+                    port_sets.get(id as usize).ok_or(Rebuild)?
                 else {
                     continue;
                 };
                 if selector.as_ref().is_some_and(|selector| !selector.matches(&view)) {
                     continue;
                 }
-                let answers = predicates.possible_ports.get(id as usize).ok_or(Rebuild)?;
+                let ports = predicates.possible_ports.get(id as usize).ok_or(Rebuild)?;
                 for port in member.named_ports().filter(|port| port.name == *name) {
                     let given = (port.protocol, port.port);
-                    let known = answers.iter().find(|it| (it.0, it.1) == given);
-                    truth.push(known.ok_or(Rebuild)?.2);
+                    let known = ports.iter().find(|it| (it.0, it.1) == given);
+                    set.push(known.ok_or(Rebuild)?.2);
                 }
             }
         }
     }
-    truth.sort_unstable();
-    truth.dedup();
-    Ok(truth.into())
+    set.sort_unstable();
+    set.dedup();
+    Ok(set.into())
 }

@@ -147,10 +147,10 @@ impl Image {
     /// The path that [`classify`](Self::classify) names for what was put into a question of this image; `None`: it is to be asked.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "who asks several chains knows the table of all")]
-    pub fn path_of(&self, chain: ChainId, question: Query) -> Option<&Path> {
-        let row = self.row_of(chain, question.class);
-        let first = self.lines.first(row, question.packet.table)?;
-        Some(self.path(self.lines.follow_prepared(first, question.packet)?))
+    pub fn path_of(&self, chain: ChainId, query: Query) -> Option<&Path> {
+        let row = self.row_of(chain, query.class);
+        let first = self.lines.first(row, query.packet.table)?;
+        Some(self.path(self.lines.follow_prepared(first, query.packet)?))
     }
 
     /// The class of a peer, or a number that no class has: so, too, where nothing is known of the local end.

@@ -293,7 +293,7 @@ impl Addresses {
 fn identities<P: Prefix>(
     items: &[(P, Occupant)],
     classifying: &mut Classifier<'_>,
-    mut hand: impl FnMut(P, Identity),
+    mut visit: impl FnMut(P, Identity),
 ) {
     // The prefixes around, innermost last: whoever has them and the atom.
     let mut around: Vec<(P, Vec<KindId>, AtomNumber)> = Vec::new();
@@ -316,11 +316,11 @@ fn identities<P: Prefix>(
         if let ([(_, item)], [], true) = (same, outer, prefix.is_host())
             && let Some(kind) = item.kind()
         {
-            hand(*prefix, classifying.single_holder(kind, outer_atom));
+            visit(*prefix, classifying.single_holder(kind, outer_atom));
             continue;
         }
         if same.last().is_some_and(|(_, item)| *item == Occupant::UNKNOWN) {
-            hand(*prefix, Identity::UNKNOWN);
+            visit(*prefix, Identity::UNKNOWN);
             continue;
         }
         held.clear();
@@ -335,7 +335,7 @@ fn identities<P: Prefix>(
             held.sort_unstable();
             held.dedup();
         }
-        hand(*prefix, classifying.identity(&held, atom));
+        visit(*prefix, classifying.identity(&held, atom));
         if !prefix.is_host() {
             around.push((*prefix, held.clone(), atom));
         }

@@ -48,14 +48,14 @@ impl AtomPredicates {
 
     /// What is true of an atom: what a prefix in use that contains it makes true.
     pub(crate) fn predicate_set(&self, atom: IpNet) -> PredicateSet {
-        let mut truth = Vec::new();
+        let mut set = Vec::new();
         let mut net = Some(atom);
         while let Some(here) = net {
-            truth.extend(self.by_net.get(&here).into_iter().flatten());
+            set.extend(self.by_net.get(&here).into_iter().flatten());
             net = here.supernet();
         }
-        truth.sort_unstable();
-        truth.dedup();
-        truth.into()
+        set.sort_unstable();
+        set.dedup();
+        set.into()
     }
 }

@@ -58,7 +58,7 @@ impl<'a> Classifier<'a> {
         interner: &'a mut IdentityInterner,
         kinds: &'a Kinds,
         atoms: &'a AtomPredicates,
-        said: &'a [PredicateKey],
+        predicate_keys: &'a [PredicateKey],
     ) -> Self {
         let classes = Classes {
             predicate_sets: Vec::new(),
@@ -71,7 +71,7 @@ impl<'a> Classifier<'a> {
             interner,
             kinds,
             atoms,
-            predicate_keys: said,
+            predicate_keys,
             of_atom: AHashMap::new(),
             atom_predicates: Vec::new(),
             of_one: vec![(NO_ATOM, Identity::UNKNOWN); kinds.all.len()],
@@ -122,10 +122,10 @@ impl<'a> Classifier<'a> {
     }
 
     fn make_identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
-        let [truth, around] = self.kinds.predicate_sets(held, &self.atom_predicates[atom as usize]);
-        let identity = self.interner.identity([&truth, &around], self.predicate_keys);
+        let [set, around] = self.kinds.predicate_sets(held, &self.atom_predicates[atom as usize]);
+        let identity = self.interner.identity([&set, &around], self.predicate_keys);
         if identity != Identity::UNKNOWN {
-            self.class(identity, truth);
+            self.class(identity, set);
         }
         identity
     }
@@ -139,17 +139,17 @@ impl<'a> Classifier<'a> {
         })
     }
 
-    fn class(&mut self, identity: Identity, truth: PredicateSet) {
+    fn class(&mut self, identity: Identity, set: PredicateSet) {
         let Classes {
-            predicate_sets: truths,
+            predicate_sets: sets,
             first,
             of_identity,
             identities,
             by_predicate_set: known,
         } = &mut self.classes;
-        let class = *known.entry(truth).or_insert_with_key(|truth| {
-            truths.push(Arc::clone(truth));
-            truths.len() as u32 - 1
+        let class = *known.entry(set).or_insert_with_key(|set| {
+            sets.push(Arc::clone(set));
+            sets.len() as u32 - 1
         });
         let at = identity.0.wrapping_sub(*first) as usize;
         if of_identity.len() <= at {
@@ -167,8 +167,7 @@ impl<'a> Classifier<'a> {
 
 /// For each predicate the classes of which it is true, ascending.
 pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) -> Grouped {
-    let pairs =
-        (0..).zip(classes).flat_map(|(class, truth)| truth.iter().map(move |it| (*it, class)));
+    let pairs = (0..).zip(classes).flat_map(|(class, set)| set.iter().map(move |it| (*it, class)));
     Grouped::from_pairs(predicates, pairs)
 }
 

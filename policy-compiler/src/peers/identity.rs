@@ -84,16 +84,16 @@ impl IdentityInterner {
     /// have been used, [`Identity::UNKNOWN`], which is always denied.
     pub(crate) fn identity(
         &mut self,
-        truths: [&PredicateSet; 2],
-        said: &[PredicateKey],
+        sets: [&PredicateSet; 2],
+        predicate_keys: &[PredicateKey],
     ) -> Identity {
         let Self { identities, keys, ends, first, .. } = self;
         // It is written behind the others, and stays there if it is new.
         let start = keys.len();
-        for truth in truths {
-            keys.push(truth.len() as PredicateKey);
+        for set in sets {
+            keys.push(set.len() as PredicateKey);
             let from = keys.len();
-            keys.extend(truth.iter().map(|it| said[*it as usize]));
+            keys.extend(set.iter().map(|it| predicate_keys[*it as usize]));
             keys[from..].sort_unstable();
         }
         let (known, key) = keys.split_at(start);
@@ -123,10 +123,10 @@ impl IdentityInterner {
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
         let taken = self.ends.len() as u32;
         if taken > used.saturating_mul(4).saturating_add(SPARE) {
-            let said = std::mem::take(&mut self.predicate_keys);
+            let predicate_keys = std::mem::take(&mut self.predicate_keys);
             let next_said = self.next_key;
             *self = Self {
-                predicate_keys: said,
+                predicate_keys,
                 next_key: next_said,
                 ..Self::starting_at(self.first + taken)
             };
@@ -138,15 +138,15 @@ impl IdentityInterner {
 mod tests {
     use super::*;
 
-    fn identity(interner: &mut IdentityInterner, said: PredicateKey) -> Identity {
-        interner.identity([&PredicateSet::from([0]), &PredicateSet::default()], &[said])
+    fn identity(interner: &mut IdentityInterner, predicate_keys: PredicateKey) -> Identity {
+        interner.identity([&PredicateSet::from([0]), &PredicateSet::default()], &[predicate_keys])
     }
 
     #[test]
     fn what_is_true_without_endpoints_tells_identities_apart() {
         let mut interner = IdentityInterner::default();
-        let truths = [&[][..], &[0], &[1], &[0, 1]].map(PredicateSet::from);
-        let all = || truths.iter().flat_map(|a| truths.iter().map(move |b| [a, b]));
+        let sets = [&[][..], &[0], &[1], &[0, 1]].map(PredicateSet::from);
+        let all = || sets.iter().flat_map(|a| sets.iter().map(move |b| [a, b]));
         let first: Vec<Identity> = all().map(|it| interner.identity(it, &[7, 3])).collect();
         assert_eq!(first, (1..=16).map(Identity).collect::<Vec<_>>());
         // What a predicate says counts, not its number.
@@ -175,7 +175,7 @@ mod tests {
         let many: Vec<Predicate> = (0..SPARE + 5).map(named).collect();
         let before = interner.predicate_keys_of_all(&many);
         let after = interner.predicate_keys_of_all(&many[..1]);
-        assert!(before.iter().all(|said| *said != after[0]));
+        assert!(before.iter().all(|predicate_keys| *predicate_keys != after[0]));
     }
 
     #[test]

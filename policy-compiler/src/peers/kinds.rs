@@ -24,29 +24,29 @@ pub(crate) struct Kinds {
 
 impl Kinds {
     /// The kind of a member; `None` for those whom no policy here can tell from nobody.
-    pub(crate) fn intern(&mut self, is_endpoint: bool, truth: &[PredicateId]) -> Option<KindId> {
-        if truth.is_empty() {
+    pub(crate) fn intern(&mut self, is_endpoint: bool, set: &[PredicateId]) -> Option<KindId> {
+        if set.is_empty() {
             return None;
         }
         let known = &mut self.known[usize::from(is_endpoint)];
-        if let Some(kind) = known.get(truth) {
+        if let Some(kind) = known.get(set) {
             return Some(*kind);
         }
         let kind = self.all.len() as KindId;
-        let truth = PredicateSet::from(truth);
-        known.insert(Arc::clone(&truth), kind);
-        self.all.push((is_endpoint, truth));
+        let set = PredicateSet::from(set);
+        known.insert(Arc::clone(&set), kind);
+        self.all.push((is_endpoint, set));
         Some(kind)
     }
 
     /// The kind of every member, by position.
     pub(crate) fn from_members(
         members: &Members<'_>,
-        truths: &MemberPredicates,
+        sets: &MemberPredicates,
     ) -> (Self, Vec<Option<KindId>>) {
         let mut kinds = Self::default();
         let all = members.all.iter().enumerate();
-        let of = all.map(|(at, it)| kinds.intern(it.is_endpoint(), truths.member(at))).collect();
+        let of = all.map(|(at, it)| kinds.intern(it.is_endpoint(), sets.member(at))).collect();
         (kinds, of)
     }
 
@@ -54,24 +54,24 @@ impl Kinds {
     pub(crate) fn predicate_sets(&self, held: &[KindId], atom: &PredicateSet) -> [PredicateSet; 2] {
         let held = || held.iter().filter_map(|kind| self.all.get(*kind as usize));
         let endpoints = held().filter(|(is_endpoint, _)| *is_endpoint).count();
-        let sum = held().map(|(_, truth)| truth.len()).sum::<usize>();
+        let sum = held().map(|(_, set)| set.len()).sum::<usize>();
         let mut all = Vec::with_capacity(sum + atom.len());
         let union_of = |all: &mut Vec<PredicateId>, endpoints: bool| -> PredicateSet {
             all.clear();
             let held = held().filter(|(is_endpoint, _)| endpoints || !is_endpoint);
-            held.for_each(|(_, truth)| all.extend_from_slice(truth));
+            held.for_each(|(_, set)| all.extend_from_slice(set));
             all.extend_from_slice(atom);
             all.sort_unstable();
             all.dedup();
             all.as_slice().into()
         };
-        let truth = union_of(&mut all, true);
+        let set = union_of(&mut all, true);
         let around = match endpoints {
-            0 => Arc::clone(&truth),
+            0 => Arc::clone(&set),
             all if all == held().count() => Arc::clone(atom),
             _ => union_of(&mut all, false),
         };
-        [truth, around]
+        [set, around]
     }
 
     /// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are

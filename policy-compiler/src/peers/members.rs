@@ -130,10 +130,10 @@ impl<'m> Member<'m> {
     }
 
     /// Hands over the prefixes that it has.
-    pub(crate) fn for_each_net(&self, mut hand: impl FnMut(IpNet)) {
+    pub(crate) fn for_each_net(&self, mut visit: impl FnMut(IpNet)) {
         let mut hosts = |addresses: &BTreeSet<IpAddr>| {
             for address in addresses {
-                hand(IpNet::from(*address));
+                visit(IpNet::from(*address));
             }
         };
         match &self.object {
@@ -142,7 +142,7 @@ impl<'m> Member<'m> {
             MemberObject::Service(_, some) => hosts(&some.addresses),
             MemberObject::Set(set) => {
                 for net in &set.nets {
-                    hand(net.trunc());
+                    visit(net.trunc());
                 }
             }
         }

@@ -9,8 +9,8 @@ use crate::resolve::{Facts, PortSetId, PossiblePorts, PredicateId};
 pub(crate) type PredicateSet = Arc<[PredicateId]>;
 
 /// The union of truths.
-pub(crate) fn union<'t>(truths: impl Iterator<Item = &'t PredicateId>) -> PredicateSet {
-    let mut union: Vec<PredicateId> = truths.copied().collect();
+pub(crate) fn union<'t>(sets: impl Iterator<Item = &'t PredicateId>) -> PredicateSet {
+    let mut union: Vec<PredicateId> = sets.copied().collect();
     union.sort_unstable();
     union.dedup();
     union.into()
@@ -36,14 +36,14 @@ impl Facts for AddressFacts<'_> {
         predicate == self.family as PredicateId || self.predicates.binary_search(&predicate).is_ok()
     }
 
-    fn ports(&self, question: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
-        let possible = self.possible_ports.get(question as usize);
+    fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
+        let possible = self.possible_ports.get(port_set as usize);
         let given = possible.into_iter().flatten().filter(|(_, _, id)| self.holds(*id));
         given.map(|(protocol, port, _)| (*protocol, *port))
     }
 }
 
 /// The family of a truth.
-pub(crate) fn family(truth: &[PredicateId]) -> Option<Family> {
-    Family::ALL.into_iter().find(|family| truth.binary_search(&(*family as u32)).is_ok())
+pub(crate) fn family(set: &[PredicateId]) -> Option<Family> {
+    Family::ALL.into_iter().find(|family| set.binary_search(&(*family as u32)).is_ok())
 }

@@ -299,10 +299,10 @@ impl<'m> SelectorIndex<'m> {
     }
 
     /// Hands over the members that match a selector.
-    pub(crate) fn matching(&mut self, selector: &Selector, mut hand: impl FnMut(Position)) {
+    pub(crate) fn matching(&mut self, selector: &Selector, mut visit: impl FnMut(Position)) {
         let members = self.members;
         let Some(namespaces) = selector.required_values(NAMESPACE) else {
-            return match_domain(&mut self.everywhere, members, selector, &mut hand);
+            return match_domain(&mut self.everywhere, members, selector, &mut visit);
         };
         for namespace in namespaces {
             if !self.namespaces.contains_key(namespace) {
@@ -310,7 +310,7 @@ impl<'m> SelectorIndex<'m> {
                 self.namespaces.insert(namespace.to_owned(), Domain::from_runs(runs));
             }
             if let Some(domain) = self.namespaces.get_mut(namespace) {
-                match_domain(domain, members, selector, &mut hand);
+                match_domain(domain, members, selector, &mut visit);
             }
         }
     }
@@ -320,7 +320,7 @@ fn match_domain<'m>(
     domain: &mut Domain<'m>,
     members: &'m Members<'m>,
     selector: &Selector,
-    hand: &mut impl FnMut(Position),
+    visit: &mut impl FnMut(Position),
 ) {
     // What most selectors of network sets ask for: one value, which few have.
     if let Node::Compare { key, how: Comparison::Equal, value } = selector.node() {
@@ -331,7 +331,7 @@ fn match_domain<'m>(
             return;
         };
         if let Some(PlaceSet::Runs(places)) = values.places.get(number) {
-            return visit_members(runs, places.iter().cloned().flatten(), hand);
+            return visit_members(runs, places.iter().cloned().flatten(), visit);
         }
     }
     let bits = domain.matching(members, selector);
@@ -343,14 +343,14 @@ fn match_domain<'m>(
             Some(at * 64 + bit)
         })
     });
-    visit_members(&domain.runs, places, hand);
+    visit_members(&domain.runs, places, visit);
 }
 
 /// Hands over the members at some places, ascending, of a domain of these runs.
 fn visit_members(
     runs: &[(usize, Run)],
     places: impl Iterator<Item = usize>,
-    hand: &mut impl FnMut(Position),
+    visit: &mut impl FnMut(Position),
 ) {
     // The places of the run that the last one was in, and what to add to them.
     let (mut run, mut shift) = (0..0, 0);
@@ -360,6 +360,6 @@ fn visit_members(
             let Some((first, here)) = runs[..after].last() else { continue };
             (run, shift) = (*first..first + here.len(), here.start - first);
         }
-        hand(place + shift);
+        visit(place + shift);
     }
 }

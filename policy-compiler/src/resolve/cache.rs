@@ -17,12 +17,15 @@ use crate::model::{Direction, Endpoint, Failsafe, Mark, Model, Policy, Reason, T
 /// More than is in use is kept up to twice as much, and this many.
 const SPARE: usize = 256;
 
+/// Resolved rules by policy, each with the turn that last used them.
+type Rules = AHashMap<Pinned<Arc<Policy>>, (Arc<PolicyRules>, u64)>;
+
 /// See the module; all in the numbers of one vocabulary.
 #[derive(Debug, Default)]
 pub(crate) struct ResolveCache {
     pub(crate) vocabulary: Vocabulary,
-    /// By direction and by policy, with the turn that last used them.
-    rules: [AHashMap<Pinned<Arc<Policy>>, (Arc<PolicyRules>, u64)>; 2],
+    /// By direction.
+    rules: [Rules; 2],
     lists: AHashMap<Arc<List>, CachedList>,
     context: Option<Context>,
     /// What local pods have.
@@ -95,11 +98,11 @@ impl ResolveCache {
     pub(super) fn list(
         &self,
         list: &List,
-        speaking: &[NamedPolicy<'_>],
+        policies: &[NamedPolicy<'_>],
     ) -> Option<&Arc<ResolvedList>> {
         let known = self.lists.get(list)?;
-        let same = known.policies.len() == speaking.len()
-            && known.policies.iter().zip(speaking).all(|(old, (_, new))| Arc::ptr_eq(old, new));
+        let same = known.policies.len() == policies.len()
+            && known.policies.iter().zip(policies).all(|(old, (_, new))| Arc::ptr_eq(old, new));
         same.then_some(&known.resolved)
     }
 
@@ -107,9 +110,9 @@ impl ResolveCache {
     pub(super) fn insert_list(
         &mut self,
         resolved: &Arc<ResolvedList>,
-        speaking: &[NamedPolicy<'_>],
+        policies: &[NamedPolicy<'_>],
     ) {
-        let policies = speaking.iter().map(|(_, policy)| Arc::clone(policy)).collect();
+        let policies = policies.iter().map(|(_, policy)| Arc::clone(policy)).collect();
         let resolved = Arc::clone(resolved);
         let list = Arc::clone(&resolved.list);
         self.lists.insert(list, CachedList { resolved, policies });

@@ -60,11 +60,11 @@ impl ResolvedList {
     }
 
     /// What its rules ask of the peer but its family, ascending: predicates and possible answers to questions.
-    pub(crate) fn peer_predicates(&self, answers: &[PossiblePorts]) -> Vec<PredicateId> {
+    pub(crate) fn peer_predicates(&self, ports: &[PossiblePorts]) -> Vec<PredicateId> {
         let mut asked = self.peer.predicates.clone();
-        for question in &self.peer.port_sets {
-            let answers = answers.get(*question as usize).into_iter().flatten();
-            asked.extend(answers.map(|answer| answer.2));
+        for port_set in &self.peer.port_sets {
+            let ports = ports.get(*port_set as usize).into_iter().flatten();
+            asked.extend(ports.map(|port| port.2));
         }
         asked.retain(|asked| *asked >= Family::ALL.len() as PredicateId);
         asked.sort_unstable();

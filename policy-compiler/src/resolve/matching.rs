@@ -11,7 +11,7 @@ pub(crate) trait Facts {
     /// Whether a predicate is true of it.
     fn holds(&self, predicate: PredicateId) -> bool;
     /// The protocols and ports that answer a question about it.
-    fn ports(&self, question: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
+    fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
 }
 
 impl ResolvedEntity {
@@ -26,7 +26,7 @@ impl ResolvedEnd {
     pub(crate) fn port_sets(&self) -> impl Iterator<Item = PortSetId> + '_ {
         let of_entities = self.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
         of_entities.chain(&self.not_ports).filter_map(|ports| match ports {
-            Ports::Set(question) => Some(*question),
+            Ports::Set(port_set) => Some(*port_set),
             Ports::Range(..) => None,
         })
     }
@@ -86,8 +86,8 @@ fn end_matches(
         shown.is_some_and(|(protocol, number)| {
             ports.iter().any(|ports| match ports {
                 Ports::Range(first, last) => (*first..=*last).contains(&number),
-                Ports::Set(question) => {
-                    facts.ports(*question).any(|answer| answer == (protocol, number))
+                Ports::Set(port_set) => {
+                    facts.ports(*port_set).any(|answer| answer == (protocol, number))
                 }
             })
         })

@@ -30,14 +30,14 @@ pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
     cache: &mut ResolveCache,
-    ordered: &mut PolicyOrder,
+    order: &mut PolicyOrder,
     pods_stand: bool,
 ) -> Resolved {
-    let changes = ordered.refresh(model, local);
-    let mut resolver = Resolver::new(model, cache, ordered);
+    let changes = order.refresh(model, local);
+    let mut resolver = Resolver::new(model, cache, order);
     // What one has missed another has not.
-    let changes = changes.filter(|_| resolver.kept.pods_at + 1 == ordered.turn);
-    let mut before = std::mem::take(&mut resolver.kept.pods).into_iter().peekable();
+    let changes = changes.filter(|_| resolver.cache.pods_at + 1 == order.turn);
+    let mut before = std::mem::take(&mut resolver.cache.pods).into_iter().peekable();
     let mut pods = Vec::with_capacity(before.len());
     for name in local {
         while before.next_if(|(other, _)| **other < *name).is_some() {}
@@ -52,27 +52,27 @@ pub(crate) fn resolve(
             resolver.host(name);
         }
     }
-    let Resolver { resolved, kept, .. } = resolver;
-    kept.pods = pods.into_iter().collect();
-    kept.pods_at = ordered.turn;
-    kept.end_turn(&resolved.lists);
+    let Resolver { resolved, cache, .. } = resolver;
+    cache.pods = pods.into_iter().collect();
+    cache.pods_at = order.turn;
+    cache.end_turn(&resolved.lists);
     resolved
 }
 
 struct Resolver<'m, 'k> {
     model: &'m Model,
     order: &'m PolicyOrder,
-    kept: &'k mut ResolveCache,
+    cache: &'k mut ResolveCache,
     resolved: Resolved,
     /// The index of each list.
     indexes: AHashMap<Pinned<Arc<ResolvedList>>, usize>,
 }
 
 impl<'m, 'k> Resolver<'m, 'k> {
-    fn new(model: &'m Model, kept: &'k mut ResolveCache, ordered: &'m PolicyOrder) -> Self {
-        kept.begin_turn(model);
+    fn new(model: &'m Model, cache: &'k mut ResolveCache, order: &'m PolicyOrder) -> Self {
+        cache.begin_turn(model);
         let (resolved, indexes) = (Resolved::default(), AHashMap::new());
-        let mut resolver = Self { model, order: ordered, kept, resolved, indexes };
+        let mut resolver = Self { model, order, cache, resolved, indexes };
         for family in Family::ALL {
             resolver.predicate(Predicate::Family(family));
         }
@@ -155,7 +155,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         profiles: &[String],
         before: Weak<ResolvedList>,
     ) -> Arc<ResolvedList> {
-        let speaking: Vec<_> = selecting
+        let applying: Vec<_> = selecting
             .iter()
             .map(|placed| placed.named())
             .filter(|(_, policy)| {
@@ -164,9 +164,9 @@ impl<'m, 'k> Resolver<'m, 'k> {
             })
             .collect();
         let profiles = if stage == Stage::Host { profiles.to_vec() } else { Vec::new() };
-        let policies = speaking.iter().map(|(name, _)| Arc::clone(name)).collect();
+        let policies = applying.iter().map(|(name, _)| Arc::clone(name)).collect();
         let list = List { stage, direction, policies, profiles, broken_host: None };
-        self.intern(list, &speaking, before)
+        self.intern(list, &applying, before)
     }
 
     /// Of a host endpoint that is not valid: every global policy that may deny what it forwards may select it.
@@ -190,26 +190,26 @@ impl<'m, 'k> Resolver<'m, 'k> {
     fn intern(
         &mut self,
         list: List,
-        speaking: &[NamedPolicy<'_>],
+        applying: &[NamedPolicy<'_>],
         before: Weak<ResolvedList>,
     ) -> Arc<ResolvedList> {
-        if let Some(known) = self.kept.list(&list, speaking) {
+        if let Some(known) = self.cache.list(&list, applying) {
             return Arc::clone(known);
         }
-        let made = Arc::new(self.build_list(list, speaking, before));
-        self.kept.insert_list(&made, speaking);
+        let made = Arc::new(self.build_list(list, applying, before));
+        self.cache.insert_list(&made, applying);
         made
     }
 
     fn build_list(
         &mut self,
         list: List,
-        speaking: &[NamedPolicy<'_>],
+        applying: &[NamedPolicy<'_>],
         before: Weak<ResolvedList>,
     ) -> ResolvedList {
         let rules: Vec<Arc<PolicyRules>> =
-            speaking.iter().map(|policy| self.rules(list.direction, *policy)).collect();
-        let (steps, of_policies_at, tiers) = self.steps(&list, speaking, &rules);
+            applying.iter().map(|policy| self.rules(list.direction, *policy)).collect();
+        let (steps, of_policies_at, tiers) = self.steps(&list, applying, &rules);
         // All but the policies' is little.
         let Range { start, end } = of_policies_at;
         let of_rest = steps.steps[..start].iter().chain(&steps.steps[end..]);
@@ -220,7 +220,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
         local.sort();
         peer.sort();
-        let around = self.hash_context(&list, speaking);
+        let around = self.hash_context(&list, applying);
         ResolvedList {
             list: Arc::new(list),
             steps: Arc::new(steps),
@@ -237,11 +237,11 @@ impl<'m, 'k> Resolver<'m, 'k> {
     }
 
     /// The rules of a policy; none of one that is not valid.
-    fn rules(&mut self, direction: Direction, speaking: NamedPolicy<'_>) -> Arc<PolicyRules> {
-        if let Some(known) = self.kept.rules(direction, speaking) {
+    fn rules(&mut self, direction: Direction, applying: NamedPolicy<'_>) -> Arc<PolicyRules> {
+        if let Some(known) = self.cache.rules(direction, applying) {
             return known;
         }
-        let (name, policy) = speaking;
+        let (name, policy) = applying;
         let rules = policy.rules(direction).filter(|_| !policy.broken).unwrap_or_default();
         let steps =
             rules.iter().map(|rule| self.step(direction, rule, outcome(name, direction, rule)));
@@ -251,7 +251,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             let everything = Rule::every_packet(0, Action::Deny);
             self.step(direction, &everything, Outcome::Staged(Arc::new(noted)))
         });
-        self.kept.insert_rules(direction, speaking, steps, tier_end)
+        self.cache.insert_rules(direction, applying, steps, tier_end)
     }
 
     /// The steps, which of them are the policies' own, and the names of these' tiers.
@@ -398,8 +398,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
         if let Some(service) = &entity.service {
             if service_ports {
-                let question = self.port_set(PortSet::Service(service.clone()));
-                resolved.ports = Some(SmallList::One(Ports::Set(question)));
+                let port_set = self.port_set(PortSet::Service(service.clone()));
+                resolved.ports = Some(SmallList::One(Ports::Set(port_set)));
             } else {
                 resolved.wanted.push(self.predicate(Predicate::Service(service.clone())));
             }
@@ -411,18 +411,18 @@ impl<'m, 'k> Resolver<'m, 'k> {
         match port {
             PortMatch::Range { first, last } => Ports::Range(*first, *last),
             PortMatch::Named(name) => {
-                let question = PortSet::Named { selector: selector.cloned(), name: name.clone() };
-                Ports::Set(self.port_set(question))
+                let port_set = PortSet::Named { selector: selector.cloned(), name: name.clone() };
+                Ports::Set(self.port_set(port_set))
             }
         }
     }
 
     fn predicate(&mut self, predicate: Predicate) -> PredicateId {
-        self.kept.vocabulary.predicate(predicate)
+        self.cache.vocabulary.predicate(predicate)
     }
 
-    fn port_set(&mut self, question: PortSet) -> PortSetId {
-        self.kept.vocabulary.port_set(question)
+    fn port_set(&mut self, port_set: PortSet) -> PortSetId {
+        self.cache.vocabulary.port_set(port_set)
     }
 
     /// See [`ResolvedList::context_hash`].

@@ -28,7 +28,7 @@ impl Terms {
     fn add_end(&mut self, end: &ResolvedEnd) {
         let mut ports = |ports: &[Ports]| {
             self.port_sets.extend(ports.iter().filter_map(|ports| match ports {
-                Ports::Set(question) => Some(*question),
+                Ports::Set(port_set) => Some(*port_set),
                 Ports::Range(..) => None,
             }));
         };

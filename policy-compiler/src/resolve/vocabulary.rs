@@ -24,10 +24,10 @@ impl Vocabulary {
         })
     }
 
-    pub(super) fn port_set(&mut self, question: PortSet) -> PortSetId {
+    pub(super) fn port_set(&mut self, port_set: PortSet) -> PortSetId {
         let all = &mut self.port_sets;
-        *self.port_set_ids.entry(question).or_insert_with_key(|question| {
-            all.push(question.clone());
+        *self.port_set_ids.entry(port_set).or_insert_with_key(|port_set| {
+            all.push(port_set.clone());
             all.len() as u32 - 1
         })
     }

@@ -83,12 +83,12 @@ impl RowBuilder {
     /// Makes the paths of all rules of lists of which many rows will be made, and what else rows need of them, so that these do
     /// not look at what each rule says.
     pub(crate) fn precompute<'l>(&mut self, lists: impl Iterator<Item = &'l Arc<ResolvedList>>) {
-        let Self { paths, precomputed: foreseen, .. } = self;
+        let Self { paths, precomputed, .. } = self;
         let mut room = RESERVE.saturating_sub(paths.len());
         for list in lists {
             let rules = list.steps.steps.len();
             let key = Pinned(Arc::clone(list));
-            if rules > room || foreseen.contains_key(&key) {
+            if rules > room || precomputed.contains_key(&key) {
                 continue;
             }
             room -= rules;
@@ -97,7 +97,7 @@ impl RowBuilder {
                 let (decision, always) = decide(list, first.into_iter());
                 always.then(|| paths.intern(decision))
             });
-            foreseen.insert(key, PrecomputedList::new(list, of));
+            precomputed.insert(key, PrecomputedList::new(list, of));
         }
     }
 
@@ -117,17 +117,17 @@ impl RowBuilder {
             |chain: &&PlannedChain<'_>| scale.is_long(chain.list) && chain.uses_most_steps();
         let long = plan.chains.iter().filter(is_long);
         self.precompute(long.map(|chain| chain.list));
-        let foreseen = &std::mem::take(&mut self.precomputed);
+        let precomputed = &std::mem::take(&mut self.precomputed);
         if all <= scale.rows {
-            return Ok(self.build_range(plan, 0..all, foreseen, predicates, budget));
+            return Ok(self.build_range(plan, 0..all, precomputed, predicates, budget));
         }
         let half = plan.half();
         let mut other = Self::with_paths(PathTable::continuing(&self.paths));
         let (mut first, second) = join_with(
             true,
-            || self.build_range(plan, 0..half, foreseen, predicates, budget),
+            || self.build_range(plan, 0..half, precomputed, predicates, budget),
             &mut other,
-            |other| other.build_range(plan, half..all, foreseen, predicates, budget),
+            |other| other.build_range(plan, half..all, precomputed, predicates, budget),
         );
         let bytes = self.rows.lines.bytes() + other.rows.lines.bytes();
         if !(first.over_budget.is_empty() && second.over_budget.is_empty())
@@ -142,12 +142,12 @@ impl RowBuilder {
 
     /// The numbers here of rows that were made elsewhere.
     fn merge(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
-        let Self { paths, rows: laid, .. } = self;
+        let Self { paths, rows: interner, .. } = self;
         // What both knew has one number.
         let met: Vec<PathId> =
             other.paths.all().iter().map(|it| paths.intern(Arc::clone(&it.decision))).collect();
         let wanted = vec![true; other.rows.lines.len()];
-        let numbers = laid.import(&other.rows.lines, &wanted, |path| {
+        let numbers = interner.import(&other.rows.lines, &wanted, |path| {
             let at = path.0.checked_sub(other.paths.first());
             at.and_then(|at| met.get(at as usize)).copied().unwrap_or(path)
         });
@@ -160,14 +160,14 @@ impl RowBuilder {
         &mut self,
         plan: &RowPlan<'_>,
         wanted: Range<usize>,
-        foreseen: &Precomputed,
+        precomputed: &Precomputed,
         predicates: &Predicates,
         budget: usize,
     ) -> BuiltRows {
         let mut made =
             BuiltRows { rows: Vec::with_capacity(wanted.len()), over_budget: Vec::new() };
         self.rows.reserve(wanted.len().min(RESERVE));
-        let mut desk = ChainScratch::default();
+        let mut scratch = ChainScratch::default();
         for (at, chain) in plan.chains.iter().enumerate() {
             let rows = chain.rows.start.max(wanted.start)..chain.rows.end.min(wanted.end);
             let is_last = wanted.end == plan.rows;
@@ -175,14 +175,14 @@ impl RowBuilder {
                 self.cell_bytes += chain.bytes();
             }
             if !rows.is_empty() {
-                let foreseen = foreseen.get(&Pinned(Arc::clone(chain.list)));
-                let mut making = ChainRowBuilder::new(chain, foreseen, predicates, &mut desk);
+                let precomputed = precomputed.get(&Pinned(Arc::clone(chain.list)));
+                let mut making = ChainRowBuilder::new(chain, precomputed, predicates, &mut scratch);
                 for number in rows.clone() {
                     if self.bytes() > budget {
                         break;
                     }
-                    let (family, truth) = chain.row(number);
-                    made.rows.push(making.row((&mut self.paths, &mut self.rows), family, truth));
+                    let (family, set) = chain.row(number);
+                    made.rows.push(making.row((&mut self.paths, &mut self.rows), family, set));
                 }
             }
             made.rows.resize(rows.end.max(wanted.start) - wanted.start, LINEAR);

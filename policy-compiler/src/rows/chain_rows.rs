@@ -26,8 +26,8 @@ impl PrecomputedList {
     /// Of a list, and where its rules lead.
     pub(super) fn new(list: &ResolvedList, paths: FirstPaths) -> Self {
         let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
-            let (wanted, claimed) = single_alternative(&step.rule, list.list.direction)?;
-            Some((ReadyStep::new(at, step, StepMatch::One(wanted, claimed)), step.rule.families))
+            let (wanted, matched) = single_alternative(&step.rule, list.list.direction)?;
+            Some((ReadyStep::new(at, step, StepMatch::One(wanted, matched)), step.rule.families))
         });
         Self { paths, ready: all.collect() }
     }
@@ -116,11 +116,11 @@ pub(super) struct ChainRowBuilder<'a, 'd> {
 #[derive(Default)]
 pub(super) struct ChainScratch {
     /// Of all chains: many have the same.
-    claims: MatchSets,
+    match_sets: MatchSets,
     row: RowScratch,
     /// Steps, each with its place among those of its family that are ready behind it.
     candidates: Vec<u64>,
-    claimed: Vec<(u32, CompactMatch)>,
+    matched: Vec<(u32, CompactMatch)>,
     firsts: Vec<FirstMatch>,
 }
 
@@ -132,24 +132,24 @@ impl<'a> FamilySteps<'a> {
         family: Family,
         known: &FirstPaths,
         room: &mut RowScratch,
-        claimed: &mut Vec<(u32, CompactMatch)>,
+        matched: &mut Vec<(u32, CompactMatch)>,
     ) -> Option<FirstMatch> {
-        let Self { by_group, firsts, precomputed: foreseen, .. } = self;
+        let Self { by_group, firsts, precomputed, .. } = self;
         if by_group.len() <= group {
             by_group.resize(group + 1, GroupMatch::Unknown);
         }
         if matches!(by_group[group], GroupMatch::Unknown) {
-            claimed.clear();
+            matched.clear();
             let all = steps.iter().try_for_each(|step| {
                 let (ready, families) =
-                    foreseen.and_then(|all| all.get(*step as usize)?.as_ref())?;
+                    precomputed.and_then(|all| all.get(*step as usize)?.as_ref())?;
                 if families[family as usize] {
                     let StepMatch::One(_, claim) = ready.ways else { return None };
-                    claimed.push((*step, claim));
+                    matched.push((*step, claim));
                 }
                 Some(())
             });
-            let first = all.and_then(|()| room.first_match(claimed, known, firsts));
+            let first = all.and_then(|()| room.first_match(matched, known, firsts));
             by_group[group] = first.map_or(GroupMatch::More, GroupMatch::First);
         }
         match by_group[group] {
@@ -165,7 +165,7 @@ impl<'a> FamilySteps<'a> {
         steps: &[u32],
         list: &'a ResolvedList,
         local: &AddressFacts<'_>,
-        claims: &mut MatchSets,
+        match_sets: &mut MatchSets,
         candidates: &mut Vec<u64>,
     ) {
         let known = self.groups.get(group).copied().flatten();
@@ -174,7 +174,7 @@ impl<'a> FamilySteps<'a> {
             for step in steps {
                 let ready = match self.in_order.get(*step as usize) {
                     Some(ready) => *ready,
-                    None => self.prepare(*step, list, local, claims),
+                    None => self.prepare(*step, list, local, match_sets),
                 };
                 self.ready.extend(ready);
             }
@@ -195,10 +195,10 @@ impl<'a> FamilySteps<'a> {
         index: u32,
         list: &'a ResolvedList,
         local: &AddressFacts<'_>,
-        claims: &mut MatchSets,
+        match_sets: &mut MatchSets,
     ) -> Option<ReadyStep> {
-        let foreseen = self.precomputed.and_then(|all| all.get(index as usize)?.as_ref());
-        if let Some((ready, families)) = foreseen {
+        let precomputed = self.precomputed.and_then(|all| all.get(index as usize)?.as_ref());
+        if let Some((ready, families)) = precomputed {
             return families[local.family as usize].then_some(*ready);
         }
         let step = list.steps.steps.get(index as usize)?;
@@ -206,12 +206,12 @@ impl<'a> FamilySteps<'a> {
             return None;
         }
         let first = self.ways.len();
-        alternatives(&step.rule, list.list.direction, local, claims, |way| self.ways.push(way));
+        alternatives(&step.rule, list.list.direction, local, match_sets, |way| self.ways.push(way));
         let ways = match self.ways[first..] {
             [] => return None,
-            [Alternative::Fixed(wanted, claimed)] => {
+            [Alternative::Fixed(wanted, matched)] => {
                 self.ways.truncate(first);
-                StepMatch::One(wanted, claimed)
+                StepMatch::One(wanted, matched)
             }
             _ => StepMatch::Some { first: first as u32, end: self.ways.len() as u32 },
         };
@@ -222,18 +222,18 @@ impl<'a> FamilySteps<'a> {
 impl<'a, 'd> ChainRowBuilder<'a, 'd> {
     pub(super) fn new(
         chain: &PlannedChain<'a>,
-        foreseen: Option<&'a PrecomputedList>,
+        precomputed: Option<&'a PrecomputedList>,
         predicates: &'a Predicates,
-        desk: &'d mut ChainScratch,
+        scratch: &'d mut ChainScratch,
     ) -> Self {
         let PlannedChain { list, local, .. } = chain;
-        let many = chain.uses_most_steps() && foreseen.is_none();
-        let ready = foreseen.map(|it| it.ready.as_slice());
+        let many = chain.uses_most_steps() && precomputed.is_none();
+        let ready = precomputed.map(|it| it.ready.as_slice());
         let families =
             [(); 2].map(|()| FamilySteps { precomputed: ready, ..FamilySteps::default() });
         let unknown = || FirstPaths::unknown(list.steps.steps.len());
-        let paths = foreseen.map_or_else(unknown, |it| it.paths.clone());
-        Self { list, local, predicates, many, families, paths, scratch: desk }
+        let paths = precomputed.map_or_else(unknown, |it| it.paths.clone());
+        Self { list, local, predicates, many, families, paths, scratch }
     }
 
     /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
@@ -241,15 +241,18 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
         family: Family,
-        truth: &[PredicateId],
+        predicates_true: &[PredicateId],
     ) -> u32 {
-        if let Some(row) = self.row_from_first_matches((&mut *paths, &mut *rows), family, truth) {
+        if let Some(row) =
+            self.row_from_first_matches((&mut *paths, &mut *rows), family, predicates_true)
+        {
             return row;
         }
-        self.match_peers(family, truth);
-        let Self { paths: known, scratch: ChainScratch { row: room, claimed, claims, .. }, .. } =
-            self;
-        let row = room.row(claimed, claims, known, rows, |matching| {
+        self.match_peers(family, predicates_true);
+        let Self {
+            paths: known, scratch: ChainScratch { row: room, matched, match_sets, .. }, ..
+        } = self;
+        let row = room.row(matched, match_sets, known, rows, |matching| {
             let (decision, always) = decide(self.list, matching);
             (paths.intern(decision), always)
         });
@@ -261,20 +264,20 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
         family: Family,
-        truth: &[PredicateId],
+        predicates_true: &[PredicateId],
     ) -> Option<u32> {
-        let Self { list, families, paths: known, scratch: desk, .. } = self;
-        let ChainScratch { row: room, claimed, firsts, .. } = &mut **desk;
+        let Self { list, families, paths: known, scratch, .. } = self;
+        let ChainScratch { row: room, matched, firsts, .. } = &mut **scratch;
         let of_family = &mut families[family as usize];
         let index = of_family.precomputed.and_then(|_| list.index.get())?;
         firsts.clear();
-        let wanting = truth.iter().filter_map(|it| index.group(&list.peer, *it));
+        let wanting = predicates_true.iter().filter_map(|it| index.group(&list.peer, *it));
         let always = (0, index.always.as_slice());
         for group in [always].into_iter().chain(wanting).filter(|(_, steps)| !steps.is_empty()) {
             if firsts.len() == FEW_GROUPS {
                 return None;
             }
-            firsts.push(of_family.group_match(group, family, known, room, claimed)?);
+            firsts.push(of_family.group_match(group, family, known, room, matched)?);
         }
         let row =
             room.row_from_first_matches(&of_family.firsts, firsts, known, rows, |matching| {
@@ -285,19 +288,21 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
     }
 
     /// The steps that may match those of a family of whom something is true, ascending.
-    fn find_candidates(&mut self, truth: &[PredicateId], local: &AddressFacts<'_>) {
-        let Self { list, families, many, scratch: ChainScratch { candidates, claims, .. }, .. } =
-            self;
+    fn find_candidates(&mut self, predicates_true: &[PredicateId], local: &AddressFacts<'_>) {
+        let Self {
+            list, families, many, scratch: ChainScratch { candidates, match_sets, .. }, ..
+        } = self;
         let of_family = &mut families[local.family as usize];
         candidates.clear();
         let Some(index) = list.index.get() else {
             let may_match = |step: &Step| {
                 let mut entities = step.rule.peer.entities.iter();
-                entities
-                    .any(|it| it.wanted.first().is_none_or(|it| truth.binary_search(it).is_ok()))
+                entities.any(|it| {
+                    it.wanted.first().is_none_or(|it| predicates_true.binary_search(it).is_ok())
+                })
             };
             for (at, _) in (0..).zip(&list.steps.steps).filter(|(_, step)| may_match(step)) {
-                if let Some(ready) = of_family.prepare(at, list, local, claims) {
+                if let Some(ready) = of_family.prepare(at, list, local, match_sets) {
                     candidates.push(u64::from(at) << 32 | of_family.ready.len() as u64);
                     of_family.ready.push(ready);
                 }
@@ -306,27 +311,29 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         };
         if *many && of_family.in_order.is_empty() {
             let steps = 0..list.steps.steps.len() as u32;
-            let in_order = steps.map(|step| of_family.prepare(step, list, local, claims));
+            let in_order = steps.map(|step| of_family.prepare(step, list, local, match_sets));
             of_family.in_order = in_order.collect();
         }
-        let wanting = truth.iter().filter_map(|it| index.group(&list.peer, *it));
+        let wanting = predicates_true.iter().filter_map(|it| index.group(&list.peer, *it));
         for (group, steps) in std::iter::once((0, index.always.as_slice())).chain(wanting) {
-            of_family.add_group(group, steps, list, local, claims, candidates);
+            of_family.add_group(group, steps, list, local, match_sets, candidates);
         }
         candidates.sort_unstable();
         candidates.dedup_by_key(|step| *step >> 32);
     }
 
     /// What steps claim of those of a family of whom, of all that is asked, exactly `truth` is true.
-    fn match_peers(&mut self, family: Family, truth: &[PredicateId]) {
-        let (facts, answers) = (self.local, &self.predicates.possible_ports);
+    fn match_peers(&mut self, family: Family, predicates_true: &[PredicateId]) {
+        let (facts, ports) = (self.local, &self.predicates.possible_ports);
         let local =
-            AddressFacts { predicates: &facts[family as usize], family, possible_ports: answers };
-        let peer = AddressFacts { predicates: truth, family, possible_ports: answers };
-        self.find_candidates(truth, &local);
-        let Self { families, scratch: ChainScratch { candidates, claimed, claims, .. }, .. } = self;
+            AddressFacts { predicates: &facts[family as usize], family, possible_ports: ports };
+        let peer = AddressFacts { predicates: predicates_true, family, possible_ports: ports };
+        self.find_candidates(predicates_true, &local);
+        let Self {
+            families, scratch: ChainScratch { candidates, matched, match_sets, .. }, ..
+        } = self;
         let FamilySteps { ready, ways: all_ways, .. } = &families[family as usize];
-        claimed.clear();
+        matched.clear();
         // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
         for ReadyStep { step, tier, effect: does, ways } in
@@ -335,26 +342,27 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
             if decided == Some(tier) {
                 continue;
             }
-            let before = claimed.len();
-            let holds =
-                |it: Option<PredicateId>| it.is_none_or(|it| truth.binary_search(&it).is_ok());
+            let before = matched.len();
+            let holds = |it: Option<PredicateId>| {
+                it.is_none_or(|it| predicates_true.binary_search(&it).is_ok())
+            };
             match ways {
-                StepMatch::One(wanted, claim) if holds(wanted) => claimed.push((step, claim)),
+                StepMatch::One(wanted, claim) if holds(wanted) => matched.push((step, claim)),
                 StepMatch::One(..) => {}
                 StepMatch::Some { first, end } => {
                     for way in &all_ways[first as usize..end as usize] {
                         let here = match way {
                             Alternative::Fixed(wanted, claim) => holds(*wanted).then_some(*claim),
-                            Alternative::PerPeer(way) => way.match_peer(&peer, claims),
+                            Alternative::PerPeer(way) => way.match_peer(&peer, match_sets),
                         };
-                        claimed.extend(here.map(|claim| (step, claim)));
+                        matched.extend(here.map(|claim| (step, claim)));
                     }
                 }
             }
             match does {
-                StepEffect::Pass if claimed.len() > before => passed = Some(tier),
+                StepEffect::Pass if matched.len() > before => passed = Some(tier),
                 StepEffect::Decide
-                    if claimed[before..].iter().any(|(_, it)| claims.is_everything(*it)) =>
+                    if matched[before..].iter().any(|(_, it)| match_sets.is_everything(*it)) =>
                 {
                     if passed != Some(tier) {
                         break;

@@ -43,7 +43,7 @@ impl LocalPods<'_> {
     fn pod_predicate_sets(&self, name: &LocalName) -> Option<PodPredicateSets> {
         let pod = self.model.endpoints.get(name)?;
         let own = self.member_predicates.member(self.members.endpoint(name)?);
-        let mut truths = Vec::with_capacity(pod.addresses.len());
+        let mut sets = Vec::with_capacity(pod.addresses.len());
         for address in &pod.addresses {
             let identity = Identity(self.prefixes.lookup(*address));
             if identity == Identity::UNKNOWN {
@@ -51,10 +51,10 @@ impl LocalPods<'_> {
             }
             let holders = self.addresses.holders(*address, None);
             let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
-            let truth = self.kinds.local_predicate_set(own, &holders.kinds, &atom);
-            truths.push((Family::from_address(*address), identity, truth));
+            let set = self.kinds.local_predicate_set(own, &holders.kinds, &atom);
+            sets.push((Family::from_address(*address), identity, set));
         }
-        Some(truths)
+        Some(sets)
     }
 }
 
@@ -94,18 +94,18 @@ impl Chains {
                 let mut made = NewChain { list: *index, local: None, each_address: Vec::new() };
                 if asked.is_empty() {
                     made.local = Some(LocalPredicateSets::default());
-                } else if let Some(truths) = pods.get(&**name) {
-                    made.local = constant(truths, &asked);
+                } else if let Some(sets) = pods.get(&**name) {
+                    made.local = constant(sets, &asked);
                     if made.local.is_none() {
-                        let each = truths.iter();
+                        let each = sets.iter();
                         made.each_address =
-                            each.map(|(_, id, truth)| (*id, restrict(truth, &asked))).collect();
+                            each.map(|(_, id, set)| (*id, restrict(set, &asked))).collect();
                     }
                 }
                 list.revision().hash(&mut hasher);
                 let same = made.local.iter().flatten();
-                for truth in same.chain(made.each_address.iter().map(|(_, truth)| truth)) {
-                    let texts = truth.iter().map(|p| &predicates.all[*p as usize]);
+                for set in same.chain(made.each_address.iter().map(|(_, set)| set)) {
+                    let texts = set.iter().map(|p| &predicates.all[*p as usize]);
                     // Their numbers depend on what was asked before.
                     texts.collect::<BTreeSet<_>>().hash(&mut hasher);
                 }
@@ -126,24 +126,20 @@ impl Chains {
 
 /// The predicates that a list asks of the local end, answers to its questions among them.
 fn local_predicates(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
-    let questions = list.local.port_sets.iter();
-    let answers =
-        questions.flat_map(|question| predicates.possible_ports[*question as usize].iter());
-    list.local.predicates.iter().copied().chain(answers.map(|answer| answer.2)).collect()
+    let port_sets = list.local.port_sets.iter();
+    let ports = port_sets.flat_map(|port_set| predicates.possible_ports[*port_set as usize].iter());
+    list.local.predicates.iter().copied().chain(ports.map(|port| port.2)).collect()
 }
 
-fn restrict(truth: &PredicateSet, asked: &BTreeSet<PredicateId>) -> PredicateSet {
-    truth.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
+fn restrict(set: &PredicateSet, asked: &BTreeSet<PredicateId>) -> PredicateSet {
+    set.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
 }
 
 /// What is true, of all that is asked, for each family, if it is the same for all addresses of that.
-fn constant(
-    truths: &PodPredicateSets,
-    asked: &BTreeSet<PredicateId>,
-) -> Option<LocalPredicateSets> {
+fn constant(sets: &PodPredicateSets, asked: &BTreeSet<PredicateId>) -> Option<LocalPredicateSets> {
     let of_family = |family: Family| -> Option<PredicateSet> {
-        let truths = truths.iter().filter(|(of, ..)| *of == family);
-        let mut restricted = truths.map(|(_, _, truth)| restrict(truth, asked));
+        let sets = sets.iter().filter(|(of, ..)| *of == family);
+        let mut restricted = sets.map(|(_, _, set)| restrict(set, asked));
         let first = restricted.next().unwrap_or_default();
         restricted.all(|other| other == first).then_some(first)
     };

@@ -32,22 +32,22 @@ impl FirstMatches {
     /// Adds what the claims of some rules come to, ascending; `None` if one is about more than a range of ports.
     pub(crate) fn add(
         &mut self,
-        claims: &[(u32, CompactMatch)],
-        desk: &mut MergeScratch,
+        matched: &[(u32, CompactMatch)],
+        scratch: &mut MergeScratch,
     ) -> Option<FirstMatch> {
         let mut added = FirstMatch::default();
         for (at, place) in added.0.iter_mut().enumerate() {
-            let mut all = claims.iter().filter_map(|(rule, claimed)| match *claimed {
+            let mut all = matched.iter().filter_map(|(rule, claimed)| match *claimed {
                 CompactMatch::Ports { table, first, last } if usize::from(table) == at => {
                     Some(Some((*rule, first, last)))
                 }
                 CompactMatch::Ports { table, .. } if usize::from(table) < WITH_PORTS => None,
                 CompactMatch::Ports { .. } | CompactMatch::Interned(_) => Some(None),
             });
-            desk.merged.clear();
-            all.try_for_each(|claim| claim.map(|claim| desk.merge(&pieces(claim))))?;
+            scratch.merged.clear();
+            all.try_for_each(|claim| claim.map(|claim| scratch.merge(&pieces(claim))))?;
             let start = self.0.len() as u32;
-            self.0.extend_from_slice(&desk.merged);
+            self.0.extend_from_slice(&scratch.merged);
             *place = (start, self.0.len() as u32);
         }
         Some(added)
@@ -65,16 +65,16 @@ impl FirstMatches {
         &'d self,
         all: &[FirstMatch],
         table: usize,
-        desk: &'d mut MergeScratch,
+        scratch: &'d mut MergeScratch,
     ) -> &'d [Piece] {
-        desk.merged.clear();
+        scratch.merged.clear();
         for first in all {
             let pieces = self.get(*first, table);
             if !pieces.is_empty() {
-                desk.merge(pieces);
+                scratch.merge(pieces);
             }
         }
-        &desk.merged
+        &scratch.merged
     }
 }
 
@@ -132,19 +132,19 @@ mod tests {
                 prop::collection::vec(((0u8..3, 0u32..50), prop_oneof![0u16..20, 65_520u16..], 0u16..9), 0..8),
                 0..5),
         ) {
-            let (mut firsts, mut desk) = (FirstMatches::default(), MergeScratch::default());
-            let claims = |group: &[((u8, u32), u16, u16)]| -> Vec<(u32, CompactMatch)> {
+            let (mut firsts, mut scratch) = (FirstMatches::default(), MergeScratch::default());
+            let matched = |group: &[((u8, u32), u16, u16)]| -> Vec<(u32, CompactMatch)> {
                 let claim = |&((table, rule), first, more): &_| {
                     let last = u16::saturating_add(first, more);
                     (rule, CompactMatch::Ports { table, first, last })
                 };
                 group.iter().map(claim).collect()
             };
-            let claimed: Vec<_> = groups.iter().map(|group| claims(group)).collect();
+            let claimed: Vec<_> = groups.iter().map(|group| matched(group)).collect();
             let all: Vec<FirstMatch> =
-                claimed.iter().map(|claims| firsts.add(claims, &mut desk).unwrap()).collect();
+                claimed.iter().map(|matched| firsts.add(matched, &mut scratch).unwrap()).collect();
             for table in 0..WITH_PORTS {
-                let pieces = firsts.merge_all(&all, table, &mut desk);
+                let pieces = firsts.merge_all(&all, table, &mut scratch);
                 prop_assert!(pieces.windows(2).all(|two| two[0].start < two[1].start));
                 for port in (0..40).chain(65_500..=NO_KEY) {
                     let first = claimed.iter().flatten().filter_map(|(rule, claimed)| match claimed {
@@ -160,7 +160,7 @@ mod tests {
                 }
             }
             let known = [(0, CompactMatch::Interned(0))];
-            prop_assert!(firsts.add(&known, &mut desk).is_none());
+            prop_assert!(firsts.add(&known, &mut scratch).is_none());
         }
     }
 }

@@ -125,8 +125,8 @@ pub(crate) fn alternatives<'r>(
     rule: &'r ResolvedRule,
     direction: Direction,
     local: &impl Facts,
-    claims: &mut MatchSets,
-    mut hand: impl FnMut(Alternative<'r>),
+    match_sets: &mut MatchSets,
+    mut visit: impl FnMut(Alternative<'r>),
 ) {
     let family = local.family();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
@@ -134,7 +134,7 @@ pub(crate) fn alternatives<'r>(
             if let Some(wants) = required_predicates(rule, peer) {
                 let wants = wants.first().copied();
                 if let Some(ports) = port_range_match(rule, direction, one, peer) {
-                    hand(Alternative::Fixed(wants, ports));
+                    visit(Alternative::Fixed(wants, ports));
                     continue;
                 }
                 let way = PeerAlternative {
@@ -143,13 +143,13 @@ pub(crate) fn alternatives<'r>(
                     peer,
                     local: end_ports(one, &rule.local, local),
                 };
-                if let Some(claimed) = claims.intern(way.match_set(&NoFacts(family))) {
-                    hand(Alternative::Fixed(wants, claimed));
+                if let Some(claimed) = match_sets.intern(way.match_set(&NoFacts(family))) {
+                    visit(Alternative::Fixed(wants, claimed));
                 }
                 continue;
             }
             let local = end_ports(one, &rule.local, local);
-            hand(Alternative::PerPeer(PeerAlternative { rule, direction, peer, local }));
+            visit(Alternative::PerPeer(PeerAlternative { rule, direction, peer, local }));
         }
     }
 }
@@ -214,12 +214,12 @@ impl PeerAlternative<'_> {
     pub(crate) fn match_peer(
         &self,
         peer: &impl Facts,
-        claims: &mut MatchSets,
+        match_sets: &mut MatchSets,
     ) -> Option<CompactMatch> {
         if !self.peer.holds(peer) {
             return None;
         }
-        claims.intern(self.match_set(peer))
+        match_sets.intern(self.match_set(peer))
     }
 
     fn match_set(&self, peer: &impl Facts) -> MatchSet {

@@ -21,7 +21,7 @@ pub(crate) struct ClassColumns {
 impl ClassColumns {
     /// The two families partition the addresses, so every class has one; `None` where one has none.
     pub(crate) fn new(classes: &[PredicateSet], predicates: usize) -> Option<Self> {
-        let families = classes.iter().map(|truth| family(truth)).collect::<Option<_>>()?;
+        let families = classes.iter().map(|set| family(set)).collect::<Option<_>>()?;
         Some(Self { families, columns: classes_by_predicate(classes, predicates) })
     }
 
@@ -61,9 +61,9 @@ impl Parts {
     pub(super) fn push(
         &mut self,
         family: Family,
-        truth: impl IntoIterator<Item = PredicateId>,
+        set: impl IntoIterator<Item = PredicateId>,
     ) -> u32 {
-        self.predicates.extend(truth);
+        self.predicates.extend(set);
         self.all.push((family, self.predicates.len()));
         self.all.len() as u32 - 1
     }
@@ -107,8 +107,8 @@ impl Partition {
     }
 
     fn bytes(&self) -> usize {
-        let Parts { all, predicates: truths } = &self.parts;
-        size_of_val(&*self.of_class) + size_of_val(&**all) + size_of_val(&**truths)
+        let Parts { all, predicates: sets } = &self.parts;
+        size_of_val(&*self.of_class) + size_of_val(&**all) + size_of_val(&**sets)
     }
 }
 

@@ -72,15 +72,15 @@ impl<'a> RowPlan<'a> {
         local: &'a LocalPredicateSets,
         (rows, unmade): (Vec<u32>, &[u32]),
         classes: &[PredicateSet],
-        answers: &[PossiblePorts],
+        ports: &[PossiblePorts],
     ) -> Result<(), Rebuild> {
-        let asked = list.peer_predicates(answers);
+        let asked = list.peer_predicates(ports);
         let is_asked = |it: &PredicateId| asked.binary_search(it).is_ok();
         let mut parts = Parts::default();
         let open = unmade.iter().map(|class| {
-            let truth = classes.get(*class as usize)?;
-            let relevant = truth.iter().copied().filter(is_asked);
-            Some((*class, parts.push(family(truth)?, relevant)))
+            let set = classes.get(*class as usize)?;
+            let relevant = set.iter().copied().filter(is_asked);
+            Some((*class, parts.push(family(set)?, relevant)))
         });
         let open = open.collect::<Option<_>>().ok_or(Rebuild)?;
         self.add(list, local, PlannedCells::Some { rows, open, parts });
@@ -93,10 +93,10 @@ impl<'a> RowPlan<'a> {
         list: &'a Arc<ResolvedList>,
         local: &'a LocalPredicateSets,
         (classes, partitions): (&ClassColumns, &mut Partitions),
-        answers: &[PossiblePorts],
+        ports: &[PossiblePorts],
         turn: u64,
     ) {
-        let partition = partitions.get(list.peer_predicates(answers), classes, turn);
+        let partition = partitions.get(list.peer_predicates(ports), classes, turn);
         self.add(list, local, PlannedCells::All(partition));
     }
 }

@@ -25,12 +25,12 @@ impl RowScratch {
     /// Adds what the claims of some rules come to, ascending; `None` where the first that matches may not be all that matters.
     pub(crate) fn first_match(
         &mut self,
-        claims: &[(u32, CompactMatch)],
+        matched: &[(u32, CompactMatch)],
         known: &FirstPaths,
         firsts: &mut FirstMatches,
     ) -> Option<FirstMatch> {
-        let all = claims.iter().all(|(rule, _)| known.path(*rule).is_some());
-        if all { firsts.add(claims, &mut self.firsts) } else { None }
+        let all = matched.iter().all(|(rule, _)| known.path(*rule).is_some());
+        if all { firsts.add(matched, &mut self.firsts) } else { None }
     }
 
     /// [`row`](Self::row) where the rules are those of some that come first; `None` where it is not known to where one leads.
@@ -39,20 +39,20 @@ impl RowScratch {
         firsts: &FirstMatches,
         all: &[FirstMatch],
         known: &mut FirstPaths,
-        laid: &mut RowInterner,
+        interner: &mut RowInterner,
         decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
     ) -> Option<Row> {
-        let Self { intervals, firsts: desk, .. } = self;
+        let Self { intervals, firsts: scratch, .. } = self;
         let nobody = PathFinder { known: &mut *known, decide }.target(&[], &[]);
         let mut row = [nobody; TABLES];
         for (table, place) in row.iter_mut().enumerate() {
             intervals.clear();
-            for piece in firsts.merge_all(all, table, desk) {
+            for piece in firsts.merge_all(all, table, scratch) {
                 let to = if piece.rule == NO_RULE { nobody } else { known.path(piece.rule)? };
                 push_interval(intervals, Interval { start: piece.start, to });
             }
             if !intervals.is_empty() {
-                *place = laid.tree(intervals, Target::by_key);
+                *place = interner.tree(intervals, Target::by_key);
             }
         }
         Some(row)
@@ -62,20 +62,20 @@ impl RowScratch {
     /// packet, and whether they lead there whatever matches besides behind the first. What `known` knows it is not asked.
     pub(crate) fn row(
         &mut self,
-        claims: &[(u32, CompactMatch)],
+        matched: &[(u32, CompactMatch)],
         distinct: &MatchSets,
         known: &mut FirstPaths,
-        laid: &mut RowInterner,
+        interner: &mut RowInterner,
         decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
     ) -> Row {
         let mut paths = PathFinder { known, decide };
         let mut row = Row::default();
-        let tables = claims.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
+        let tables = matched.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
         for (table, place) in row.iter_mut().enumerate().take(OTHERS + 1) {
             *place = if tables >> table & 1 == 0 {
                 paths.target(&[], &[])
             } else {
-                self.table_target(table, claims, distinct, &mut paths, laid)
+                self.table_target(table, matched, distinct, &mut paths, interner)
             };
         }
         row
@@ -85,10 +85,10 @@ impl RowScratch {
     fn table_target<'d>(
         &mut self,
         table: usize,
-        claims: &[(u32, CompactMatch)],
+        matched: &[(u32, CompactMatch)],
         distinct: &'d MatchSets,
         paths: &mut PathFinder<'_, impl FnMut(ActiveRules<'_>) -> (PathId, bool)>,
-        laid: &mut RowInterner,
+        interner: &mut RowInterner,
     ) -> Target {
         let Self { sweep, rules, bare, intervals, by_source, .. } = self;
         sweep.clear();
@@ -97,7 +97,7 @@ impl RowScratch {
         intervals.clear();
         // Those that ask for source ports.
         let mut sourced: Vec<(u32, &'d TableMatch)> = Vec::new();
-        for (rule, claimed) in claims {
+        for (rule, claimed) in matched {
             let index = rules.len() as u32;
             match *claimed {
                 CompactMatch::Ports { table: of, first, last } if usize::from(of) == table => {
@@ -119,7 +119,7 @@ impl RowScratch {
         }
         sweep.sweep(|start, in_force| {
             let to = if sourced.iter().any(|(index, _)| has_bit(in_force, *index)) {
-                by_source.target(in_force, rules, &sourced, paths, laid)
+                by_source.target(in_force, rules, &sourced, paths, interner)
             } else {
                 paths.target(in_force, rules)
             };
@@ -129,7 +129,7 @@ impl RowScratch {
             let to = paths.target(bare, rules);
             push_interval(intervals, Interval { start: NO_KEY, to });
         }
-        laid.tree(intervals, Target::by_key)
+        interner.tree(intervals, Target::by_key)
     }
 }
 
@@ -148,7 +148,7 @@ impl BySource {
         rules: &[u32],
         sourced: &[(u32, &TableMatch)],
         paths: &mut PathFinder<'_, impl FnMut(ActiveRules<'_>) -> (PathId, bool)>,
-        laid: &mut RowInterner,
+        interner: &mut RowInterner,
     ) -> Target {
         let Self { sweep, intervals } = self;
         sweep.clear();
@@ -162,7 +162,7 @@ impl BySource {
             let to = paths.target(in_force, rules);
             push_interval(intervals, Interval { start, to });
         });
-        laid.tree(intervals, Target::by_source)
+        interner.tree(intervals, Target::by_source)
     }
 }
 
@@ -317,12 +317,12 @@ impl Sweep {
     }
 
     /// Hands over each key from which on other sets contain the keys than before, from 0 on, and these sets.
-    fn sweep(&mut self, mut hand: impl FnMut(u32, &[u64])) {
+    fn sweep(&mut self, mut visit: impl FnMut(u32, &[u64])) {
         let Self { edges, active: in_force } = self;
         edges.sort_unstable();
         let key = |edge: u64| (edge >> 33) as u32;
         if edges.first().is_none_or(|edge| key(*edge) > 0) {
-            hand(0, in_force);
+            visit(0, in_force);
         }
         let mut edges = edges.iter().copied().peekable();
         while let Some(edge) = edges.next() {
@@ -334,7 +334,7 @@ impl Sweep {
             }
             let here = key(edge);
             if here < NO_KEY && edges.peek().is_none_or(|next| key(*next) > here) {
-                hand(here, in_force);
+                visit(here, in_force);
             }
         }
     }
@@ -374,38 +374,38 @@ mod tests {
         ) {
             let mut rule = 0;
             let mut distinct = MatchSets::default();
-            let claims: Vec<(u32, CompactMatch)> = all.iter().map(|(step, keys)| {
+            let matched: Vec<(u32, CompactMatch)> = all.iter().map(|(step, keys)| {
                 rule += step;
                 let claim = MatchSet(std::array::from_fn(|_| Some(keys.clone())));
                 (rule, distinct.intern(claim).unwrap())
             }).collect();
             let mut paths: Vec<Vec<u32>> = Vec::new();
             let mut known = FirstPaths::unknown(all.len());
-            let mut laid = RowInterner::default();
-            let row = RowScratch::default().row(&claims, &distinct, &mut known, &mut laid, |rules| {
+            let mut interner = RowInterner::default();
+            let row = RowScratch::default().row(&matched, &distinct, &mut known, &mut interner, |rules| {
                 let rules: Vec<u32> = rules.collect();
                 let at = paths.iter().position(|known| *known == rules);
                 let at = at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 });
                 (PathId(at as u32), false)
             });
             let has = |ranges: &Ranges, key| ranges.iter().any(|(a, b)| (a..=b).contains(&key));
-            let row = laid.intern_row(row);
+            let row = interner.intern_row(row);
             let rules_at = |key, source| {
-                let first = laid.lines.first(row, 0).unwrap();
-                let path = laid.lines.follow_lines(first, PacketKey::new(0, key, source));
+                let first = interner.lines.first(row, 0).unwrap();
+                let path = interner.lines.follow_lines(first, PacketKey::new(0, key, source));
                 paths[path.unwrap().0 as usize].clone()
             };
             for key in (0..=21).chain(65_518..=65_535) {
                 for source in [0, 5, 19, 20, 65_535] {
-                    let claims = claims.iter().zip(&all);
-                    let mut expected: Vec<u32> = claims.filter(|(_, (_, keys))| {
+                    let matched = matched.iter().zip(&all);
+                    let mut expected: Vec<u32> = matched.filter(|(_, (_, keys))| {
                         has(&keys.keys, key) && has(&keys.sources, source)
                     }).map(|((rule, _), _)| *rule).collect();
                     expected.dedup();
                     prop_assert_eq!(rules_at(key.into(), source.into()), expected);
                 }
             }
-            let mut bare: Vec<u32> = claims.iter().zip(&all)
+            let mut bare: Vec<u32> = matched.iter().zip(&all)
                 .filter(|(_, (_, keys))| keys.bare).map(|((rule, _), _)| *rule).collect();
             bare.dedup();
             prop_assert_eq!(rules_at(NO_KEY, 0), bare);

@@ -126,14 +126,14 @@ impl RowTables {
         resolved: &Resolved,
         peers: &PeerTables,
         chains: &Chains,
-        by_truth: Option<ClassColumns>,
+        columns: Option<ClassColumns>,
     ) -> Cells {
         if self.most_paths > 0 && self.builder.paths.len() > self.most_paths {
             self.forget();
         }
         let is_fresh = self.builder.rows.lines.len() == 0;
         let scale = self.scale;
-        let mut cells = self.cells(budget, (resolved, peers, chains), by_truth, scale);
+        let mut cells = self.cells(budget, (resolved, peers, chains), columns, scale);
         // What does not fit is what does not fit from nothing, one chain after the other.
         let fits = cells.is_ok() && self.builder.bytes() <= budget;
         if !fits && !is_fresh || cells.is_err() {
@@ -255,14 +255,14 @@ impl RowTables {
         &self,
         list: &ResolvedList,
         local: &LocalPredicateSets,
-        by_truth: &ClassColumns,
+        columns: &ClassColumns,
     ) -> Option<(Vec<u32>, Vec<u32>)> {
         let before = list.predecessor.upgrade()?;
         let known = self.chains.get(&(Pinned(before.clone()), local.clone()))?;
         let mut unmade = known.unmade.clone();
         let most = known.rows.len() / 2;
         for rule in list.differing_rules(&before)? {
-            unmade.extend(by_truth.classes_matching(rule)?);
+            unmade.extend(columns.classes_matching(rule)?);
             if unmade.len() > most {
                 return None;
             }
@@ -296,8 +296,8 @@ impl RowTables {
 
 /// Whether a list asks any of some predicates of the peer.
 fn uses_any(list: &ResolvedList, some: &[PredicateId], predicates: &Predicates) -> bool {
-    let questions = list.peer.port_sets.iter();
-    let answers = questions.flat_map(|question| &predicates.possible_ports[*question as usize]);
+    let port_sets = list.peer.port_sets.iter();
+    let ports = port_sets.flat_map(|port_set| &predicates.possible_ports[*port_set as usize]);
     some.iter().any(|it| list.peer.predicates.binary_search(it).is_ok())
-        || answers.into_iter().any(|answer| some.contains(&answer.2))
+        || ports.into_iter().any(|port| some.contains(&port.2))
 }
