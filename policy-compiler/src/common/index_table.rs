@@ -1,4 +1,4 @@
-//! Numbers of values that stand elsewhere, found by what these say: a map that holds no copy of its keys.
+//! A hash table of indexes into a vector that the caller holds. The values are stored there only, so it holds no copy of a key.
 
 use std::hash::Hash;
 

@@ -1,4 +1,6 @@
-//! The addresses of which something else is true than in the last image, and what is said of them now.
+//! The delta of addresses: the addresses whose predicate sets changed since the last image, and their new identities.
+//!
+//! The deltas of predicates and of sets rest on it; their heads say what they buy.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

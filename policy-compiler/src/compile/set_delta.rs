@@ -1,4 +1,6 @@
-//! Network sets that come, change and go in what stands: what is said of the addresses that are not in their networks stands.
+//! The delta of network sets: sets come, change and go. What is known of addresses outside their networks stands.
+//!
+//! It buys: one more set takes 0.4 to 0.5 ms (goal 5), and a whole compilation 40 to 48 ms (`docs/performance.md`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

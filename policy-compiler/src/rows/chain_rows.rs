@@ -1,4 +1,7 @@
 //! The rows of one chain.
+//!
+//! A row's rules come in *groups*: the rules that require one predicate of the peer, and the rules that require none. What a
+//! group matches by itself is kept for the next row. See `builder` for what that buys.
 
 use super::decide::decide;
 use super::first_match::{FirstMatch, FirstMatches};
@@ -12,18 +15,18 @@ use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
 use crate::resolve::{Outcome, PredicateId, ResolvedList, Step};
 
-/// What is known of a list's rules before it is known what is true of a local end.
+/// What follows from a list's rules alone, without the predicates of a local end.
 #[derive(Debug)]
 pub(super) struct PrecomputedList {
     paths: FirstPaths,
     ready: Vec<Option<ReadyForAll>>,
 }
 
-/// A step that matches in the same way whoever the local end is, and the families that it matches.
+/// A step that matches the same packets for every local end, and the families that it matches.
 type ReadyForAll = (ReadyStep, [bool; 2]);
 
 impl PrecomputedList {
-    /// Of a list, and where its rules lead.
+    /// `paths` says where the rules of the list lead.
     pub(super) fn new(list: &ResolvedList, paths: FirstPaths) -> Self {
         let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
             let (wanted, matched) = single_alternative(&step.rule, list.list.direction)?;
@@ -33,7 +36,7 @@ impl PrecomputedList {
     }
 }
 
-/// A step that may match, as rows need it.
+/// A step that may match, in the form that rows need.
 #[derive(Debug, Clone, Copy)]
 struct ReadyStep {
     step: u32,
@@ -60,43 +63,44 @@ enum StepEffect {
     GoOn,
 }
 
-/// The ways in which a step can match.
+/// What a step matches.
 #[derive(Debug, Clone, Copy)]
 enum StepMatch {
-    /// What most steps have: it claims the same of every peer of whom a predicate is true; `None`: of every peer.
+    /// One match set for every peer that has a predicate; `None`: for every peer. Most steps are of this kind.
     One(Option<PredicateId>, CompactMatch),
-    /// Some among those of the family.
+    /// A range of the alternatives of the family.
     Some { first: u32, end: u32 },
 }
 
-/// The steps of a chain, for the peers of a family.
+/// The steps of a chain for the peers of one family.
 #[derive(Default)]
 struct FamilySteps<'a> {
-    /// For each group of the list's `StepIndex` where its steps stand in `ready`, once they were asked for: a row looks at
-    /// all of a group, and they are side by side.
+    /// For each group of the list's `StepIndex` the range of its steps in `ready`, made at first use. A row reads all steps of a
+    /// group, so they stand side by side.
     groups: Vec<Option<(u32, u32)>>,
     ready: Vec<ReadyStep>,
-    /// What was foreseen of the list.
+    /// What was precomputed of the list.
     precomputed: Option<&'a [Option<ReadyForAll>]>,
-    /// Else, of many rows, by step what is made ready, which is done in the steps' order: so they are side by side in memory.
+    /// If nothing was precomputed and many rows are built: the prepared steps, made in order, so that they stand side by side in
+    /// memory.
     in_order: Vec<Option<ReadyStep>>,
     ways: Vec<Alternative<'a>>,
-    /// By group what its steps come to by themselves, once that was asked for.
+    /// By group its first matches, made at first use.
     by_group: Vec<GroupMatch>,
     firsts: FirstMatches,
 }
 
-/// What the steps of a group come to by themselves.
+/// What the steps of a group match by themselves.
 #[derive(Clone, Copy, Default)]
 enum GroupMatch {
     #[default]
     Unknown,
     First(FirstMatch),
-    /// More than their firsts.
+    /// First matches do not suffice.
     More,
 }
 
-/// With what more groups come to a row is not merged.
+/// A row of more groups than these is not merged.
 const FEW_GROUPS: usize = 4;
 
 /// Makes the rows of one chain.
@@ -104,28 +108,28 @@ pub(super) struct ChainRowBuilder<'a, 'd> {
     list: &'a ResolvedList,
     local: &'a LocalPredicateSets,
     predicates: &'a Predicates,
-    /// Whether so many rows are made that most steps matter to one, and nothing was foreseen of them.
+    /// Whether so many rows are built that most steps matter to one of them, and nothing was precomputed.
     many: bool,
     families: [FamilySteps<'a>; 2],
-    /// Where packets are led with nothing noted on the way.
+    /// Where rules lead when they are the first that matches.
     paths: FirstPaths,
     scratch: &'d mut ChainScratch,
 }
 
-/// What making rows needs, for one after the other.
+/// Memory that one row after the other reuses.
 #[derive(Default)]
 pub(super) struct ChainScratch {
-    /// Of all chains: many have the same.
+    /// Shared by all chains: many have the same match sets.
     match_sets: MatchSets,
     row: RowScratch,
-    /// Steps, each with its place among those of its family that are ready behind it.
+    /// Steps; the lower half of each is its index in `ready`.
     candidates: Vec<u64>,
     matched: Vec<(u32, CompactMatch)>,
     firsts: Vec<FirstMatch>,
 }
 
 impl<'a> FamilySteps<'a> {
-    /// What the steps of a group come to by themselves, if that is their firsts.
+    /// The first matches of a group, if they suffice.
     fn group_match(
         &mut self,
         (group, steps): (usize, &[u32]),
@@ -158,7 +162,7 @@ impl<'a> FamilySteps<'a> {
         }
     }
 
-    /// Adds the steps of a group.
+    /// Adds the steps of a group to the candidates.
     fn add_group(
         &mut self,
         group: usize,
@@ -189,7 +193,7 @@ impl<'a> FamilySteps<'a> {
         candidates.extend(places.map(|(at, ready)| u64::from(ready.step) << 32 | u64::from(at)));
     }
 
-    /// `None` for a step that matches nobody here.
+    /// Prepares a step; `None` if it matches no peer of this chain.
     fn prepare(
         &mut self,
         index: u32,
@@ -236,7 +240,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         Self { list, local, predicates, many, families, paths, scratch }
     }
 
-    /// The row of those of a family of whom, of all that is asked, exactly `truth` is true.
+    /// The row of the peers of a family of which, of the predicates that the chain uses, exactly these are true.
     pub(super) fn row(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -259,7 +263,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         rows.intern_row(row)
     }
 
-    /// [`row`](Self::row) where it follows from what few groups of steps come to by themselves.
+    /// The same [`row`](Self::row), merged from the first matches of a few groups; `None` where that is not possible.
     fn row_from_first_matches(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -287,7 +291,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         Some(rows.intern_row(row))
     }
 
-    /// The steps that may match those of a family of whom something is true, ascending.
+    /// Finds the steps that may match peers of a family with these predicates, ascending.
     fn find_candidates(&mut self, predicates_true: &[PredicateId], local: &AddressFacts<'_>) {
         let Self {
             list, families, many, scratch: ChainScratch { candidates, match_sets, .. }, ..
@@ -322,7 +326,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         candidates.dedup_by_key(|step| *step >> 32);
     }
 
-    /// What steps claim of those of a family of whom, of all that is asked, exactly `truth` is true.
+    /// Collects the match sets of all steps for peers of a family of which exactly these predicates are true.
     fn match_peers(&mut self, family: Family, predicates_true: &[PredicateId]) {
         let (facts, ports) = (self.local, &self.predicates.possible_ports);
         let local =
@@ -334,7 +338,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         } = self;
         let FamilySteps { ready, ways: all_ways, .. } = &families[family as usize];
         matched.clear();
-        // Behind a rule that decides every packet only those of later tiers are asked, and only if a Pass leads there.
+        // Behind a rule that decides every packet only rules of later tiers can match, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
         for ReadyStep { step, tier, effect: does, ways } in
             candidates.iter().map(|it| ready[*it as u32 as usize])

@@ -1,4 +1,4 @@
-//! The chains of local endpoints: their lists of policies, with what is true of themselves.
+//! The chains of local endpoints: a list of policies together with the predicates that are true of the local end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ use crate::peers::{
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
 
-/// What is true of local endpoints themselves.
+/// Everything that the predicate sets of the local pods follow from.
 pub(crate) struct LocalPods<'a> {
     pub(crate) model: &'a Model,
     pub(crate) members: &'a Members<'a>,
@@ -26,11 +26,11 @@ pub(crate) struct LocalPods<'a> {
     pub(crate) prefixes: &'a PrefixMap,
 }
 
-/// What is true of each address of a pod.
+/// The predicate set of each address of a pod.
 pub(crate) type PodPredicateSets = Vec<(Family, Identity, PredicateSet)>;
 
 impl LocalPods<'_> {
-    /// The truths of pods.
+    /// The predicate sets of all local pods.
     pub(crate) fn all(&self, names: &BTreeSet<LocalName>) -> AHashMap<LocalName, PodPredicateSets> {
         names
             .iter()
@@ -38,8 +38,8 @@ impl LocalPods<'_> {
             .collect()
     }
 
-    /// The truths of a pod's addresses, but for those of whom nobody knows enough. `None` for a host endpoint: its end of a
-    /// packet may be any address.
+    /// The predicate sets of a pod's addresses, without unknown addresses. `None` for a host endpoint: its end of a packet may be
+    /// any address.
     fn pod_predicate_sets(&self, name: &LocalName) -> Option<PodPredicateSets> {
         let pod = self.model.endpoints.get(name)?;
         let own = self.member_predicates.member(self.members.endpoint(name)?);
@@ -58,14 +58,14 @@ impl LocalPods<'_> {
     }
 }
 
-/// A chain as it is being made.
+/// A chain of the next image.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct NewChain {
     /// Index of its list.
     pub(crate) list: usize,
     /// See [`Chain::local`](crate::image::Chain::local).
     pub(crate) local: Option<LocalPredicateSets>,
-    /// Where `local` is `None`, of a pod what is true, of all that its list asks, of each of its addresses.
+    /// For a pod whose `local` is `None`: the predicates that its list uses, for each of its addresses.
     pub(crate) each_address: Vec<(Identity, PredicateSet)>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// `pods` is what is true of local pods.
+    /// `pods` are the predicate sets of the local pods.
     pub(crate) fn new(
         resolved: &Resolved,
         predicates: &Predicates,
@@ -106,7 +106,7 @@ impl Chains {
                 let same = made.local.iter().flatten();
                 for set in same.chain(made.each_address.iter().map(|(_, set)| set)) {
                     let texts = set.iter().map(|p| &predicates.all[*p as usize]);
-                    // Their numbers depend on what was asked before.
+                    // The numbers of predicates depend on history; their texts do not.
                     texts.collect::<BTreeSet<_>>().hash(&mut hasher);
                 }
                 let next = ChainId(chains.all.len() as u32);
@@ -124,7 +124,7 @@ impl Chains {
     }
 }
 
-/// The predicates that a list asks of the local end, answers to its questions among them.
+/// The predicates that a list uses of the local end, including those of its port sets.
 fn local_predicates(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
     let port_sets = list.local.port_sets.iter();
     let ports = port_sets.flat_map(|port_set| predicates.possible_ports[*port_set as usize].iter());
@@ -135,7 +135,7 @@ fn restrict(set: &PredicateSet, asked: &BTreeSet<PredicateId>) -> PredicateSet {
     set.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
 }
 
-/// What is true, of all that is asked, for each family, if it is the same for all addresses of that.
+/// The predicates that a list uses, for each family; `None` if they differ between addresses of one family.
 fn constant(sets: &PodPredicateSets, asked: &BTreeSet<PredicateId>) -> Option<LocalPredicateSets> {
     let of_family = |family: Family| -> Option<PredicateSet> {
         let sets = sets.iter().filter(|(of, ..)| *of == family);

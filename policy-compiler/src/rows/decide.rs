@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::{Decision, Noted, Reason};
 use crate::resolve::ResolvedList;
 
-/// What decides where these rules of a list match, ascending, and whether it does with the first of them whatever is behind.
+/// The decision where these rules of a list match, ascending; and whether the first of them alone determines it.
 pub(super) fn decide(
     list: &ResolvedList,
     matching: impl Iterator<Item = u32>,
@@ -17,7 +17,7 @@ pub(super) fn decide(
     let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
     let unknown = || Arc::new(Reason::Unknown(list.direction).into());
     let decision = decision.unwrap_or_else(unknown);
-    // What is behind the first that matches matters only if that notes something and goes on.
+    // Rules behind the first matter only if the first is noted and the walk goes on.
     if noted.is_empty() {
         return (decision, true);
     }

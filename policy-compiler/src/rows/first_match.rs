@@ -1,17 +1,17 @@
-//! The first rule that claims each port.
+//! First matches: the first rule that matches each port.
 //!
-//! Where the first rule that matches decides, no more of the others matters. Then the row of peers of whom two things are true
-//! follows from those of peers of whom one is: each port is led to the lower of two rules. So what is laid out of the rules
-//! that want one thing is laid out once, for all rows.
+//! Where the first rule that matches decides, no later rule matters. Then the row of a peer with two predicates follows from
+//! the rows of peers with one: each port leads to the lower of two rules. So the rules that require one predicate are laid out
+//! once, for all rows. See `builder` for what that buys.
 
 use super::match_set::CompactMatch;
 use crate::image::NO_KEY;
 
-/// From `start` on, up to the next one's, the first rule that claims ports.
+/// The first rule that matches the ports from `start` up to the start of the next piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) start: u32,
-    /// [`NO_RULE`], if none does.
+    /// [`NO_RULE`] if none matches.
     pub(crate) rule: u32,
 }
 
@@ -20,7 +20,7 @@ pub(crate) const NO_RULE: u32 = u32::MAX;
 /// Tables of protocols with ports: the first.
 const WITH_PORTS: usize = 3;
 
-/// Of some rules in each table where their pieces stand; nowhere, if they do not look at it.
+/// The pieces of some rules, by table; an empty range if the rules do not look at the table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
 
@@ -29,7 +29,7 @@ pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
 pub(crate) struct FirstMatches(Vec<Piece>);
 
 impl FirstMatches {
-    /// Adds what the claims of some rules come to, ascending; `None` if one is about more than a range of ports.
+    /// Adds the first matches of some rules, ascending; `None` if a match set is more than a range of ports.
     pub(crate) fn add(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -60,7 +60,7 @@ impl FirstMatches {
             .unwrap_or_default()
     }
 
-    /// What several come to in a table; nothing, if none of them looks at it.
+    /// Several merged in a table; empty if none of them looks at it.
     pub(crate) fn merge_all<'d>(
         &'d self,
         all: &[FirstMatch],
@@ -78,14 +78,14 @@ impl FirstMatches {
     }
 }
 
-/// The pieces of one claim.
+/// The pieces of one match set.
 fn pieces((rule, first, last): (u32, u16, u16)) -> [Piece; 3] {
     let (first, behind) = (u32::from(first), u32::from(last) + 1);
     let before = if first == 0 { rule } else { NO_RULE };
     [(0, before), (first, rule), (behind, NO_RULE)].map(|(start, rule)| Piece { start, rule })
 }
 
-/// What merging needs, to be used again.
+/// Memory that one merge after the other reuses.
 #[derive(Debug, Default)]
 pub(crate) struct MergeScratch {
     merged: Vec<Piece>,
@@ -93,7 +93,7 @@ pub(crate) struct MergeScratch {
 }
 
 impl MergeScratch {
-    /// At each port the lower of the rules that lead there. Both begin with port 0, or there is nothing yet.
+    /// Keeps at each port the lower of two rules. Both lists begin with port 0, or nothing is merged yet.
     fn merge(&mut self, others: &[Piece]) {
         std::mem::swap(&mut self.merged, &mut self.before);
         self.merged.clear();
@@ -105,7 +105,7 @@ impl MergeScratch {
             if start > NO_KEY {
                 return;
             }
-            // Of several that start at one place the last is meant.
+            // Of several pieces that start at one port the last counts.
             while let Some(piece) = ones.next_if(|piece| piece.start == start) {
                 one = piece.rule;
             }

@@ -1,4 +1,4 @@
-//! Which packets a rule matches, once both ends are known.
+//! Match sets: the packets that a rule matches between two addresses, once both are known.
 
 use ahash::AHashMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct TableMatch {
     pub(crate) keys: Ranges,
     /// And by source port.
     pub(crate) sources: Ranges,
-    /// Also those that do not show a key.
+    /// Whether packets that show no key match, too.
     pub(crate) bare: bool,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct TableMatch {
 pub(crate) struct MatchSet(pub(crate) [Option<TableMatch>; OTHERS + 1]);
 
 impl MatchSet {
-    /// Whether it claims everything.
+    /// Whether it holds every packet.
     pub(crate) fn is_everything(&self) -> bool {
         self.0.iter().all(|keys| {
             keys.as_ref()
@@ -34,31 +34,31 @@ impl MatchSet {
     }
 }
 
-/// What a rule claims of the packets between two addresses, in few bytes.
+/// A match set in few bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompactMatch {
-    /// The packets of one protocol with destination ports from the first to the last: what most rules are about.
+    /// The packets of one protocol with destination ports from the first to the last: what most rules match.
     Ports {
         /// The protocol's table.
         table: u8,
         first: u16,
         last: u16,
     },
-    /// A claim among the distinct ones.
+    /// The number of an interned match set.
     Interned(u32),
 }
 
-/// The distinct claims: they are few, and stay in the cache.
+/// The interned match sets: they are few, and stay in the cache.
 #[derive(Debug, Default)]
 pub(crate) struct MatchSets {
     all: Vec<MatchSet>,
     numbers: AHashMap<MatchSet, u32>,
-    /// Of each which tables it looks at, as bits, and whether it claims everything.
+    /// For each the tables that it looks at, as bits, and whether it holds every packet.
     about: Vec<(u8, bool)>,
 }
 
 impl MatchSets {
-    /// A claim in few bytes; `None` where it claims nothing.
+    /// Interns a match set; `None` if it is empty.
     pub(crate) fn intern(&mut self, claim: MatchSet) -> Option<CompactMatch> {
         let Self { all, numbers, about } = self;
         let known = numbers.get(&claim).copied();
@@ -77,7 +77,7 @@ impl MatchSets {
         number.map(CompactMatch::Interned)
     }
 
-    /// The tables that a claim looks at, as bits.
+    /// The tables that a match set looks at, as bits.
     pub(crate) fn tables(&self, claimed: CompactMatch) -> u8 {
         match claimed {
             CompactMatch::Ports { table, .. } => 1 << table,
@@ -87,7 +87,7 @@ impl MatchSets {
         }
     }
 
-    /// Whether all packets are claimed.
+    /// Whether a match set holds every packet.
     pub(crate) fn is_everything(&self, claimed: CompactMatch) -> bool {
         match claimed {
             CompactMatch::Ports { .. } => false,
@@ -97,21 +97,22 @@ impl MatchSets {
         }
     }
 
-    /// The packets of a table that a claim holds.
+    /// The packets of a table that an interned match set holds.
     pub(crate) fn table_match(&self, number: u32, table: usize) -> Option<&TableMatch> {
         self.all.get(number as usize)?.0.get(table)?.as_ref()
     }
 }
 
-/// One way in which a rule can match the peers of a family, given the local end: one of its entities for each end.
+/// One alternative of a rule for the peers of a family, given the local end: one of the rule's entities for each end. The rule
+/// matches if one of its alternatives does.
 pub(crate) enum Alternative<'r> {
-    /// It claims the same of every peer of whom a predicate is true; `None`: of every peer.
+    /// One match set for every peer that has a predicate; `None`: for every peer.
     Fixed(Option<PredicateId>, CompactMatch),
-    /// It depends on who the peer is.
+    /// The match set depends on the peer.
     PerPeer(PeerAlternative<'r>),
 }
 
-/// A way that looks at the peer.
+/// An alternative that looks at the peer.
 pub(crate) struct PeerAlternative<'r> {
     rule: &'r ResolvedRule,
     direction: Direction,
@@ -120,7 +121,7 @@ pub(crate) struct PeerAlternative<'r> {
     local: EndPorts,
 }
 
-/// Hands over the ways in which a rule can match, given the local end.
+/// Visits the alternatives of a rule, given the local end.
 pub(crate) fn alternatives<'r>(
     rule: &'r ResolvedRule,
     direction: Direction,
@@ -154,21 +155,21 @@ pub(crate) fn alternatives<'r>(
     }
 }
 
-/// What is to be true of a peer that is meant, if nothing else of it matters: at most one predicate.
+/// The predicates that a peer must have, if nothing else of the peer matters: at most one; otherwise `None`.
 fn required_predicates<'r>(
     rule: &ResolvedRule,
     peer: &'r ResolvedEntity,
 ) -> Option<&'r [PredicateId]> {
     let is_all = match (&*peer.wanted, &*peer.unwanted) {
-        // The family is not among what rows know to be true.
+        // Rows do not list the family among the predicates of a peer.
         ([one], []) => *one >= Family::ALL.len() as PredicateId,
         (wanted, unwanted) => wanted.is_empty() && unwanted.is_empty(),
     };
     (is_all && rule.peer.port_sets().next().is_none()).then_some(&*peer.wanted)
 }
 
-/// The one [way](Alternative::Fixed) of a rule that means every local end, if it has one and claims a range of ports in it: what most
-/// rules are.
+/// The only [alternative](Alternative::Fixed) of a rule that matches a range of ports for every local end; `None` for every other
+/// rule. Most rules have one.
 pub(crate) fn single_alternative(
     rule: &ResolvedRule,
     direction: Direction,
@@ -183,7 +184,7 @@ pub(crate) fn single_alternative(
     ))
 }
 
-/// What a rule about one range of a protocol's destination ports, and nothing else, claims.
+/// The match set of a rule about one range of a protocol's destination ports and nothing else.
 fn port_range_match(
     rule: &ResolvedRule,
     direction: Direction,
@@ -210,7 +211,7 @@ fn port_range_match(
 }
 
 impl PeerAlternative<'_> {
-    /// What the rule claims in this way of the packets between the local end and this peer; `None` where it is not meant.
+    /// The match set of this alternative between the local end and a peer; `None` if it does not match the peer.
     pub(crate) fn match_peer(
         &self,
         peer: &impl Facts,
@@ -232,7 +233,7 @@ impl PeerAlternative<'_> {
     }
 }
 
-/// Stands for a peer of whom nothing is asked but its family.
+/// Stands for any peer of a family: no predicate is true of it.
 struct NoFacts(Family);
 
 impl Facts for NoFacts {
@@ -249,11 +250,11 @@ impl Facts for NoFacts {
     }
 }
 
-/// What an end asks of ports.
+/// The ports that an end of a rule accepts.
 struct EndPorts {
-    /// Those that it takes, for each of [`Protocol::ALL`]; `None`: it does not look at ports.
+    /// For each of [`Protocol::ALL`]; `None`: the end does not look at ports.
     ports: Option<[Ranges; 3]>,
-    /// Whether it takes only packets that have ports. One that only excludes some takes those of other protocols.
+    /// Whether only packets with ports are accepted. An end that only excludes ports accepts protocols without ports.
     needs: bool,
 }
 

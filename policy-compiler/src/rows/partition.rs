@@ -11,21 +11,21 @@ use crate::model::Family;
 use crate::peers::{PredicateSet, classes_by_predicate, family};
 use crate::resolve::{PredicateId, ResolvedRule};
 
-/// The classes by what is true of them.
+/// The classes by predicate.
 pub(crate) struct ClassColumns {
     families: Vec<Family>,
-    /// For each predicate those of which it is true, ascending.
+    /// For each predicate the classes that have it, ascending.
     columns: Grouped,
 }
 
 impl ClassColumns {
-    /// The two families partition the addresses, so every class has one; `None` where one has none.
+    /// The two families partition the addresses, so every class has one; `None` for a class without.
     pub(crate) fn new(classes: &[PredicateSet], predicates: usize) -> Option<Self> {
         let families = classes.iter().map(|set| family(set)).collect::<Option<_>>()?;
         Some(Self { families, columns: classes_by_predicate(classes, predicates) })
     }
 
-    /// The classes that a rule may mean as peers; `None`: any.
+    /// The classes that a rule may match as peers; `None`: any class.
     pub(crate) fn classes_matching(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
         let mut concerned = Vec::new();
         for entity in &rule.peer.entities {
@@ -39,11 +39,11 @@ impl ClassColumns {
 /// No part.
 const NO_PART: u32 = u32::MAX;
 
-/// Whom rows are made for: their family, and what is true of them, of all that a chain asks.
+/// The peers that rows are built for: their family, and the predicates, of those that a chain uses, that are true of them.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(super) all: Vec<(Family, usize)>,
-    /// What is true of each, one behind the other; each ends where `all` says.
+    /// The predicates of all parts, one part after the other; `all` says where each ends.
     pub(super) predicates: Vec<PredicateId>,
 }
 
@@ -69,7 +69,7 @@ impl Parts {
     }
 }
 
-/// All classes, parted by what is true of them, of some predicates.
+/// All classes, grouped by the predicates, of some, that they have.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(super) of_class: Vec<u32>,
@@ -78,7 +78,7 @@ pub(crate) struct Partition {
 
 impl Partition {
     fn new(asked: &[PredicateId], classes: &ClassColumns) -> Self {
-        // The predicates that are true of each class; most classes have none of them.
+        // Most classes have none of these predicates.
         let touched = asked.iter().flat_map(|predicate| {
             let column = classes.columns.group(*predicate as usize);
             column.iter().map(|class| (*class, *predicate))
@@ -112,22 +112,22 @@ impl Partition {
     }
 }
 
-/// How the chains so far part the classes, by what they ask: a chain that comes in the place of another mostly asks the same.
+/// Partitions by the predicates that chains use. A chain that replaces another mostly uses the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Partitions {
-    /// Each with the turn when it was last in use.
+    /// Each with the turn that last used it.
     all: AHashMap<Box<[PredicateId]>, (Arc<Partition>, u64)>,
 }
 
 impl Partitions {
-    /// That of predicates, ascending.
+    /// The partition by these predicates, ascending.
     pub(super) fn get(
         &mut self,
         mut asked: Vec<PredicateId>,
         classes: &ClassColumns,
         turn: u64,
     ) -> Arc<Partition> {
-        // What is true of nobody parts nobody.
+        // A predicate that no class has parts nothing.
         asked.retain(|predicate| !classes.columns.group(*predicate as usize).is_empty());
         if let Some((known, used)) = self.all.get_mut(asked.as_slice()) {
             *used = turn;
@@ -138,8 +138,8 @@ impl Partitions {
         made
     }
 
-    /// Forgets those that no chain that comes at this turn has, if they are more than two for each chain, and all if they
-    /// take more than `room` bytes: they spare time only.
+    /// Evicts the partitions that this turn did not use, if there are more than two for each chain; and all of them if they take
+    /// more than `room` bytes. They only save time.
     pub(crate) fn evict(&mut self, chains: usize, turn: u64, room: usize) {
         if self.all.len() > chains * 2 {
             self.all.retain(|_, (_, used)| *used == turn);

@@ -11,21 +11,21 @@ use crate::model::Decision;
 /// See the module. Paths are only added to.
 #[derive(Debug, Default)]
 pub(crate) struct PathTable {
-    /// Those of all paths, for the life of a compiler.
+    /// The slots of all decisions, for the life of a compiler.
     slots: Slots,
-    /// By slot; [`NONE`] of those that no path has.
+    /// The path of each slot, or [`NONE`].
     by_slot: Vec<u32>,
     all: Vec<Path>,
-    /// The number of the first.
+    /// The number of the first path.
     first: u32,
-    /// The same, as images share them.
+    /// The same paths, as images share them.
     published: Arc<[Path]>,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl PathTable {
-    /// Paths with the numbers behind those of others.
+    /// An empty table whose numbers follow those of another.
     pub(crate) fn continuing(others: &Self) -> Self {
         Self { first: others.len() as u32, ..Self::default() }
     }
@@ -44,7 +44,7 @@ impl PathTable {
         PathId(self.by_slot[at])
     }
 
-    /// There will be so many more.
+    /// Reserves memory for so many more.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.slots.reserve(more);
         self.all.reserve(more);

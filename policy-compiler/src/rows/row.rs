@@ -1,4 +1,4 @@
-//! What happens to each packet between a chain and a class: the rules that match, laid over each other.
+//! One row: what happens to each packet between a chain and a class, by a sweep over the match sets of the rules.
 
 use super::first_match::{FirstMatch, FirstMatches, MergeScratch, NO_RULE};
 use super::interner::RowInterner;
@@ -6,23 +6,23 @@ use super::match_set::{CompactMatch, MatchSets, TableMatch};
 use crate::common::PathId;
 use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 
-/// What making a row needs, to be used again.
+/// Memory that one row after the other reuses.
 #[derive(Debug, Default)]
 pub(crate) struct RowScratch {
     sweep: Sweep,
-    /// By index of a table's claims their rules.
+    /// The rule of each match set of one table.
     rules: Vec<u32>,
-    /// The claims of packets that do not show a key.
+    /// The match sets that hold packets without a key.
     bare: Vec<u64>,
-    /// Of one table: ascending from key 0, neighbours lead to different places. Packets that do not show the key that their
-    /// protocol has are behind all keys.
+    /// The intervals of one table, ascending from key 0; neighbours lead to different targets. Packets that do not show the key of
+    /// their protocol come behind all keys.
     intervals: Vec<Interval>,
     by_source: BySource,
     firsts: MergeScratch,
 }
 
 impl RowScratch {
-    /// Adds what the claims of some rules come to, ascending; `None` where the first that matches may not be all that matters.
+    /// Adds the first matches of some rules, ascending; `None` where more than the first rule that matches may matter.
     pub(crate) fn first_match(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -33,7 +33,7 @@ impl RowScratch {
         if all { firsts.add(matched, &mut self.firsts) } else { None }
     }
 
-    /// [`row`](Self::row) where the rules are those of some that come first; `None` where it is not known to where one leads.
+    /// The [`row`](Self::row) that first matches give when merged; `None` where the path of a rule is not known.
     pub(crate) fn row_from_first_matches(
         &mut self,
         firsts: &FirstMatches,
@@ -58,8 +58,8 @@ impl RowScratch {
         Some(row)
     }
 
-    /// The row of rules in order, ascending, each with one of its claims; `decide` says where the rules lead that match one
-    /// packet, and whether they lead there whatever matches besides behind the first. What `known` knows it is not asked.
+    /// The row of some rules, ascending, each with a match set. `decide` gives the path of the rules that match one packet, and
+    /// whether the first of them alone determines it. It is not called for what `known` holds.
     pub(crate) fn row(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -81,7 +81,7 @@ impl RowScratch {
         row
     }
 
-    /// Where a table leads that claims look at: sweeps over the keys with the claims that are in force at each.
+    /// Where a table leads: sweeps over its keys with the match sets that hold each.
     fn table_target<'d>(
         &mut self,
         table: usize,
@@ -95,7 +95,7 @@ impl RowScratch {
         rules.clear();
         bare.clear();
         intervals.clear();
-        // Those that ask for source ports.
+        // Match sets that ask for source ports.
         let mut sourced: Vec<(u32, &'d TableMatch)> = Vec::new();
         for (rule, claimed) in matched {
             let index = rules.len() as u32;
@@ -133,7 +133,7 @@ impl RowScratch {
     }
 }
 
-/// The source ports at one key.
+/// Tells source ports apart at one key.
 #[derive(Debug, Default)]
 struct BySource {
     sweep: Sweep,
@@ -166,7 +166,7 @@ impl BySource {
     }
 }
 
-/// Adds an interval, if it leads elsewhere than the one before.
+/// Adds an interval if it leads elsewhere than the one before.
 fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
     if intervals.last().is_none_or(|last| last.to != next.to) {
         intervals.push(next);
@@ -175,7 +175,7 @@ fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
 
 const BITS: usize = u64::BITS as usize;
 
-/// Puts a number into a set.
+/// Adds a number to a set of bits.
 fn insert_bit(set: &mut Vec<u64>, number: u32) {
     let at = number as usize / BITS;
     if set.len() <= at {
@@ -189,7 +189,7 @@ fn has_bit(set: &[u64], number: u32) -> bool {
     word >> (number as usize % BITS) & 1 != 0
 }
 
-/// Where the rules that match a packet lead, by the first of them.
+/// The paths of packets, by the first rule that matches.
 #[derive(Debug, Clone)]
 pub(crate) struct FirstPaths {
     by_rule: Vec<Option<Target>>,
@@ -197,18 +197,18 @@ pub(crate) struct FirstPaths {
 }
 
 impl FirstPaths {
-    /// Knows nothing of so many rules.
+    /// No path is known of so many rules.
     pub(crate) fn unknown(rules: usize) -> Self {
         Self { by_rule: vec![None; rules], none: None }
     }
 
-    /// Where packets are led for which a rule is the first, if that is always so.
+    /// The path of packets for which a rule is the first, if the rule alone determines it.
     fn path(&self, rule: u32) -> Option<Target> {
         self.by_rule.get(rule as usize).copied().flatten()
     }
 
-    /// Knows of so many rules what `path` says: where they lead with each as the first, as far as that is always so, and where
-    /// none does.
+    /// Asks `path` for the path of each rule as the first, as far as the rule alone determines it, and for the path where no rule
+    /// matches.
     pub(crate) fn precompute(
         rules: usize,
         mut path: impl FnMut(Option<u32>) -> Option<PathId>,
@@ -225,7 +225,7 @@ struct PathFinder<'k, D> {
 }
 
 impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
-    /// Where the rules lead whose claims are in force.
+    /// Where the rules lead whose match sets hold the key.
     #[inline]
     fn target(&mut self, in_force: &[u64], rules: &[u32]) -> Target {
         let word = in_force.iter().position(|word| *word != 0);
@@ -253,9 +253,9 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// The rules whose claims are in force, ascending and distinct.
+/// The rules whose match sets hold a key, ascending and distinct.
 pub(crate) struct ActiveRules<'a> {
-    /// The indexes of the claims that are not yet handed over, from the word `at` on.
+    /// The bits that are not yet returned, from the word `at` on.
     words: &'a [u64],
     at: usize,
     rest: u64,
@@ -288,7 +288,7 @@ impl Iterator for ActiveRules<'_> {
     }
 }
 
-/// A sweep over sets of keys, with the sets that hold each.
+/// A sweep over keys, with the sets that hold each.
 #[derive(Debug, Default)]
 struct Sweep {
     /// Each bound of a set: the key, then the set's number and whether it begins there, as a number that sorts by keys.
@@ -316,7 +316,7 @@ impl Sweep {
         }
     }
 
-    /// Hands over each key from which on other sets contain the keys than before, from 0 on, and these sets.
+    /// Visits each key at which the sets that hold it change, from 0 on, with these sets.
     fn sweep(&mut self, mut visit: impl FnMut(u32, &[u64])) {
         let Self { edges, active: in_force } = self;
         edges.sort_unstable();

@@ -18,7 +18,7 @@ pub(crate) struct Slots {
 }
 
 impl Default for Slots {
-    /// What is unknown has the first ones.
+    /// The unknown of each direction has the first slots.
     fn default() -> Self {
         let unknown = Direction::ALL.into_iter().map(|d| Arc::new(Reason::Unknown(d).into()));
         let of: AHashMap<Arc<Decision>, u32> = unknown.zip(0..).collect();
@@ -27,17 +27,17 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// All that were ever used are below this number.
+    /// Every slot that was ever used is below this number.
     pub(crate) fn end(&self) -> u32 {
         self.next
     }
 
-    /// There will be so many more.
+    /// Reserves memory for so many more.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.by_decision.reserve(more);
     }
 
-    /// The slot of a decision, and the decision as it is kept.
+    /// The slot of a decision, and the stored copy of the decision.
     pub(crate) fn assign(&mut self, decision: Arc<Decision>) -> (u32, Arc<Decision>) {
         match self.by_decision.entry(decision) {
             Entry::Occupied(known) => (*known.get(), Arc::clone(known.key())),
@@ -52,7 +52,7 @@ impl Slots {
         }
     }
 
-    /// Gives slots to others, but for those of what is unknown.
+    /// Releases slots for other decisions, except those of the unknown.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         let free = &mut self.free;
         self.by_decision.retain(|decision, slot| {

@@ -1,4 +1,4 @@
-//! The rows of every chain and class, as they are kept from image to image.
+//! The rows of every chain and class, kept from image to image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::model::Decision;
 use crate::peers::{NewClass, PredicateSet, Predicates};
 use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList};
 
-/// The rows, paths and cells that were made, to be used again: a chain that stays costs a copy of its cells.
+/// Rows, paths and cells, kept for the next image: a chain that stays costs a copy of its cells.
 #[derive(Debug, Default)]
 pub(crate) struct RowTables {
     pub(crate) builder: RowBuilder,
     chains: AHashMap<ChainKey, ChainCells>,
     pub(crate) partitions: Partitions,
-    /// With more rows than these it is looked which are in use.
+    /// With more rows than these the unused ones are dropped.
     most_rows: usize,
-    /// With more paths than these all is made anew; 0 until they were made once.
+    /// With more paths than these everything is built anew; 0 before the first build.
     most_paths: usize,
     /// Counts builds.
     turn: u64,
@@ -37,13 +37,13 @@ type ChainKey = (Pinned<Arc<ResolvedList>>, LocalPredicateSets);
 struct ChainCells {
     /// By class.
     rows: Vec<u32>,
-    /// The classes whose rows are to be made.
+    /// The classes whose rows are still to be built.
     unmade: Vec<u32>,
     /// When it was last in use.
     turn: u64,
 }
 
-/// Rows and paths without use are kept up to twice as many as those in use, and this many.
+/// Unused rows and paths are kept up to twice the number of those in use, and this many.
 const SPARE: usize = 16;
 
 /// The cells of all chains, and the chains that are judged rule by rule.
@@ -74,7 +74,7 @@ impl Grid {
 }
 
 impl RowTables {
-    /// Forgets all but the slots: for other classes, or other numbers of predicates.
+    /// Forgets everything but the slots, because classes or the numbers of predicates change.
     pub(crate) fn forget(&mut self) {
         let mut paths = std::mem::take(&mut self.builder.paths);
         paths.forget();
@@ -82,7 +82,7 @@ impl RowTables {
             Self { builder: RowBuilder::with_paths(paths), scale: self.scale, ..Self::default() };
     }
 
-    /// Makes what needs nothing but lists, of long ones of which rows will be made from nothing.
+    /// Precomputes what follows from long lists alone, before a compilation from nothing.
     pub(crate) fn precompute(&mut self, lists: &[Arc<ResolvedList>]) {
         self.builder.begin();
         let scale = self.scale;
@@ -94,8 +94,8 @@ impl RowTables {
         }
     }
 
-    /// There are more classes. Each has the row of the one that it comes from where the chain asks nothing in which they
-    /// differ, and else one that is to be made.
+    /// Adds classes. In a chain that uses no predicate in which a new class differs from the class that it comes from, the two
+    /// share a row; in every other chain the row of the new class is still to be built.
     pub(crate) fn add_classes(&mut self, new: &[NewClass], predicates: &Predicates) {
         if !new.is_empty() {
             self.partitions = Partitions::default();
@@ -112,14 +112,14 @@ impl RowTables {
         }
     }
 
-    /// Gives slots to others, but for those of what is unknown; paths have others then.
+    /// Releases counter slots for other decisions, except those of the unknown. The numbers of paths change with that.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.builder.paths.release(slots);
         self.forget();
     }
 
-    /// The cells of all chains. What is used again rests on the same classes and predicates. `by_truth` are the classes by what is
-    /// true of them, if somebody knows that already.
+    /// The cells of all chains. What is used again rests on the same classes and predicates. `columns` are the classes by predicate,
+    /// if they are known already.
     pub(crate) fn build(
         &mut self,
         budget: usize,
@@ -134,7 +134,7 @@ impl RowTables {
         let is_fresh = self.builder.rows.lines.len() == 0;
         let scale = self.scale;
         let mut cells = self.cells(budget, (resolved, peers, chains), columns, scale);
-        // What does not fit is what does not fit from nothing, one chain after the other.
+        // Which chains exceed the budget is defined by a build from nothing, one chain after the other.
         let fits = cells.is_ok() && self.builder.bytes() <= budget;
         if !fits && !is_fresh || cells.is_err() {
             self.forget();
@@ -159,7 +159,7 @@ impl RowTables {
         cells
     }
 
-    /// Leaves out the rows that are not in use. The numbers of `cells` change with theirs.
+    /// Drops unused rows, and renumbers the cells.
     fn drop_unused_rows(&mut self, cells: &mut [u32]) {
         let mut in_use = vec![false; self.builder.rows.lines.len()];
         for row in &*cells {
@@ -294,7 +294,7 @@ impl RowTables {
     }
 }
 
-/// Whether a list asks any of some predicates of the peer.
+/// Whether a list uses any of some predicates of the peer.
 fn uses_any(list: &ResolvedList, some: &[PredicateId], predicates: &Predicates) -> bool {
     let port_sets = list.peer.port_sets.iter();
     let ports = port_sets.flat_map(|port_set| &predicates.possible_ports[*port_set as usize]);
