@@ -1,14 +1,12 @@
-//! The addresses of a cluster, each with those who have it and with its identity.
+//! The prefixes of a cluster, each with its holders and its identity.
 //!
-//! Who has an address are the kinds of members that have a prefix which contains it; its *atom* is the longest CIDR prefix
-//! *in use* that contains it: the prefixes in use are the nets of all policies that are compiled, and the two that hold a
-//! whole family each.
+//! The *holders* of an address are the kinds of the members that have a prefix which contains it. Its *atom* is the longest prefix
+//! *in use* that contains it.
 //!
-//! **Why the truth of every predicate is constant for kinds and an atom.** Selectors, port names and services look at
-//! members only. A list of nets is true of an address if one of them contains it; each of those is a prefix in use, hence it
-//! either contains the atom and so every address here, or it does not contain it. In the second case it contains no address
-//! here: two prefixes nest or are disjoint, and had a prefix inside the atom contained the address, it and not the atom
-//! would be the longest.
+//! **Why holders and atom determine every predicate.** Selectors, port names and services look at members only. A list of nets
+//! holds for an address if one of its nets contains it. Each net is a prefix in use. If it contains the atom, it contains every
+//! address here. If not, it contains no address here: two prefixes nest or are disjoint, and if a net inside the atom contained
+//! the address, the net would be the longest prefix in use, and not the atom.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -75,7 +73,7 @@ fn v6(net: Ipv6Net) -> V6 {
     (net.addr().to_bits(), net.prefix_len())
 }
 
-/// What stands at a prefix, as a number that sorts: an atom, members by their kind, an address that is unknown.
+/// What is at a prefix, as a number that sorts: an atom, a member by its kind, or an unknown address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Occupant(u32);
 
@@ -89,23 +87,23 @@ impl Occupant {
 }
 
 impl From<KindId> for Occupant {
-    /// The last numbers are unknown: what cannot be told apart any more is denied.
+    /// The last number counts as unknown: kinds that have no number of their own are denied.
     fn from(kind: KindId) -> Self {
         kind.checked_add(1).map_or(Self::UNKNOWN, Self)
     }
 }
 
-/// Who has an address.
+/// The holders of an address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Holders {
     /// Distinct and ascending.
     pub(crate) kinds: Vec<KindId>,
     pub(crate) atom: Option<IpNet>,
-    /// Nobody knows enough about it.
+    /// Not enough is known of the address: it is denied.
     pub(crate) unknown: bool,
 }
 
-/// At an IPv4 network a member's kind becomes another, comes or goes; without either an atom comes.
+/// Replaces the kind of a member at an IPv4 network; without `was` it comes, without `is` it goes, without both an atom comes.
 #[derive(Debug)]
 pub(crate) struct PrefixEdit {
     pub(crate) net: Ipv4Net,
@@ -132,17 +130,17 @@ impl PrefixIdentities {
     }
 }
 
-/// What stands at each prefix at which something does, ascending.
+/// The prefixes, ascending, each with what is there.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     v4: Vec<(V4, Occupant)>,
-    /// The lengths of IPv4 prefixes at which anything stands or stood, as bits.
+    /// The lengths of the IPv4 prefixes so far, as bits.
     lengths: u64,
     v6: Vec<(V6, Occupant)>,
 }
 
-/// The prefixes of all network sets, ascending, each with its set's position: sets are many and long, and where they are
-/// needs nothing to be known of what policies ask.
+/// The prefixes of all network sets, ascending, each with the position of its set. Sets are many and long, and sorting them does
+/// not depend on the policies, so another thread may do it early.
 #[derive(Debug, Default)]
 pub(crate) struct SetPrefixes {
     v4: Vec<(V4, u32)>,
@@ -202,7 +200,7 @@ impl Addresses {
         }
     }
 
-    /// The identity of every prefix at which something stands. Hosts' addresses are prefixes of full length.
+    /// The identity of every prefix. A host's address is a prefix of full length.
     pub(crate) fn identities(&self, classifying: &mut Classifier<'_>) -> PrefixIdentities {
         let mut v4 = Vec::with_capacity(self.v4.len());
         identities(&self.v4, classifying, |prefix, identity| {
@@ -216,7 +214,7 @@ impl Addresses {
         PrefixIdentities { v4, v6 }
     }
 
-    /// Who has an address; `here`, if it is given, instead of those who have it alone and not in a larger prefix.
+    /// The holders of an address. `here`, if given, replaces those that have the address itself and not a larger prefix.
     pub(crate) fn holders(&self, address: IpAddr, here: Option<&[KindId]>) -> Holders {
         match address {
             IpAddr::V4(address) => self.holders_of_net(Ipv4Net::from(address), here),
@@ -227,19 +225,19 @@ impl Addresses {
         }
     }
 
-    /// [`holders`](Self::holders) of all addresses of a network, but for those who have less than that.
+    /// The [`holders`](Self::holders) of a whole network, without those of a smaller prefix in it.
     pub(crate) fn holders_of_net(&self, net: Ipv4Net, here: Option<&[KindId]>) -> Holders {
         let lengths = (0..=net.prefix_len()).filter(|len| self.lengths >> len & 1 != 0);
         let nets = lengths.filter_map(|len| Ipv4Net::new(net.addr(), len).ok());
         holders(&self.v4, here, nets.map(|net| v4(net.trunc())))
     }
 
-    /// How many things stand at IPv4 prefixes.
+    /// The number of entries at IPv4 prefixes.
     pub(crate) fn len(&self) -> usize {
         self.v4.len()
     }
 
-    /// The prefixes in a network at which something stands, ascending; some more than once.
+    /// The prefixes inside a network, ascending; a prefix with several entries comes several times.
     pub(crate) fn prefixes_in(&self, net: Ipv4Net) -> impl Iterator<Item = Ipv4Net> + '_ {
         let first = self.v4.partition_point(|(other, _)| *other < v4(net));
         let all = self.v4[first..].iter().map(|(prefix, _)| *prefix);
@@ -254,7 +252,7 @@ impl Addresses {
         if edits.is_empty() {
             return Ok(());
         }
-        // What goes before what comes.
+        // At one prefix removals come first.
         let mut steps: Vec<((V4, Occupant), bool)> = Vec::new();
         for PrefixEdit { net, was, is } in edits {
             let prefix = v4(*net);
@@ -283,19 +281,19 @@ impl Addresses {
         Ok(())
     }
 
-    /// The kinds of those who have an address alone, as many as they are.
+    /// The kinds of the members that have this address itself, one for each member.
     pub(crate) fn kinds_at(&self, address: Ipv4Addr) -> Vec<KindId> {
         occupants(&self.v4, v4(Ipv4Net::from(address))).filter_map(Occupant::kind).collect()
     }
 }
 
-/// Hands over every prefix that has an identity of its own, ascending.
+/// Visits every prefix with its identity, ascending.
 fn identities<P: Prefix>(
     items: &[(P, Occupant)],
     classifying: &mut Classifier<'_>,
     mut visit: impl FnMut(P, Identity),
 ) {
-    // The prefixes around, innermost last: whoever has them and the atom.
+    // The prefixes that contain the current one, innermost last, with holders and atom.
     let mut around: Vec<(P, Vec<KindId>, AtomNumber)> = Vec::new();
     let nothing = classifying.atom_number(None);
     let mut held: Vec<KindId> = Vec::new();
@@ -312,7 +310,7 @@ fn identities<P: Prefix>(
             Some((_, outer, atom)) => (outer.as_slice(), *atom),
             None => (&[][..], nothing),
         };
-        // What most addresses are: one member's, and nothing else is said of them.
+        // Most addresses have one holder and lie in no other prefix.
         if let ([(_, item)], [], true) = (same, outer, prefix.is_host())
             && let Some(kind) = item.kind()
         {
@@ -342,10 +340,10 @@ fn identities<P: Prefix>(
     }
 }
 
-/// Bits of an address that one pass of a sort looks at.
+/// Bits of an address that one pass of the radix sort looks at.
 const DIGIT: u32 = 11;
 
-/// Of two lists that ascend by prefix one that ascends.
+/// Merges two lists that ascend by prefix.
 fn merge(mut some: Vec<(V4, Occupant)>, others: Vec<(V4, Occupant)>) -> Vec<(V4, Occupant)> {
     sort_each(&mut some, |item| item.0);
     if others.is_empty() {
@@ -365,7 +363,7 @@ fn merge(mut some: Vec<(V4, Occupant)>, others: Vec<(V4, Occupant)>) -> Vec<(V4,
     all
 }
 
-/// Brings those that have the same of something, and are side by side, into order.
+/// Sorts runs of entries with equal keys.
 fn sort_each<T: Ord, K: PartialEq>(items: &mut [T], key: impl Fn(&T) -> K) {
     for same in items.chunk_by_mut(|a, b| key(a) == key(b)) {
         if same.len() > 1 {
@@ -374,7 +372,7 @@ fn sort_each<T: Ord, K: PartialEq>(items: &mut [T], key: impl Fn(&T) -> K) {
     }
 }
 
-/// Sorts: many by the digits of their addresses, from the last on, and then those of each address.
+/// Sorts entries; many by radix sort over their addresses, then those of each address.
 fn sort_v4<T: Copy + Ord>(items: &mut Vec<(V4, T)>) {
     let first = match items.first() {
         Some(first) if items.len() >= 1 << DIGIT && !items.is_sorted() => *first,
@@ -401,7 +399,7 @@ fn sort_v4<T: Copy + Ord>(items: &mut Vec<(V4, T)>) {
     sort_each(items, |item| item.0 >> 8);
 }
 
-/// What stands at a prefix.
+/// The entries at a prefix.
 fn occupants<P: Prefix>(items: &[(P, Occupant)], prefix: P) -> impl Iterator<Item = Occupant> {
     let first = items.partition_point(|(other, _)| *other < prefix);
     items[first..].iter().take_while(move |(other, _)| *other == prefix).map(|(_, item)| *item)

@@ -8,8 +8,7 @@ use ipnet::IpNet;
 use super::predicate_set::PredicateSet;
 use crate::resolve::{Predicate, PredicateId};
 
-/// What is true of every address of an atom, families and nets; for the other nets they contain none of it (see the
-/// identity module).
+/// The predicates of families and nets, by prefix. Each is true of every address of an atom or of none (see `addresses`).
 #[derive(Debug)]
 pub(crate) struct AtomPredicates {
     by_net: AHashMap<IpNet, Vec<PredicateId>>,
@@ -34,7 +33,7 @@ impl AtomPredicates {
         Self { by_net }
     }
 
-    /// From now on a net makes another predicate true; whether it was no prefix in use before.
+    /// Adds a predicate that a net makes true; returns whether the net was not in use before.
     pub(crate) fn add(&mut self, net: IpNet, predicate: PredicateId) -> bool {
         let here = self.by_net.entry(net).or_default();
         here.push(predicate);
@@ -46,7 +45,7 @@ impl AtomPredicates {
         self.by_net.keys().copied()
     }
 
-    /// What is true of an atom: what a prefix in use that contains it makes true.
+    /// The predicate set of an atom: all that the prefixes in use which contain it make true.
     pub(crate) fn predicate_set(&self, atom: IpNet) -> PredicateSet {
         let mut set = Vec::new();
         let mut net = Some(atom);

@@ -1,7 +1,7 @@
 //! The class of each identity.
 //!
-//! Identities are numbered as addresses are met, and so are classes: mostly the first identities that an image knows are each
-//! of a class of their own, in the same order. Of these nothing is stored; a lookup tells their classes from their numbers.
+//! Identities and classes are both numbered in the order in which addresses are met. So the first identities of an image mostly
+//! have a class each, in the same order. Nothing is stored for these: a lookup computes the class from the identity.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,14 +15,14 @@ pub(crate) const NO_CLASS: u32 = u32::MAX;
 pub(crate) struct ClassMap {
     /// The first identity; at least 1.
     first: u32,
-    /// Of the identities from the first on so many are of the class that their place among them says.
+    /// So many identities from the first on have their own index as their class.
     in_order: u32,
     /// Class of each identity behind them, or [`NO_CLASS`].
     rest: Box<[AtomicU32]>,
 }
 
 impl Default for ClassMap {
-    /// Of nobody.
+    /// No identity has a class.
     fn default() -> Self {
         Self::new(1, &[])
     }
@@ -47,7 +47,7 @@ impl ClassMap {
         (0..self.in_order).chain(rest).collect()
     }
 
-    /// Where an identity stands from the first on; those before it wrap round to far behind the end.
+    /// The index of an identity from the first on; identities before it wrap round to far behind the end.
     #[inline]
     pub(crate) fn index(&self, identity: Identity) -> u32 {
         identity.0.wrapping_sub(self.first)

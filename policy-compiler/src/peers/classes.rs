@@ -1,7 +1,7 @@
-//! Which identities the policies in use can tell apart.
+//! Classes: the identities that the policies in use can tell apart.
 //!
-//! A *kind* is all that matters of a member: whether it is an endpoint, and what is true of it. An address is held by some
-//! kinds, in some atom; their truths together are the address's, and equal truths are one class.
+//! The predicate set of an address is the union of the sets of its holders and of its atom. Addresses with equal sets are one
+//! class.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crate::resolve::PredicateId;
 
 /// Identities that no predicate tells apart.
 pub(crate) struct Classes {
-    /// What is true of each class.
+    /// The predicate set of each class.
     pub(crate) predicate_sets: Vec<PredicateSet>,
-    /// The identity that stands first in `of_identity`.
+    /// The first identity of `of_identity`.
     pub(crate) first: u32,
-    /// Class of each identity; [`NO_CLASS`] for those not in use.
+    /// The class of each identity; [`NO_CLASS`] for identities that are not in use.
     pub(crate) of_identity: Vec<u32>,
     /// How many identities are in use.
     pub(crate) identities: usize,
-    /// Classes by what is true of them.
+    /// Classes by predicate set.
     pub(crate) by_predicate_set: AHashMap<PredicateSet, u32>,
 }
 
-/// Numbers an atom while identities are made.
+/// The number of an atom while identities are made.
 pub(crate) type AtomNumber = u32;
 
 /// The number of no atom.
@@ -41,11 +41,11 @@ pub(crate) struct Classifier<'a> {
     interner: &'a mut IdentityInterner,
     kinds: &'a Kinds,
     atoms: &'a AtomPredicates,
-    /// By predicate what it says.
+    /// By predicate.
     predicate_keys: &'a [PredicateKey],
     of_atom: AHashMap<Option<IpNet>, AtomNumber>,
     atom_predicates: Vec<PredicateSet>,
-    /// Of addresses that one kind holds, by that: the atom where it was last met, and the identity there.
+    /// By kind, for addresses with that one holder: the atom in which it was last met, and the identity there.
     of_one: Vec<(AtomNumber, Identity)>,
     of_one_elsewhere: AHashMap<(KindId, AtomNumber), Identity>,
     /// By atom.
@@ -130,7 +130,7 @@ impl<'a> Classifier<'a> {
         identity
     }
 
-    /// The number of an atom; of that of all addresses that are in none, if it is `None`.
+    /// The number of an atom; `None` stands for all addresses outside of atoms.
     pub(crate) fn atom_number(&mut self, atom: Option<IpNet>) -> AtomNumber {
         let Self { atoms, atom_predicates: atom_truths, .. } = self;
         *self.of_atom.entry(atom).or_insert_with(|| {
@@ -165,17 +165,17 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// For each predicate the classes of which it is true, ascending.
+/// For each predicate the classes that have it, ascending.
 pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) -> Grouped {
     let pairs = (0..).zip(classes).flat_map(|(class, set)| set.iter().map(move |it| (*it, class)));
     Grouped::from_pairs(predicates, pairs)
 }
 
-/// A class that comes to those that there are.
+/// A class that is added to an image.
 #[derive(Debug)]
 pub(crate) struct NewClass {
-    /// One that it is like.
+    /// The class that the address had before.
     pub(crate) from: Option<u32>,
-    /// What is true of one of the two.
+    /// The predicates that one of the two has and the other has not.
     pub(crate) differs: Vec<PredicateId>,
 }

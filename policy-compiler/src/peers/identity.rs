@@ -1,16 +1,16 @@
-//! Addresses to identities: numbers that stand for everything that policy can ask of a peer.
+//! Identities: numbers that stand for everything that policy can ask of a peer.
 //!
-//! The key of an identity is a *truth*: of all predicates in use on this node those that are true of the address, as what
-//! they say, not as numbers of one image. Beside it stands the part of the truth that is there without the endpoints that
-//! have the address: where several have it, what is true of one of them alone follows from that.
+//! The key of an identity is a predicate set, of all predicates in use on this node, written in *predicate keys*: numbers whose
+//! meaning never changes, other than the numbers of predicates in one image. A second set is part of the key: the one that the
+//! address would have without endpoints. Where several endpoints have an address, the set of one of them follows from it.
 //!
 //! **Why a verdict stands while both identities and the endpoint's revision do.** The rules of an endpoint ask nothing but
-//! predicates in use. With the revision the same, they were in use when the flow was judged and are now; with the identity
-//! the same, the same of them are true. What came into use or went out of it meanwhile, these rules do not ask.
+//! predicates in use. The revision is the same, so the rules use the same predicates as when the flow was judged; the identity is
+//! the same, so the same of them are true. Predicates that came into use or went out of use meanwhile are not theirs.
 //!
-//! Numbers are never used again for another key. They are handed out in ascending order; when most of those handed out
-//! are of no more use, all keys are forgotten and start over *behind* the highest number, so that tables indexed by
-//! identity stay small. That costs each live flow one new judgement.
+//! A number is never used again for another key. Numbers ascend. When most of them are not in use any more, all keys are forgotten
+//! and numbers go on *behind* the highest one, so that tables indexed by identity stay small. That costs each live flow one new
+//! judgement.
 
 use ahash::AHashMap;
 
@@ -19,10 +19,10 @@ use crate::common::{Identity, IndexTable};
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
 
-/// Identities without use are kept up to this number and three times those in use; so are predicates.
+/// Unused identities are kept up to this number and three times those in use; so are unused predicates.
 const SPARE: u32 = 65_536;
 
-/// What a predicate says, as a number that is never given to another.
+/// The key of a predicate: a number that is never given to another predicate.
 pub(crate) type PredicateKey = u64;
 
 /// The numbers of identities, for the life of a compiler.
@@ -30,10 +30,10 @@ pub(crate) type PredicateKey = u64;
 pub(crate) struct IdentityInterner {
     predicate_keys: AHashMap<Predicate, PredicateKey>,
     next_key: PredicateKey,
-    /// By key the place of an identity behind the first.
+    /// The index of each identity, from the first on, by its key.
     identities: IndexTable,
-    /// The keys, one behind the other: how many say what is true, these ascending, and likewise what would be without the
-    /// endpoints that have the address.
+    /// The keys, one after the other. A key is the length of the predicate set and its predicate keys, ascending, and then the same
+    /// for the set without endpoints.
     keys: Vec<PredicateKey>,
     /// Where each key ends.
     ends: Vec<usize>,
@@ -59,7 +59,7 @@ impl IdentityInterner {
         }
     }
 
-    /// As [`predicate_keys`](Self::predicate_keys), of all predicates that are in use; the numbers of others are forgotten when they are too many.
+    /// As [`predicate_keys`](Self::predicate_keys), of all predicates in use. Keys of other predicates are forgotten when they are too many.
     pub(crate) fn predicate_keys_of_all(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
         if self.predicate_keys.len() > predicates.len() * 4 + SPARE as usize {
             self.predicate_keys.clear();
@@ -67,7 +67,7 @@ impl IdentityInterner {
         self.predicate_keys(predicates)
     }
 
-    /// The numbers of predicates, in their order.
+    /// The keys of some predicates, in order.
     pub(crate) fn predicate_keys(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
         let number = |predicate: &Predicate| {
             if let Some(known) = self.predicate_keys.get(predicate) {
@@ -80,15 +80,15 @@ impl IdentityInterner {
         predicates.iter().map(number).collect()
     }
 
-    /// The identity of a truth and of what would be without endpoints, given what each predicate says. When all 2^31 numbers
-    /// have been used, [`Identity::UNKNOWN`], which is always denied.
+    /// The identity of a predicate set and of the set without endpoints. When all 2^31 numbers have been used,
+    /// [`Identity::UNKNOWN`], which is always denied.
     pub(crate) fn identity(
         &mut self,
         sets: [&PredicateSet; 2],
         predicate_keys: &[PredicateKey],
     ) -> Identity {
         let Self { identities, keys, ends, first, .. } = self;
-        // It is written behind the others, and stays there if it is new.
+        // The key is written behind the others, and stays there if it is new.
         let start = keys.len();
         for set in sets {
             keys.push(set.len() as PredicateKey);

@@ -18,12 +18,12 @@ pub(crate) type KindId = u32;
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
     known: [AHashMap<PredicateSet, KindId>; 2],
-    /// Whether its members are endpoints, and what is true of them.
+    /// Whether the members are endpoints, and their predicate set.
     pub(super) all: Vec<(bool, PredicateSet)>,
 }
 
 impl Kinds {
-    /// The kind of a member; `None` for those whom no policy here can tell from nobody.
+    /// The kind of a member; `None` for an empty predicate set: no policy here can tell that the member exists.
     pub(crate) fn intern(&mut self, is_endpoint: bool, set: &[PredicateId]) -> Option<KindId> {
         if set.is_empty() {
             return None;
@@ -50,7 +50,7 @@ impl Kinds {
         (kinds, of)
     }
 
-    /// What is true of an address that some kinds hold in an atom, and what would be without endpoints.
+    /// The predicate set of an address that some kinds hold in an atom, and the set that it would have without endpoints.
     pub(crate) fn predicate_sets(&self, held: &[KindId], atom: &PredicateSet) -> [PredicateSet; 2] {
         let held = || held.iter().filter_map(|kind| self.all.get(*kind as usize));
         let endpoints = held().filter(|(is_endpoint, _)| *is_endpoint).count();
@@ -74,8 +74,8 @@ impl Kinds {
         [set, around]
     }
 
-    /// What is true of an address of one endpoint of several that may have it: what it itself, its atom and those that are
-    /// no endpoints make true.
+    /// The predicate set of a local endpoint at one of its addresses: its own predicates, those of the atom, and those of holders
+    /// that are not endpoints. Other endpoints with the same address do not count.
     pub(crate) fn local_predicate_set(
         &self,
         own: &[PredicateId],

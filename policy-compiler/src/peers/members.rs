@@ -1,4 +1,4 @@
-//! Who stands behind which addresses, and what selectors see of them.
+//! The members of the cluster: who has which addresses, and what selectors see of them.
 //!
 //! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the model:
 //! a cluster has many, and nothing of them is copied.
@@ -23,7 +23,7 @@ pub(crate) type Position = usize;
 #[derive(Debug)]
 pub(crate) struct Member<'m> {
     namespace: &'m str,
-    /// Not as `&str`: that would look at the name of each.
+    /// Not as `&str`, which would read the name of every pod.
     name: &'m String,
     pub(crate) object: MemberObject<'m>,
     /// The labels of its namespace, if it is in one.
@@ -45,7 +45,7 @@ pub(crate) enum MemberObject<'m> {
 static NO_LABELS: Labels = Labels::new();
 
 impl<'m> Member<'m> {
-    /// A pod of a model, or one that was in it a moment ago.
+    /// A pod of a model, or a pod that has just left it.
     pub(crate) fn pod(model: &'m Model, name: &'m ObjectName, pod: &'m Endpoint) -> Self {
         let account = pod.service_account.as_deref().filter(|_| !model.service_accounts.is_empty());
         let account = account.and_then(|account| {
@@ -74,7 +74,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// What selectors see of it; nothing of a service's endpoints.
+    /// What selectors see of it; `None` for the endpoints of a service.
     pub(crate) fn view(&self) -> Option<LabelView<'_>> {
         let namespace = self.namespace_labels.map(|labels| (self.namespace, labels));
         let view = LabelView {
@@ -109,7 +109,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// The port names that it gives numbers.
+    /// The ports that it names.
     pub(crate) fn named_ports(&self) -> impl Iterator<Item = &NamedPort> {
         let ports = match &self.object {
             MemberObject::Pod(endpoint) => Some(&endpoint.named_ports),
@@ -129,7 +129,7 @@ impl<'m> Member<'m> {
         matches!(self.object, MemberObject::Set(_))
     }
 
-    /// Hands over the prefixes that it has.
+    /// Visits the prefixes that it has.
     pub(crate) fn for_each_net(&self, mut visit: impl FnMut(IpNet)) {
         let mut hosts = |addresses: &BTreeSet<IpAddr>| {
             for address in addresses {
@@ -149,7 +149,7 @@ impl<'m> Member<'m> {
     }
 }
 
-/// How many pods from the first on are in a namespace, by few looks at their names.
+/// How many pods, from the first on, are in a namespace. It reads few of their names.
 fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
     let is_in = |pod: &(&ObjectName, &Arc<Endpoint>)| pod.0.namespace == namespace;
     let mut to = 1;
@@ -160,19 +160,18 @@ fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -
     from + pods[from..to.min(pods.len())].partition_point(is_in)
 }
 
-/// Members side by side of whom everything is the same that they have from their namespace and kind. Those in no namespace are
-/// each alone.
+/// Members side by side that inherit the same from their namespace and kind. A member without a namespace is a run of its own.
 pub(crate) type Run = Range<Position>;
 
 /// The members of a cluster: pods, then sets, then host endpoints, then services, each in the order of their names.
 #[derive(Debug)]
 pub(crate) struct Members<'m> {
     pub(crate) all: Vec<Member<'m>>,
-    /// All that selectors see, in runs.
+    /// All members that selectors see, in runs.
     pub(crate) runs: Vec<Run>,
     /// Indexes of the runs of each namespace, at most one of pods and one of sets.
     namespaces: AHashMap<&'m str, Vec<usize>>,
-    /// Where the services begin, of which selectors see nothing.
+    /// Where the services begin, which selectors do not see.
     pub(crate) services: Position,
 }
 
@@ -198,7 +197,7 @@ impl<'m> Members<'m> {
             members.push_run_in(namespace, here.len());
             for (ObjectName { name, .. }, endpoint) in here {
                 let mut account = None;
-                // Not to look at the pod here saves a miss of the cache for each.
+                // Not reading the pod here saves a cache miss for each.
                 if !accounts.is_empty() {
                     let named = endpoint.service_account.as_deref();
                     account = named.and_then(|it| accounts.get(&(namespace.as_str(), it))).copied();
@@ -260,12 +259,12 @@ impl<'m> Members<'m> {
         members
     }
 
-    /// The next so many members are a run.
+    /// Makes the next `len` members a run.
     fn push_run(&mut self, len: usize) {
         self.runs.push(self.all.len()..self.all.len() + len);
     }
 
-    /// The next so many members are a run and those of a namespace.
+    /// Makes the next `len` members a run of a namespace.
     fn push_run_in(&mut self, namespace: &'m str, len: usize) {
         self.namespaces.entry(namespace).or_default().push(self.runs.len());
         self.push_run(len);

@@ -11,21 +11,19 @@ use crate::selector::{
     Selector,
 };
 
-/// The pods by their own labels; made when first needed, as it takes a look at all. Pods that share their labels are found by
-/// one place.
+/// The pods by their own labels. It is made at first use, because that reads all pods. Pods that share a label set are one entry.
 #[derive(Debug, Default)]
 pub(crate) struct PodIndex {
     names: Names,
-    /// Distinct in memory, each with the places in `names` of its pods; some may be gone, or have other labels. Kept, so that
-    /// nothing else is where they are.
+    /// By label set the indexes in `names` of its pods. Some may be gone by now, or have other labels.
     sets: Vec<Vec<u32>>,
-    /// By where they are in memory.
+    /// The number of each label set.
     numbers: AHashMap<Pinned<Arc<Labels>>, u32>,
-    /// By key and value which sets have it.
+    /// By key and value the label sets that have it.
     of: AHashMap<String, AHashMap<String, Vec<u32>>>,
 }
 
-/// The names of pods, one behind the other: a cluster has many.
+/// The names of pods in one text: a cluster has many.
 #[derive(Debug, Default)]
 struct Names {
     /// The namespace and the name of each.
@@ -54,13 +52,13 @@ impl Names {
     }
 }
 
-/// Names without a pod are kept up to this many and as many as there are pods.
+/// Names without a pod are kept up to this many, and as many as there are pods.
 const SPARE: usize = 1024;
 
 static NO_LABELS: Labels = Labels::new();
 
 impl PodIndex {
-    /// A pod came, or changed. What it was before does no harm.
+    /// Adds a pod that came or changed. Its old entry may stay.
     pub(crate) fn record(&mut self, model: &Model, name: &ObjectName, pod: &Endpoint) {
         if self.names.len() == 0 {
             return;
@@ -96,8 +94,7 @@ impl PodIndex {
         }
     }
 
-    /// Adds all pods. They are anywhere in memory: of many at once it is looked where their labels are, so that they are
-    /// fetched side by side.
+    /// Adds all pods. They lie scattered in memory, so many are fetched side by side.
     fn add_all(&mut self, model: &Model) {
         const SIDE_BY_SIDE: usize = 64;
         let mut all = model.endpoints.iter();
@@ -111,7 +108,7 @@ impl PodIndex {
         }
     }
 
-    /// Pods of a model, those among them that a selector matches.
+    /// Pods of a model: at least all that a selector matches.
     pub(crate) fn candidates<'m>(
         &mut self,
         model: &'m Model,

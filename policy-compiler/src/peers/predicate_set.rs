@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::model::{Family, Protocol};
 use crate::resolve::{Facts, PortSetId, PossiblePorts, PredicateId};
 
-/// The predicates that are true of something, ascending; shared by all that hold it.
+/// A predicate set: the predicates that are true of something, ascending. Equal sets may be shared.
 pub(crate) type PredicateSet = Arc<[PredicateId]>;
 
-/// The union of truths.
+/// The union of predicate sets.
 pub(crate) fn union<'t>(sets: impl Iterator<Item = &'t PredicateId>) -> PredicateSet {
     let mut union: Vec<PredicateId> = sets.copied().collect();
     union.sort_unstable();
@@ -16,14 +16,14 @@ pub(crate) fn union<'t>(sets: impl Iterator<Item = &'t PredicateId>) -> Predicat
     union.into()
 }
 
-/// A truth and the answers that it gives.
+/// What is known of an address: its predicate set, its family, and its ports in each port set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AddressFacts<'a> {
-    /// What is true, but for the family.
+    /// Its predicate set; the family need not be in it.
     pub(crate) predicates: &'a [PredicateId],
     /// The family.
     pub(crate) family: Family,
-    /// By question.
+    /// By port set.
     pub(crate) possible_ports: &'a [PossiblePorts],
 }
 
@@ -43,7 +43,7 @@ impl Facts for AddressFacts<'_> {
     }
 }
 
-/// The family of a truth.
+/// The family of a predicate set.
 pub(crate) fn family(set: &[PredicateId]) -> Option<Family> {
     Family::ALL.into_iter().find(|family| set.binary_search(&(*family as u32)).is_ok())
 }

@@ -1,6 +1,6 @@
-//! What is true of whom: predicates and questions, evaluated once for each member and each atom.
+//! Evaluates predicates and port sets, once for each member.
 //!
-//! What only the rules' local ends ask is not evaluated for pods of other nodes: nobody asks it of them.
+//! Terms that only the local ends of rules use are not evaluated for pods of other nodes.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use crate::common::Grouped;
 use crate::model::{ObjectName, Protocol};
 use crate::resolve::{LocalName, PortSet, PossiblePorts, Predicate, PredicateId, Vocabulary};
 
-/// Everything that is asked of addresses.
+/// All predicates of an image.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Predicates {
-    /// The resolved predicates, and behind them one for each possible answer to a question.
+    /// The resolved predicates, then one for each possible port of a port set.
     pub(crate) all: Vec<Predicate>,
-    /// By question.
+    /// By port set.
     pub(crate) possible_ports: Vec<PossiblePorts>,
 }
 
 impl Predicates {
-    /// Which of all are in use, given which of those that were resolved are.
+    /// Which predicates are in use, given the resolved terms in use.
     pub(crate) fn in_use(&self, asked: &TermsInUse) -> Box<[bool]> {
         let mut in_use = asked.predicates.clone();
         in_use.resize(self.all.len(), false);
@@ -36,19 +36,19 @@ impl Predicates {
     }
 }
 
-/// What is true of each member.
+/// The predicate set of each member.
 #[derive(Debug, Default)]
 pub(crate) struct MemberPredicates(Grouped);
 
 impl MemberPredicates {
-    /// Sorts pairs, for each member's position ascending by predicate as a rule, by position.
+    /// Sorts pairs by the member's position. For each member predicates mostly ascend already.
     fn from_pairs(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
         let mut all = Grouped::from_pairs(members, pairs.iter().copied());
         all.sort_each();
         Self(all)
     }
 
-    /// Of how many members each predicate is true.
+    /// For how many members each predicate is true.
     pub(crate) fn counts(&self, predicates: usize) -> Vec<u32> {
         let mut counts = vec![0; predicates];
         for predicate in self.0.all() {
@@ -57,13 +57,13 @@ impl MemberPredicates {
         counts
     }
 
-    /// What is true of a member, ascending.
+    /// The predicates of a member, ascending.
     pub(crate) fn member(&self, position: Position) -> &[PredicateId] {
         self.0.group(position)
     }
 }
 
-/// The predicates and what is true of each member.
+/// Evaluates all terms: the predicates, and the predicate set of each member.
 pub(crate) fn evaluate<'m>(
     vocabulary: &Vocabulary,
     asked: &TermsInUse,
@@ -179,7 +179,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// Whether a member is a local endpoint or none at all.
+/// Whether a member is a local endpoint, or not an endpoint.
 fn is_near(members: &Members<'_>, local: &AHashSet<Position>, position: Position) -> bool {
     local.contains(&position) || !members.all[position].is_endpoint()
 }

@@ -1,8 +1,8 @@
-//! Which members selectors match.
+//! Which members a selector matches.
 //!
-//! A selector is evaluated over a *domain* at once, a namespace where it asks for one and everybody where it does not: for
-//! each label that it names the members of the domain are sorted by their values, once, and the selector becomes the same
-//! expression over sets of members. So a member's labels are looked up once for each key and not for each selector.
+//! A selector is evaluated over a whole *domain* at once: a namespace, if it requires one, or all members. For each label that it
+//! names the members of the domain are sorted by value, once, and the selector becomes the same expression over sets of members.
+//! So a member's labels are read once for each key and not once for each selector.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
     }
 }
 
-/// A set of members that stays: as runs while these are few.
+/// A stored set of members: as runs while there are few of them.
 enum PlaceSet {
     Runs(Vec<Range<usize>>),
     Bits(Bits),
@@ -50,7 +50,7 @@ struct LabelValues<'m> {
     by_value: AHashMap<&'m str, usize>,
     /// By number of a value.
     places: Vec<PlaceSet>,
-    /// Of a set of the domain's members.
+    /// Words of a set of the domain's members.
     words: usize,
 }
 
@@ -63,7 +63,7 @@ impl<'m> LabelValues<'m> {
         })
     }
 
-    /// Adds places behind those that were added.
+    /// Adds places, which follow those that were added before.
     fn add(&mut self, number: usize, places: Range<usize>) {
         let Some(all) = self.places.get_mut(number) else { return };
         match all {
@@ -73,7 +73,7 @@ impl<'m> LabelValues<'m> {
                 _ => runs.push(places),
             },
         }
-        // Many runs are one set.
+        // Many runs become a set of bits.
         if matches!(all, PlaceSet::Runs(runs) if runs.len() * 2 > self.words) {
             let mut bits = vec![0; self.words];
             all.add_to(&mut bits);
@@ -81,7 +81,7 @@ impl<'m> LabelValues<'m> {
         }
     }
 
-    /// Adds those of others, which are behind these.
+    /// Adds the places of another, which follow these.
     fn append(&mut self, others: Self) {
         for (value, number) in others.by_value {
             let own = self.number(value);
@@ -202,7 +202,7 @@ impl<'m> Domain<'m> {
     fn values(&mut self, members: &'m Members<'_>, key: &str) -> &LabelValues<'m> {
         if !self.labels.contains_key(key) {
             let words = self.len.div_ceil(64);
-            // Where the labels of many are looked at, two threads wait for the memory.
+            // Reading the labels of many members waits for memory, so two threads do it.
             let half = self.runs.partition_point(|(first, _)| first * 2 < self.len);
             let (one, other) = self.runs.split_at(half);
             let (mut values, others) = join(
@@ -217,12 +217,12 @@ impl<'m> Domain<'m> {
     }
 }
 
-/// Whether all of a run have the same of a label.
+/// Whether all members of a run have the same value of a label.
 fn is_run_label(key: &str) -> bool {
     matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX)
 }
 
-/// Whether members have a label of their own.
+/// Whether members carry the label themselves.
 fn is_own_label(key: &str) -> bool {
     !is_run_label(key) && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
 }
@@ -258,9 +258,9 @@ fn collect_values<'m>(
     values
 }
 
-/// Adds the values of a label that is members' own. Members that share their labels are anywhere in memory, and none of them
-/// is in the cache: of many at once it is looked where their labels are, so that they are fetched side by side, and these are
-/// looked at once. `seen` are, by where they are, the numbers of their values.
+/// Adds the values of a label that members carry themselves. Pods lie scattered in memory and are not in the cache, so the
+/// addresses of many label sets are read first, which fetches them side by side. Members share label sets; `seen` holds the
+/// number of the value of each set that was read.
 fn add_own_values<'m>(
     values: &mut LabelValues<'m>,
     seen: &mut AHashMap<Pinned<&'m Labels>, Option<usize>>,
@@ -285,7 +285,7 @@ fn add_own_values<'m>(
     }
 }
 
-/// The members, by what selectors look for.
+/// The members by label values.
 pub(crate) struct SelectorIndex<'m> {
     members: &'m Members<'m>,
     everywhere: Domain<'m>,
@@ -298,7 +298,7 @@ impl<'m> SelectorIndex<'m> {
         Self { members, everywhere, namespaces: AHashMap::new() }
     }
 
-    /// Hands over the members that match a selector.
+    /// Visits the members that match a selector.
     pub(crate) fn matching(&mut self, selector: &Selector, mut visit: impl FnMut(Position)) {
         let members = self.members;
         let Some(namespaces) = selector.required_values(NAMESPACE) else {
@@ -322,7 +322,7 @@ fn match_domain<'m>(
     selector: &Selector,
     visit: &mut impl FnMut(Position),
 ) {
-    // What most selectors of network sets ask for: one value, which few have.
+    // What most selectors of network sets require: one value, which few members have.
     if let Node::Compare { key, how: Comparison::Equal, value } = selector.node() {
         domain.values(members, key);
         let Domain { runs, labels, .. } = domain;
@@ -346,13 +346,13 @@ fn match_domain<'m>(
     visit_members(&domain.runs, places, visit);
 }
 
-/// Hands over the members at some places, ascending, of a domain of these runs.
+/// Visits the members at some places, ascending, of a domain of these runs.
 fn visit_members(
     runs: &[(usize, Run)],
     places: impl Iterator<Item = usize>,
     visit: &mut impl FnMut(Position),
 ) {
-    // The places of the run that the last one was in, and what to add to them.
+    // The places of the run that the last place was in, and what to add to them.
     let (mut run, mut shift) = (0..0, 0);
     for place in places {
         if !run.contains(&place) {

@@ -3,7 +3,7 @@
 use crate::model::Family;
 use crate::resolve::{Resolved, Stage, Terms, Vocabulary};
 
-/// Which predicates and questions rules ask.
+/// The predicates and port sets that rules use, by number.
 #[derive(Debug, Default)]
 pub(crate) struct TermsInUse {
     pub(crate) predicates: Vec<bool>,
@@ -11,12 +11,12 @@ pub(crate) struct TermsInUse {
 }
 
 impl TermsInUse {
-    /// Those that are asked of those who are not local endpoints, too.
+    /// The terms that rules use of peers.
     pub(crate) fn of_peers(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
         Self::collect(resolved, vocabulary, false)
     }
 
-    /// All that are asked, and the families.
+    /// The terms that rules use of either end, and the families.
     pub(crate) fn of_either_end(resolved: &Resolved, vocabulary: &Vocabulary) -> Self {
         let mut all = Self::collect(resolved, vocabulary, true);
         for family in Family::ALL {
