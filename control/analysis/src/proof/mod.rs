@@ -16,9 +16,9 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use manx_policy_compiler::check::{Counterexample, Expected, prove_by};
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{Direction, Protocol, Shown, Verdict};
-use manx_policy_compiler::check::{Counterexample, Expected, prove_by};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 
 use self::judge::{ByObjects, packet, side};
