@@ -1,4 +1,4 @@
-//! Numbers by number: members' predicates, predicates' classes, in two runs of memory instead of one for each.
+//! Lists of numbers by number (predicates by member, classes by predicate), in two allocations instead of one for each list.
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
@@ -9,7 +9,7 @@ pub(crate) struct Grouped {
 }
 
 impl Grouped {
-    /// Sorts pairs, a number below `groups` and one of its, by the first; those of one group stay in their order.
+    /// Groups pairs of a group, below `groups`, and a number. The numbers of one group keep their order.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,
@@ -23,7 +23,7 @@ impl Grouped {
             sum += *end;
             *end = sum;
         }
-        // Each now is where its group starts, and is moved to where it ends.
+        // Each entry is where its group starts, and moves to where it ends.
         let mut all = vec![0; sum as usize];
         for (group, one) in pairs {
             let at = &mut ends[group as usize];
@@ -40,7 +40,7 @@ impl Grouped {
         start.map_or(0, |start| *start as usize).min(end)..end
     }
 
-    /// The numbers of a group; of one that is none nothing.
+    /// The numbers of a group; empty if there is no such group.
     pub(crate) fn group(&self, group: usize) -> &[u32] {
         self.all.get(self.range(group)).unwrap_or_default()
     }
@@ -67,7 +67,7 @@ impl Grouped {
     }
 }
 
-/// The groups that have any numbers, ascending, each with these: of many groups few may.
+/// The groups that are not empty, ascending, each with its numbers. For many groups of which few are not empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,

@@ -7,7 +7,7 @@ use ahash::RandomState;
 /// See the module. Numbers are below 2^32 - 1.
 #[derive(Debug, Default)]
 pub(crate) struct IndexTable {
-    /// By hash, each at the first free place from its own on; [`FREE`] where none is. A power of two, or nothing.
+    /// Open addressing with linear probing; [`FREE`] marks a free place. The length is a power of two, or 0.
     places: Vec<Entry>,
     len: usize,
     hashes: RandomState,
@@ -23,8 +23,7 @@ struct Entry {
 const FREE: Entry = Entry { hash: 0, number: u32::MAX };
 
 impl IndexTable {
-    /// The number of a value, of which `is` says whether a number is its own; it gets `next` if none is, and then the second
-    /// is whether it did.
+    /// The number of a value; `is` says whether a number is that of the value. A new value gets `next`. Returns whether it is new.
     pub(crate) fn find_or_insert<T: Hash + ?Sized>(
         &mut self,
         value: &T,
@@ -43,7 +42,7 @@ impl IndexTable {
         (next, true)
     }
 
-    /// The number of a value that has one, of which `is` says whether a number is its own.
+    /// The number of a value, if it has one; `is` says whether a number is that of the value.
     pub(crate) fn find<T: Hash + ?Sized>(
         &self,
         value: &T,
@@ -57,7 +56,7 @@ impl IndexTable {
         (here.number != FREE.number).then_some(here.number)
     }
 
-    /// There will be so many more. No more than three quarters of the places are taken.
+    /// Reserves memory for so many more. At most three quarters of the places are taken.
     pub(crate) fn reserve(&mut self, more: usize) {
         let wanted = (self.len + more) * 4;
         if wanted > self.places.len() * 3 {
@@ -77,7 +76,7 @@ impl IndexTable {
     }
 }
 
-/// Where a number is, or, where it is not, would be. Some place is free.
+/// The place of a number, or the place where it would go. At least one place is free.
 fn find_place(places: &[Entry], hash: u32, is: impl Fn(u32) -> bool) -> usize {
     let mask = places.len() - 1;
     let mut at = hash as usize & mask;

@@ -1,13 +1,13 @@
-//! Two things done at once.
+//! The join of a second thread: two functions run at once.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
-/// With fewer than so many members of a cluster a thread of its own is not worth while for them.
+/// A cluster with fewer members is not worth a second thread.
 pub(crate) const LARGE_CLUSTER: usize = 2_048;
 
-/// Does both, the second on a thread of its own if that is worth while, and hands over what they give. Where the system gives
-/// no thread, one is done after the other.
+/// Runs both functions and returns both results; the second on a thread of its own, if `is_worth_it`. If the system gives no
+/// thread, they run one after the other.
 pub(crate) fn join<A, B: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
@@ -20,7 +20,7 @@ pub(crate) fn join<A, B: Send>(
     (first, second())
 }
 
-/// [`join`], where the second has something that only it may change meanwhile.
+/// As [`join`], for a second function that needs exclusive access to a value.
 pub(crate) fn join_with<A, B: Send, S: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
@@ -40,7 +40,7 @@ fn join_by<A, B: Send>(
         let thread = builder.spawn_scoped(scope, &second);
         let first = first();
         let second = match thread {
-            // A panic goes on as it does where one thread does both.
+            // A panic goes on as if one thread ran both.
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(_) => second(),
         };

@@ -1,8 +1,8 @@
 //! A hash of many small values that is the same in every process: its keys are constant.
 //!
-//! Law: a word can be undone. It parts any two states, as a state parts any two words, so nothing that is said after a change
-//! hides it, whoever says it: of two sequences that differ in one word the hashes differ. Who knows the keys can find sequences
-//! with one hash that differ in more: it is for what only tells whether objects have changed.
+//! Law: mixing in a word is invertible, in the state and in the word. So two sequences that differ in exactly one word have
+//! different hashes, and words behind a change cannot hide it. An attacker who knows the keys can find sequences with equal hashes
+//! that differ in more words. Use it only to tell whether objects have changed.
 
 use std::hash::Hasher;
 

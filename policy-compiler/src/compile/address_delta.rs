@@ -17,17 +17,17 @@ use crate::peers::{
 };
 use crate::prefix_map::{MAX_VALUE, PrefixMap};
 
-/// So many addresses and networks that are touched are looked at one by one, and as many as a sixteenth of the prefixes at which
-/// anything stands: beyond that to make all anew is cheaper, and a change costs no more than that whatever it holds.
+/// At most this many touched prefixes, and a sixteenth of all prefixes, are handled one by one. Beyond that a rebuild is cheaper, so
+/// no change costs more than a rebuild.
 const MOST_PREFIXES: usize = 1024;
 
-/// See the module. IPv4 alone: what is said of IPv6 addresses is made anew with all the rest.
+/// See the module. Only IPv4: a change of IPv6 addresses needs a rebuild.
 #[derive(Debug, Default)]
 pub(crate) struct AddressDelta {
     pub(crate) hosts: BTreeSet<Ipv4Addr>,
     /// Every address in these.
     pub(crate) nets: BTreeSet<Ipv4Net>,
-    /// What is asked of addresses, where that is more than in the last image.
+    /// All predicates, if there are more than in the last image.
     pub(crate) predicates: Option<Predicates>,
 }
 
@@ -36,7 +36,7 @@ impl AddressDelta {
         self.hosts.is_empty() && self.nets.is_empty() && self.predicates.is_none()
     }
 
-    /// The networks that no other holds.
+    /// The networks that lie in no other.
     fn outermost(&self) -> Vec<Ipv4Net> {
         let mut outermost: Vec<Ipv4Net> = Vec::new();
         // A network sorts before those in it.
@@ -55,7 +55,7 @@ fn lies_in(nets: &[Ipv4Net], address: Ipv4Addr) -> bool {
     behind.checked_sub(1).is_some_and(|at| nets[at].contains(&address))
 }
 
-/// What the next image says of addresses, as it is being made.
+/// The address tables of the next image, while they are made.
 struct PeersDraft {
     before: Arc<PeerTables>,
     prefixes: PrefixMap,
@@ -78,14 +78,14 @@ impl PeersDraft {
         }
     }
 
-    /// The class that an address has in the image before.
+    /// The class that an address has in the last image.
     fn class_before(&self, address: Ipv4Addr) -> Option<u32> {
         let identity = self.before.prefixes.lookup_v4(address.to_bits());
         let class = self.before.classes.class(Identity(identity));
         ((class as usize) < self.before.class_predicate_sets.len()).then_some(class)
     }
 
-    /// Adds a class, which an address is of that was of another.
+    /// Adds a class for an address that had another one.
     fn add_class(&mut self, set: &PredicateSet, address: Ipv4Addr) -> u32 {
         let from = self.class_before(address);
         let other =
@@ -99,7 +99,7 @@ impl PeersDraft {
         self.predicate_sets.len() as u32 - 1
     }
 
-    /// Stores that an identity is of a class; `None` where that cannot be.
+    /// Stores the class of an identity. `Err` if its index is too large.
     fn classify(&mut self, identity: Identity, class: u32) -> Result<(), Rebuild> {
         let at = self.before.classes.index(identity) as usize;
         if at > MAX_VALUE as usize {
@@ -116,8 +116,8 @@ impl PeersDraft {
 }
 
 impl Basis {
-    /// Says of touched addresses what is true now, and the local pods among them what is true of themselves; the classes
-    /// that this takes. `None` where all is to be made anew, and then this is not to be used any more.
+    /// Gives the touched addresses their new identities, and the local pods among them their new predicate sets. Returns the classes
+    /// that were added.
     pub(crate) fn apply_address_delta(
         &mut self,
         interner: &mut IdentityInterner,
@@ -171,7 +171,7 @@ impl Basis {
         Ok(new)
     }
 
-    /// A network and all prefixes in it at which something stands, outer before inner; `None`: more than `most`.
+    /// A network and all prefixes in it, outer before inner. `Err` if there are more than `most`.
     fn parts(&self, net: Ipv4Net, most: usize) -> Result<BTreeSet<Ipv4Net>, Rebuild> {
         let mut parts = BTreeSet::from([net]);
         parts.extend(self.addresses.prefixes_in(net).take(most + 1));
@@ -180,7 +180,7 @@ impl Basis {
         if parts.len() > most { Err(Rebuild) } else { Ok(parts) }
     }
 
-    /// The identity of a prefix, but for what stands in it.
+    /// The identity of a prefix, without the smaller prefixes in it.
     fn identify(
         &mut self,
         interner: &mut IdentityInterner,
@@ -209,7 +209,7 @@ impl Basis {
         Ok(identity)
     }
 
-    /// What is true of the local pods themselves.
+    /// Renews the predicate sets of the local pods that are touched.
     fn update_local_pods(
         &mut self,
         model: &Model,
@@ -244,7 +244,7 @@ impl Basis {
     }
 }
 
-/// A network as one of the model's members or rules has it, if it is IPv4.
+/// A network of the model, host bits cut off. `Err` if it is not IPv4.
 pub(crate) fn v4(net: IpNet) -> Result<Ipv4Net, Rebuild> {
     match net {
         IpNet::V4(net) => Ok(net.trunc()),

@@ -27,7 +27,7 @@ use crate::peers::{
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, resolve};
 use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, RowTables};
 
-/// Bytes of rows and cells that an image may hold if nothing else is said.
+/// Bytes of rows and cells that an image may hold by default.
 pub const DEFAULT_BUDGET: usize = 64 << 20;
 
 /// Makes images; keeps identities and counter slots for its life.
@@ -44,7 +44,7 @@ pub struct Compiler {
     order: PolicyOrder,
 }
 
-/// And for so many classes, and as many as it has.
+/// A basis may grow by this many classes, and by as many as it has.
 const SPARE_CLASSES: usize = 1024;
 
 impl Default for Compiler {
@@ -72,8 +72,8 @@ impl Compiler {
         }
     }
 
-    /// Forgets the decisions that have these slots and gives the slots to others. It is for the caller to know that nobody
-    /// uses an image that names them, or will count by them.
+    /// Forgets the decisions that have these slots, and releases the slots for others. The caller ensures that no image which names
+    /// them is in use, and that nothing counts by them any more.
     pub fn release(&mut self, slots: &BTreeSet<u32>) {
         self.tables.release(slots);
     }

@@ -21,29 +21,29 @@ use crate::peers::{
 use crate::resolve::{Predicate, PredicateId};
 use crate::selector::Selector;
 
-/// So many predicates may be without use, and a quarter of all.
+/// So many predicates may be unused, and a quarter of all.
 const MOST_UNUSED: usize = 16;
 
-/// What nobody had asked.
+/// The predicates that come into use.
 #[derive(Default)]
 struct NewPredicates {
     selectors: Vec<(PredicateId, Selector)>,
     nets: Vec<(PredicateId, Vec<Ipv4Net>)>,
 }
 
-/// A member of whom something new is true.
+/// A member for which a new predicate is true.
 struct MovedMember {
     is_endpoint: bool,
     nets: Vec<Ipv4Net>,
-    /// What was true of it.
+    /// Its predicate set before.
     before: PredicateSet,
-    /// What is now besides, ascending.
+    /// The predicates that are added to it, ascending.
     added: Vec<PredicateId>,
 }
 
 impl Basis {
-    /// Makes what stands answer all that `peers` and `anybody` ask, but for the addresses that this touches. `None` where all is to be made
-    /// anew, and then this is not to be used any more.
+    /// Adds the predicates that come into use: `peers` are the terms that rules use of peers, `anybody` of either end. The addresses
+    /// that this touches are added to `delta`.
     pub(crate) fn apply_predicate_delta(
         &mut self,
         interner: &mut IdentityInterner,
@@ -84,7 +84,7 @@ impl Basis {
         self.addresses.apply(&edits)
     }
 
-    /// What is new; `None` if something else is, or too much is not in use any more.
+    /// The predicates that come into use. `Err` if another term does, or if too much is not in use any more.
     fn new_predicates(
         &self,
         peers: &TermsInUse,
@@ -119,7 +119,7 @@ impl Basis {
                 Predicate::Members(selector) if at >= known && *of_peers => {
                     added.selectors.push((id, selector.clone()));
                 }
-                // Whoever asks, it is known of every address.
+                // Known of every address, whichever end uses it.
                 Predicate::Family(_) | Predicate::Nets(_) if at < known => {}
                 Predicate::Nets(nets) => {
                     added
@@ -132,7 +132,7 @@ impl Basis {
         Ok(added)
     }
 
-    /// The members of whom new predicates are true.
+    /// The members for which new predicates are true.
     fn find_moved_members(
         &mut self,
         model: &Model,
@@ -187,7 +187,7 @@ impl Basis {
         Ok(moved)
     }
 
-    /// Gives members their new kinds.
+    /// Gives members their new kinds; the edits of the prefixes that are not hosts.
     fn change_kinds(
         &mut self,
         moved: &[MovedMember],

@@ -14,14 +14,13 @@ use crate::model::{Mark, Model, NetworkSet, ObjectName};
 use crate::peers::{Member, PredicateSet, PrefixEdit};
 
 impl Basis {
-    /// Whether it rests on what a model with these marks says, but for network sets.
+    /// Whether a model with these marks differs from the basis in nothing but network sets and policies.
     pub(crate) fn can_update_to(&self, marks: &[Mark; 8]) -> bool {
         let pairs = self.marks.iter().zip(marks).enumerate();
         pairs.into_iter().all(|(at, (own, other))| at == Model::NETWORK_SETS || own == other)
     }
 
-    /// Takes in what has become of the network sets; all else of the model but its policies is as it was. `None` where all is
-    /// to be made anew, and then this is not to be used any more.
+    /// Applies the changes of network sets. The addresses that this touches are added to `delta`.
     pub(crate) fn apply_set_delta(
         &mut self,
         model: &Model,
@@ -37,7 +36,7 @@ impl Basis {
             let was = self.set_predicate_set(model, name, before)?;
             let is = self.set_predicate_set(model, name, after)?;
             let [was, is] = [was, is].map(|predicate_set| self.kinds.intern(false, &predicate_set));
-            // One that nobody asks for is nowhere.
+            // A set that no selector in use matches has no kind and stands at no prefix.
             let gone = nets(before.filter(|_| was.is_some()))?;
             let come = nets(after.filter(|_| is.is_some()))?;
             let stay = |net: &&Ipv4Net| was == is && gone.contains(*net) && come.contains(*net);
@@ -57,7 +56,7 @@ impl Basis {
         self.addresses.apply(&edits)
     }
 
-    /// What is true of a network set; of none nothing.
+    /// The predicate set of a network set; empty if there is none.
     fn set_predicate_set(
         &mut self,
         model: &Model,
@@ -69,7 +68,7 @@ impl Basis {
     }
 }
 
-/// The networks of a set, host bits cut off; `None` if one is not IPv4.
+/// The networks of a set, host bits cut off. `Err` if one is not IPv4.
 fn nets(set: Option<&Arc<NetworkSet>>) -> Result<BTreeSet<Ipv4Net>, Rebuild> {
     set.into_iter().flat_map(|set| &set.nets).map(|net| v4(*net)).collect()
 }

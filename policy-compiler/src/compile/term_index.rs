@@ -8,7 +8,7 @@ use crate::peers::{Member, PredicateSet, Predicates, TermsInUse};
 use crate::resolve::{PortSet, PortSetId, Predicate, PredicateId};
 use crate::selector::{NAMESPACE, ORCHESTRATOR, Selector};
 
-/// What may be asked of a pod, by a label that it must have: the namespace, where one is named.
+/// Terms by a label that they require: the namespace, if they require one.
 #[derive(Debug, Default)]
 pub(crate) struct TermIndex {
     /// By key and value.
@@ -40,7 +40,7 @@ impl TermIndex {
         all
     }
 
-    /// Adds a selector that is asked from now on.
+    /// Adds a selector that comes into use.
     pub(crate) fn add_selector(&mut self, selector: &Selector, id: PredicateId) {
         self.add(Some(selector), Term::Predicate(id));
     }
@@ -49,7 +49,7 @@ impl TermIndex {
         let required = selector.map(Selector::required_labels).unwrap_or_default();
         let of_values = required.into_iter().filter(|(key, _)| *key != ORCHESTRATOR);
         let of_values = of_values.filter_map(|(key, values)| Some((key, values?)));
-        // Of namespaces there are most; all pods are of one orchestrator.
+        // Namespaces tell most apart; all pods have the same orchestrator.
         let best = match selector.and_then(|it| it.required_values(NAMESPACE)) {
             Some(values) => Some((NAMESPACE, values)),
             None => of_values.min_by_key(|(_, values)| values.len()),
@@ -61,7 +61,7 @@ impl TermIndex {
         }
     }
 
-    /// What may be asked of one that has these labels.
+    /// The terms that may hold for a member with these labels.
     fn terms_for<'a>(&'a self, view: &'a LabelView<'_>) -> impl Iterator<Item = Term> + 'a {
         let of_keys = self.of.iter().filter_map(|(key, of)| of.get(view.value(key)?));
         of_keys.flatten().chain(&self.anywhere).copied()

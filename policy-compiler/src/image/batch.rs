@@ -1,7 +1,7 @@
-//! Lookups side by side: each step is made for all packets before the next is made for any, so that what one has to fetch
-//! from memory is fetched beside what the others have to. Who has several packets to judge at once asks here.
+//! Lookups side by side: each step is made for all packets before the next step is made for any. So the loads of all packets from
+//! memory overlap. For callers that have several packets at once.
 //!
-//! Law: the answers are those of [`Image::identity_v4`] and [`Image::classify`], one by one.
+//! Law: the results are those of [`Image::identity_v4`] and [`Image::classify`], one by one.
 
 use super::lines::STEPS;
 use super::packet_key::{PacketKey, table};
@@ -13,7 +13,7 @@ use crate::model::Transport;
 /// So many lookups are made side by side.
 const SIDE_BY_SIDE: usize = 64;
 
-/// What [`Image::classify`] is asked of one packet.
+/// The arguments of [`Image::classify`] for one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lookup {
     /// The chain that judges.
@@ -36,7 +36,7 @@ impl Image {
     pub fn classify_all(&self, asked: &[Lookup], paths: &mut [PathId]) {
         let places = paths.chunks_mut(SIDE_BY_SIDE);
         for (asked, paths) in asked.chunks(SIDE_BY_SIDE).zip(places) {
-            // Meanwhile a path's number is that of the place where its packet's lookup is.
+            // Until its lookup ends, a path's number is the target that the lookup has reached.
             let mut lines = false;
             for (path, asked) in paths.iter_mut().zip(asked) {
                 let row = self.row(asked.chain, asked.local, asked.peer);
@@ -51,7 +51,7 @@ impl Image {
         }
     }
 
-    /// From the places where packets' rows lead first to their paths.
+    /// Follows the first targets of packets to their paths.
     #[inline(never)]
     fn follow_lines(&self, asked: &[Lookup], paths: &mut [PathId]) {
         for _ in 0..STEPS {
@@ -68,7 +68,7 @@ impl Image {
                 break;
             }
         }
-        // Who has not arrived has no row.
+        // A packet without a path has no row.
         let all = paths.iter().fold(0, |all, path| all | path.0);
         if !Target::from_bits(all).is_line() {
             return;

@@ -1,16 +1,16 @@
-//! How often what stands at an address was changed in place, so that who remembers what stood there need not look again.
+//! Counts stores in place, by address. A caller that remembers the identity of an address sees by the count whether to look again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 16 KiB of counters: few enough to stay in the cache.
 const COUNTERS: usize = 1 << 12;
 
-/// Counters by a hash of the address: a change at one address now and then shows at another, but not often.
+/// Counters by a hash of the address. A change at one address rarely shows at another.
 #[derive(Debug)]
 pub(crate) struct ChangeCounters(Box<[AtomicU32; COUNTERS]>);
 
 impl Default for ChangeCounters {
-    /// Nothing was changed yet.
+    /// Nothing has changed yet.
     fn default() -> Self {
         Self(Box::new([const { AtomicU32::new(0) }; COUNTERS]))
     }
@@ -21,8 +21,8 @@ impl ChangeCounters {
         (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
-    /// Of two addresses together. It only grows (and wraps). Who reads this first and then what stands there sees, if a change is
-    /// counted, the change.
+    /// The sum of the counts of two addresses. It only grows (and wraps). A caller that reads this before the identities sees every
+    /// change that is counted.
     #[inline]
     pub(crate) fn sum(&self, addresses: [u32; 2]) -> u32 {
         let counters = &*self.0;

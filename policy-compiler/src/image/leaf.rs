@@ -10,11 +10,11 @@ use crate::common::PathId;
 /// For so many intervals there is room; one more may lead where the first does.
 pub(crate) const LEAF_WIDTH: usize = 16;
 
-/// See the module. Every lane is summed up at once, and no place has to be looked up behind that.
+/// See the module. A lookup sums all lanes at once; the sum is the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub(crate) struct Leaf {
-    /// The last key of each interval that another one follows; behind these the last of all keys.
+    /// The last key of each interval but the last; unused lanes hold the last of all keys.
     lasts: [u16; LEAF_WIDTH],
     /// From the path of each interval but the last for which there is room to the next one's, and in the last place the first
     /// interval's path. Sums wrap.
@@ -65,7 +65,7 @@ impl Leaf {
         to
     }
 
-    /// Where a key leads.
+    /// The path of a key.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Lines::follow")]
     pub(crate) fn lookup(&self, key: u16) -> PathId {

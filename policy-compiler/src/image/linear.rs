@@ -19,7 +19,7 @@ pub(crate) struct Linear {
     pub(crate) step_paths: Box<[Option<PathId>]>,
     /// The path of each tier's end that decides.
     pub(crate) end_paths: Box<[Option<PathId>]>,
-    /// Of a pod, where that differs, what is true of each of its addresses.
+    /// For a pod whose addresses differ: the predicate set of each.
     pub(crate) own: BTreeMap<Identity, PredicateSet>,
 }
 

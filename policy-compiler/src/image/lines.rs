@@ -12,14 +12,14 @@ use super::target::{NO_KEY, NUMBER, Target};
 use crate::common::PathId;
 use crate::model::Transport;
 
-/// For each table where it leads.
+/// The target of each table.
 pub(crate) type Row = [Target; TABLES];
 
 /// How many tables there are.
 pub(crate) const TABLES: usize = OTHERS + 1;
 
-/// A lookup takes at most so many steps behind the row: ten intervals each, by key and then by source port, and one more where
-/// a leaf had become a tree.
+/// The most steps that a lookup takes behind a row: lines of ten intervals by key and then by source port, and one more where a leaf
+/// became a tree.
 pub(crate) const STEPS: usize = 11;
 
 /// All rows.
@@ -78,7 +78,7 @@ impl Lines {
 
     /// The path to which a place leads a packet.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "what a packet shows is not put together anew")]
+    #[expect(clippy::inline_always, reason = "the packet's key is not computed again")]
     pub(crate) fn follow(&self, place: Target, transport: Transport) -> Option<PathId> {
         // What the packet shows is only looked at where it matters, and mostly one leaf says all.
         if !place.is_line() {
@@ -126,7 +126,7 @@ impl Lines {
         place.as_path()
     }
 
-    /// Adds the bounds that a table of a row draws, of keys and of source ports, 0 among them; in no order.
+    /// Adds the bounds that a table of a row has, of keys and of source ports, including 0, in no order.
     pub(crate) fn bounds(&self, row: u32, table: usize, bounds: &mut [Vec<u32>; 2]) {
         for bounds in bounds.iter_mut() {
             bounds.push(0);

@@ -11,7 +11,7 @@ pub struct Path {
     pub decision: Arc<Decision>,
     /// What follows from it.
     pub verdict: Verdict,
-    /// Whether it leaves that to those who are asked behind it ([`Reason::passes_on`]).
+    /// Whether it leaves the verdict to the chains behind it ([`Reason::passes_on`]).
     pub passes_on: bool,
     /// Its counter, below [`Image::slots`](super::Image::slots): the same for the same decision in every image of one compiler, until the slot is
     /// released.
@@ -24,7 +24,7 @@ impl Path {
         Self { verdict: reason.verdict(), passes_on: reason.passes_on(), decision, slot }
     }
 
-    /// What stands where nothing is known. Its slot is the first of its direction's.
+    /// The path of what is unknown. Its slot is the number of the direction.
     pub(crate) fn unknown(direction: Direction) -> Self {
         Self::new(Arc::new(Reason::Unknown(direction).into()), direction as u32)
     }

@@ -7,16 +7,15 @@ use crate::common::Identity;
 use crate::peers::{ClassMap, PredicateSet, Predicates};
 use crate::prefix_map::PrefixMap;
 
-/// What is asked of addresses, and what is true of each. Images between which only policies changed may share it, and then
-/// it may know more than one of them asks.
+/// The tables from addresses to classes. They may hold predicates that only another image which shares them uses.
 #[derive(Debug)]
 pub(crate) struct PeerTables {
     pub(crate) prefixes: PrefixMap,
-    /// What was stored in `prefixes` since.
+    /// Counts what is stored in `prefixes` in place.
     pub(crate) changes: ChangeCounters,
     /// Class of each identity, and room for identities to come.
     pub(crate) classes: ClassMap,
-    /// For each class the predicates that are true of it.
+    /// The predicate set of each class.
     pub(crate) class_predicate_sets: Box<[PredicateSet]>,
     pub(crate) predicates: Arc<Predicates>,
     /// How many identities some address has.

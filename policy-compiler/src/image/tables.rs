@@ -15,7 +15,7 @@ use crate::model::{Direction, ObjectName, Transport};
 use crate::peers::NO_CLASS;
 use crate::resolve::{LocalName, Stage};
 
-/// What chains of one image are asked of a packet between two ends, put together once for all of them.
+/// A packet between two ends, prepared for lookups in several chains of one image.
 #[derive(Debug, Clone, Copy)]
 pub struct Query {
     class: u32,
@@ -27,14 +27,14 @@ pub struct Query {
 pub struct Counts {
     /// Local endpoints.
     pub endpoints: usize,
-    /// Identities that some address has, or had since all tables were last made anew.
+    /// Identities that some address has, or had since the last compilation from nothing.
     pub identities: usize,
     /// Classes of identities.
     pub classes: usize,
     /// Chains of policies.
     pub chains: usize,
-    /// Those of them that are judged rule by rule: what they ask of the local end is not the same for all of its
-    /// addresses, or their rows would not fit the budget.
+    /// The chains that are judged rule by rule, because the local end's predicates differ between its addresses, or because the
+    /// rows do not fit the budget.
     pub linear: usize,
     /// Predicates over peers.
     pub predicates: usize,
@@ -51,7 +51,7 @@ pub(crate) const NO_ROW: u32 = LINEAR - 1;
 #[derive(Debug)]
 pub struct Image {
     pub(crate) peers: Arc<PeerTables>,
-    /// By predicate whether a rule here asks it, or a question that it answers.
+    /// By predicate whether a rule of this image uses it, directly or in a port set.
     pub(crate) in_use: Box<[bool]>,
     pub(crate) endpoints: BTreeMap<Arc<LocalName>, LocalEndpoint>,
     pub(crate) chains: Box<[Chain]>,
@@ -66,7 +66,7 @@ pub struct Image {
     /// What [`Image::path`] gives for a number that is none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
-    /// Which of a compiler's images it is.
+    /// Counts the images of a compiler.
     pub(crate) serial: u64,
 }
 
@@ -84,14 +84,14 @@ impl Image {
     }
 
     /// How often [`identity_v4`](Self::identity_v4) of two addresses, as numbers in host order, may have changed in place: a sum
-    /// of counts, each of which only grows (and wraps). Who reads this first and the identities then, and later finds this the
-    /// same, has the present identities. IPv6 addresses' never change.
+    /// of counters that only grow (and wrap). Law: if the caller reads this before the two identities, and later finds this
+    /// unchanged, the identities are unchanged. Identities of IPv6 addresses never change in place.
     #[inline]
     pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
         self.peers.changes.sum(addresses)
     }
 
-    /// Stores an address's identity; `false` where there is no room. One at a time may call this.
+    /// Stores the identity of an address; `false` if there is no room. At most one thread at a time may call this.
     pub(crate) fn set_v4(&self, address: Ipv4Addr, identity: Identity) -> bool {
         let stored = self.peers.prefixes.set_v4(address.to_bits(), identity.0);
         self.peers.changes.increment(address.to_bits());
@@ -138,22 +138,22 @@ impl Image {
         self.lines.follow(first, transport).unwrap_or_else(|| self.unknown(chain))
     }
 
-    /// What chains are asked of a packet, as [`classify`](Self::classify) is.
+    /// Prepares the lookup of a packet in several chains. The arguments are those of [`classify`](Self::classify).
     #[inline]
     pub fn query(&self, local: Identity, peer: Identity, transport: Transport) -> Query {
         Query { class: self.class_of_peer(local, peer), packet: transport.into() }
     }
 
-    /// The path that [`classify`](Self::classify) names for what was put into a question of this image; `None`: it is to be asked.
+    /// The path that [`classify`](Self::classify) finds for a query of this image; `None`: call `classify`.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "who asks several chains knows the table of all")]
+    #[expect(clippy::inline_always, reason = "the caller of several chains knows the table of all")]
     pub fn path_of(&self, chain: ChainId, query: Query) -> Option<&Path> {
         let row = self.row_of(chain, query.class);
         let first = self.lines.first(row, query.packet.table)?;
         Some(self.path(self.lines.follow_prepared(first, query.packet)?))
     }
 
-    /// The class of a peer, or a number that no class has: so, too, where nothing is known of the local end.
+    /// The class of a peer; a number that no class has, if peer or local end is unknown.
     #[inline]
     fn class_of_peer(&self, local: Identity, peer: Identity) -> u32 {
         if local == Identity::UNKNOWN { NO_CLASS } else { self.class_number(peer) }
@@ -176,7 +176,7 @@ impl Image {
         self.cells.get(cell).copied().unwrap_or(NO_ROW)
     }
 
-    /// What is judged rule by rule, or unknown.
+    /// The path where there is no row: judged rule by rule, or unknown.
     #[cold]
     #[inline(never)]
     pub(crate) fn classify_without_row(
@@ -213,13 +213,13 @@ impl Image {
         self.peers.classes.class(identity)
     }
 
-    /// Gives an identity its class before any address has it; `false` where there is no room. The store of the identity
-    /// that follows is a release: who sees that sees this, too.
+    /// Stores the class of an identity before any address has it; `false` if there is no room. The store of the identity that
+    /// follows is a release: a reader that sees the identity sees its class.
     pub(crate) fn store_class(&self, identity: Identity, class: u32) -> bool {
         self.peers.classes.store(identity, class)
     }
 
-    /// The path of a number; for a number that names none, one that denies.
+    /// The path of a number; for a number that names none, a path that denies.
     #[inline]
     pub fn path(&self, path: PathId) -> &Path {
         self.paths.get(path.0 as usize).unwrap_or(&self.no_path)
@@ -235,9 +235,9 @@ impl Image {
         self.slots
     }
 
-    /// A hash of everything that an endpoint's chains mean: names and rules of the policies that select it and what they
-    /// find true of itself. It stays while nothing of that changes, whatever else does; 0 for an endpoint
-    /// that is not in these tables.
+    /// A hash of everything that an endpoint's chains mean: names and rules of the policies that select it, and the predicates of
+    /// these that are true of the endpoint. It changes with them and with nothing else. 0 for an endpoint that is not in these
+    /// tables.
     pub fn revision(&self, endpoint: &LocalName) -> u64 {
         self.endpoints.get(endpoint).map_or(0, |local| local.revision)
     }

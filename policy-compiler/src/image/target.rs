@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use crate::common::PathId;
 
-/// Where the next step of a lookup is: a path, or a line to be asked by key or by source port.
+/// Where the next step of a lookup leads: to a path, or to a line, which is searched by key or by source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Target(pub(super) u32);
 
@@ -97,7 +97,7 @@ impl Target {
 /// The key of packets that show none; keys are below.
 pub(crate) const NO_KEY: u32 = 1 << 16;
 
-/// From `start` on, up to the next one's, keys lead to `to`.
+/// Keys from `start` up to the start of the next interval lead to `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub(crate) start: u32,

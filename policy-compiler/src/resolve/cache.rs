@@ -1,4 +1,4 @@
-//! What was resolved, to be used again: a policy that changes costs its own rules and the lists that it is in.
+//! The resolve cache: what was resolved before. A policy that changes costs its own rules and the lists that it is in.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use super::vocabulary::Vocabulary;
 use crate::common::Pinned;
 use crate::model::{Direction, Endpoint, Failsafe, Mark, Model, Policy, Reason, Tier};
 
-/// More than is in use is kept up to twice as much, and this many.
+/// Unused entries are kept up to twice the number of those in use, and this many.
 const SPARE: usize = 256;
 
 /// Resolved rules by policy, each with the turn that last used them.
@@ -28,9 +28,9 @@ pub(crate) struct ResolveCache {
     rules: [Rules; 2],
     lists: AHashMap<Arc<List>, CachedList>,
     context: Option<Context>,
-    /// What local pods have.
+    /// The policies of the local pods.
     pub(super) pods: BTreeMap<Arc<LocalName>, PodPolicies>,
-    /// As of which [turn](super::PolicyOrder) of the policies.
+    /// The turn of the policy order that `pods` stands for.
     pub(super) pods_at: u64,
     /// Counts resolutions.
     turn: u64,
@@ -45,7 +45,7 @@ pub(super) struct PodPolicies {
     pub(super) lists: Lists<Arc<ResolvedList>>,
 }
 
-/// What lists say besides policies.
+/// What lists depend on besides policies.
 #[derive(Debug, PartialEq)]
 struct Context {
     tiers: BTreeMap<String, Tier>,
@@ -76,7 +76,7 @@ impl ResolveCache {
         self.turn += 1;
     }
 
-    /// Ends it: forgets most of what it did not use.
+    /// Ends a resolution: forgets most of what it did not use.
     pub(super) fn end_turn(&mut self, lists: &[Arc<ResolvedList>]) {
         let turn = self.turn;
         if self.lists.len() > lists.len() * 2 + SPARE {
@@ -84,7 +84,7 @@ impl ResolveCache {
                 lists.iter().map(|it| Pinned(&**it)).collect();
             self.lists.retain(|_, it| used.contains(&Pinned(&*it.resolved)));
         }
-        // Those that are in use were so at the last turn that looked at them: by the lists that still are.
+        // Rules in use were used by the last turn that built a list of them.
         for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
             let of_direction = |list: &&Arc<List>| list.direction == direction;
             let named = || self.lists.keys().filter(of_direction).map(|list| list.policies.len());
@@ -94,7 +94,7 @@ impl ResolveCache {
         }
     }
 
-    /// A list, if it is as it was before.
+    /// A list, if its policies are unchanged.
     pub(super) fn list(
         &self,
         list: &List,

@@ -1,4 +1,4 @@
-//! In which rules two lists differ, and of which peers a list's rules speak: so that only their rows are made anew.
+//! The rules in which two lists differ, so that only the rows of peers that these rules may match are built again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::common::Pinned;
 use crate::model::Family;
 
 impl ResolvedList {
-    /// The rules that one of two lists of one stage and direction has and the other has not; `None` where they differ in more
-    /// than rules of policies: then nothing is said of the rest.
+    /// The rules that only one of two lists of one stage and direction has. `None` if the lists differ in more than the rules of
+    /// policies.
     pub(crate) fn differing_rules<'l>(&'l self, other: &'l Self) -> Option<Vec<&'l ResolvedRule>> {
         let around = |list: &'l Self| {
             let Range { start, end } = list.policy_steps;
@@ -27,7 +27,7 @@ impl ResolvedList {
         if tiers != other_tiers || ends != other_ends || !here.eq(there) {
             return None;
         }
-        // Mostly they are the same up to one policy, and behind it.
+        // Mostly the lists differ in one policy: skip the equal ones before and behind it.
         let (mut own, mut others) = (self.policy_rules.as_slice(), other.policy_rules.as_slice());
         while let ([a, own_rest @ ..], [b, others_rest @ ..]) = (own, others)
             && Arc::ptr_eq(a, b)
@@ -44,7 +44,7 @@ impl ResolvedList {
             let there: AHashSet<Pinned<&PolicyRules>> =
                 there.iter().map(|it| Pinned(&**it)).collect();
             let only = here.iter().filter(|rules| !there.contains(&Pinned(&***rules)));
-            // The end of a staged policy's tier is a step of some lists only.
+            // Only some lists have a step for the end of a staged policy's tier.
             let stands =
                 |end: &&Step| list.steps.steps.iter().any(|it| Arc::ptr_eq(&it.rule, &end.rule));
             let steps =
@@ -54,12 +54,12 @@ impl ResolvedList {
         Some(differing)
     }
 
-    /// The steps by what they want of the peer.
+    /// The steps by the predicate that they require of the peer.
     pub(crate) fn index(&self) -> &StepIndex {
         self.index.get_or_init(|| StepIndex::from_steps(&self.steps, &self.peer))
     }
 
-    /// What its rules ask of the peer but its family, ascending: predicates and possible answers to questions.
+    /// The predicates that its rules use of the peer, without the family, ascending; including those of port sets.
     pub(crate) fn peer_predicates(&self, ports: &[PossiblePorts]) -> Vec<PredicateId> {
         let mut asked = self.peer.predicates.clone();
         for port_set in &self.peer.port_sets {

@@ -1,5 +1,5 @@
-//! The policies that may select a local endpoint, in the order in which they are judged: kept from one resolution to the
-//! next, so that a policy that changes costs its own place.
+//! The policy order: the policies that may select a local endpoint, in the order of evaluation. It is kept from one resolution to
+//! the next, so that a changed policy costs its own place only.
 
 use std::cell::LazyCell;
 use std::cmp::Ordering;
@@ -20,17 +20,17 @@ type OwnedPolicy = (Arc<PolicyName>, Arc<Policy>);
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyOrder {
-    /// Those of the local endpoints.
+    /// The namespaces of the local endpoints.
     namespaces: AHashSet<String>,
     tiers: BTreeMap<String, Tier>,
-    /// Every policy of the model that may select a local endpoint, as they were at `mark`.
+    /// The policies that may select a local endpoint, as of `mark`.
     known: BTreeMap<Arc<PolicyName>, Arc<Policy>>,
     mark: Option<Mark>,
-    /// Counts how often it was brought up to a model.
+    /// Counts refreshes.
     pub(super) turn: u64,
-    /// Those that may select an endpoint of a namespace, in order.
+    /// The policies that require a namespace, by namespace and in order.
     by_namespace: AHashMap<String, Vec<Arc<OrderedPolicy>>>,
-    /// Those that name none, in order.
+    /// The policies that require no namespace, in order.
     anywhere: Vec<Arc<OrderedPolicy>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct OrderedPolicy {
     policy: Arc<Policy>,
 }
 
-/// What became of policies that may select a local endpoint. One that changed has gone and come.
+/// The policies that were removed and added. A policy that changed is in both.
 #[derive(Debug, Default)]
 pub(super) struct PolicyDelta {
     removed: Vec<OwnedPolicy>,
@@ -52,8 +52,8 @@ pub(super) struct PolicyDelta {
 }
 
 impl PolicyDelta {
-    /// Brings the policies that select a member up to date; by direction whether any that speaks of it came or went. `view`
-    /// is asked for what selectors see of it.
+    /// Applies the delta to the policies that select a member. Returns by direction whether a policy with rules of it was added or
+    /// removed. `view` gives what selectors see of the member.
     pub(super) fn apply<V: LabelSource>(
         &self,
         selecting: &mut Vec<Arc<OrderedPolicy>>,
@@ -101,7 +101,7 @@ impl OrderedPolicy {
 }
 
 impl PolicyOrder {
-    /// Brings it up to a model, for these endpoints; what that changed, or `None`: anything.
+    /// Refreshes the order from a model, for these endpoints. The delta, or `None`: anything may differ.
     pub(super) fn refresh(
         &mut self,
         model: &Model,
@@ -149,7 +149,7 @@ impl PolicyOrder {
         Some(changes)
     }
 
-    /// The policies that are no more as they were, and those that are new, of all that may select a local endpoint.
+    /// The policies that were removed or changed, and those that were added or changed.
     fn differences(&self, model: &Model) -> (Vec<Arc<PolicyName>>, Vec<OwnedPolicy>) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         let here = |namespace: &str| self.namespaces.contains(namespace);
@@ -184,7 +184,7 @@ impl PolicyOrder {
         (gone, come)
     }
 
-    /// The lists in which a policy stands that may select a local endpoint.
+    /// Visits the lists that a policy belongs to.
     fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<OrderedPolicy>>)) {
         let Self { namespaces, by_namespace, anywhere, .. } = self;
         let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
@@ -203,7 +203,7 @@ impl PolicyOrder {
         self.lists(policy, |list| list.retain(|placed| *placed.name != *name));
     }
 
-    /// `unsorted`: all are sorted afterwards. `None` if it stands in no list.
+    /// Inserts a policy. `unsorted`: the lists are sorted afterwards. `None` if it belongs to no list.
     fn insert(
         &mut self,
         model: &Model,

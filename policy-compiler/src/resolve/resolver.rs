@@ -24,8 +24,8 @@ use crate::model::{
 };
 use crate::selector::Selector;
 
-/// Resolves the policies of `local`; names that the model does not have are left out, so that nothing passes for them. What
-/// is new is added to what is kept. `pods_stand`: of these pods, and of what they inherit, nothing has changed since what is kept was made.
+/// Resolves the policies of `local`. A name that the model does not have is left out, so that nothing passes for it. `pods_stand`:
+/// neither these pods nor what they inherit has changed since the cache was filled.
 pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
@@ -35,7 +35,7 @@ pub(crate) fn resolve(
 ) -> Resolved {
     let changes = order.refresh(model, local);
     let mut resolver = Resolver::new(model, cache, order);
-    // What one has missed another has not.
+    // The delta is complete only if the cache saw the refresh before it.
     let changes = changes.filter(|_| resolver.cache.pods_at + 1 == order.turn);
     let mut before = std::mem::take(&mut resolver.cache.pods).into_iter().peekable();
     let mut pods = Vec::with_capacity(before.len());
@@ -79,7 +79,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         resolver
     }
 
-    /// `before` is what a pod had, and `changes` what has become of policies since.
+    /// `before` is what the pod had, `changes` the policies that changed since.
     fn pod(
         &mut self,
         name: &LocalName,
@@ -113,7 +113,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         (name, chosen)
     }
 
-    /// Of a host endpoint, if it is one.
+    /// Resolves a host endpoint, if the name is one.
     fn host(&mut self, name: &LocalName) {
         let model = self.model;
         let host = model.host_endpoints.get(&name.name);
@@ -133,7 +133,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.add_endpoint(&Arc::new(name.clone()), &lists);
     }
 
-    /// Gives an endpoint its lists.
+    /// Adds an endpoint with its lists.
     fn add_endpoint(&mut self, name: &Arc<LocalName>, lists: &Lists<Arc<ResolvedList>>) {
         let all = &mut self.resolved.lists;
         let indexes = lists.iter().map(|(at, list)| {
@@ -169,7 +169,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.intern(list, &applying, before)
     }
 
-    /// Of a host endpoint that is not valid: every global policy that may deny what it forwards may select it.
+    /// The list of a host endpoint that is not valid: every global policy that may deny forwarded traffic may select it.
     fn broken_host_list(
         &mut self,
         stage: Stage,
@@ -210,7 +210,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let rules: Vec<Arc<PolicyRules>> =
             applying.iter().map(|policy| self.rules(list.direction, *policy)).collect();
         let (steps, of_policies_at, tiers) = self.steps(&list, applying, &rules);
-        // All but the policies' is little.
+        // Few steps come from elsewhere than policies.
         let Range { start, end } = of_policies_at;
         let of_rest = steps.steps[..start].iter().chain(&steps.steps[end..]);
         let [mut local, mut peer] = terms_of(of_rest);
@@ -254,7 +254,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.cache.insert_rules(direction, applying, steps, tier_end)
     }
 
-    /// The steps, which of them are the policies' own, and the names of these' tiers.
+    /// The steps, the range of those that come from policies, and the names of the policies' tiers.
     fn steps(
         &mut self,
         list: &List,
@@ -365,7 +365,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// `service_ports`: whether a service at this end is meant with its ports: the destination of egress.
+    /// `service_ports`: whether a service at this end stands for its ports, too. That is so for the destination of egress.
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let whoever = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&whoever);

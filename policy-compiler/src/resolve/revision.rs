@@ -1,5 +1,4 @@
-//! Hashes of what policies say, made when somebody first asks: most of a list's is its rules', and these a compilation may hash
-//! beside other work.
+//! Hashes of what policies say, made at first use. Most of the work is hashing rules, which a compilation may do on a second thread.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,9 +8,9 @@ use crate::common::StableHasher;
 use crate::model::Direction;
 
 impl ResolvedList {
-    /// A hash of all that its policies say: the same for the same policies in any process that was built alike, and
-    /// different (up to 64 bits) for others. Those who write policies gain nothing from a collision but late enforcement of
-    /// their own change: what a policy keeps saying hides no change of another.
+    /// A hash of all that its policies say: equal for equal policies in every process of one build, and different (up to 64 bits)
+    /// for others. An author who finds a collision delays the enforcement of his own change and nothing else: no policy can hide
+    /// a change of another.
     pub(crate) fn revision(&self) -> u64 {
         *self.revision.get_or_init(|| {
             let mut hasher = StableHasher::default();

@@ -7,12 +7,12 @@ use super::steps::{Step, Steps};
 use super::terms::Terms;
 use crate::common::Grouped;
 
-/// The steps of a list by what they want of the peer: at least one of it has to be true for a step to match.
+/// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct StepIndex {
-    /// Those that want nothing.
+    /// The steps that require nothing.
     pub(crate) always: Vec<u32>,
-    /// Those that want something, by its place among what the list asks.
+    /// The other steps, by the index of the required predicate among those that the list uses.
     wanting: Grouped,
 }
 
@@ -35,7 +35,7 @@ impl StepIndex {
         }
     }
 
-    /// Those that may match where a predicate is true, and their group's number: the first, 0, are those that want nothing.
+    /// The steps that require a predicate, and the number of their group. Group 0 is the steps that require nothing.
     pub(crate) fn group(&self, asked: &Terms, predicate: PredicateId) -> Option<(usize, &[u32])> {
         let place = asked.predicates.binary_search(&predicate).ok()?;
         Some((place + 1, self.wanting.group(place)))

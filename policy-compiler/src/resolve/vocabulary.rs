@@ -1,4 +1,4 @@
-//! Numbers for all that lists ask.
+//! The numbers of predicates and port sets.
 
 use ahash::AHashMap;
 
