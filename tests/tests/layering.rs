@@ -355,6 +355,70 @@ fn folders_of_control_do_not_import_one_another_in_a_loop() {
     assert!(edges > 100, "the walk finds what is there: {edges}");
 }
 
+/// The files of a crate as module paths, each with the files that it imports: by `crate::`, by `super::`, or by declaring them.
+fn imports(root: &Path) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let files: BTreeMap<Vec<String>, String> = sources([root.to_owned()])
+        .into_iter()
+        .map(|(path, text)| {
+            let path = path.strip_prefix(root).unwrap().with_extension("");
+            let mut module: Vec<String> =
+                path.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+            module.pop_if(|name| name == "mod" || name == "lib");
+            (module, text)
+        })
+        .collect();
+    let named = |module: &[String], text: &str| {
+        let mut found = BTreeSet::new();
+        for (at, start) in text.match_indices("crate::").chain(text.match_indices("super::")) {
+            if text[..at].ends_with(|c: char| c == ':' || c == '_' || c.is_alphanumeric()) {
+                continue;
+            }
+            let mut path = if start == "crate::" { Vec::new() } else { module.to_vec() };
+            let rest = &text[at + if start == "crate::" { start.len() } else { 0 }..];
+            let end = rest.find(|c: char| c != ':' && c != '_' && !c.is_alphanumeric());
+            for segment in rest[..end.unwrap_or(rest.len())].split("::").filter(|it| !it.is_empty())
+            {
+                if segment == "super" {
+                    path.pop();
+                } else {
+                    path.push(segment.to_owned());
+                }
+            }
+            while !files.contains_key(&path) {
+                path.pop();
+            }
+            found.insert(path);
+        }
+        for line in text.lines().filter_map(|line| line.strip_suffix(';')) {
+            if let Some((_, name)) = line.split_once("mod ").filter(|(before, _)| before.len() < 12)
+            {
+                let child = [module, &[name.to_owned()]].concat();
+                found.extend(files.contains_key(&child).then_some(child));
+            }
+        }
+        found.remove(module);
+        found
+    };
+    files.iter().map(|(module, text)| (module.clone(), named(module, text))).collect()
+}
+
+#[test]
+fn no_files_of_the_policy_compiler_import_one_another_in_a_loop() {
+    let mut left = imports(&crate_sources("policy-compiler"));
+    assert!(left.len() > 80, "the walk finds what is there");
+    assert!(left.values().map(BTreeSet::len).sum::<usize>() > 300, "and what they import");
+    loop {
+        let is_left = |module: &Vec<String>| left.contains_key(module);
+        let free = left.iter().filter(|(_, imported)| !imported.iter().any(is_left));
+        let free: Vec<Vec<String>> = free.map(|(module, _)| module.clone()).collect();
+        if free.is_empty() {
+            break;
+        }
+        free.iter().for_each(|module| drop(left.remove(module)));
+    }
+    assert!(left.is_empty(), "files in a loop, and files that import these: {left:#?}");
+}
+
 #[test]
 fn every_crate_of_the_workspace_is_known_here() {
     let names: BTreeSet<String> = direct().into_keys().collect();
