@@ -1,4 +1,4 @@
-//! What keeps a measurement from being made.
+//! Why a measurement fails.
 
 use std::io;
 
@@ -29,18 +29,18 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// A process that is not ready in time, or fails, with the end of its log.
+    /// A process that is not ready in time, or that failed.
     #[error("{what}\n{log}")]
     Process {
-        /// What was waited for, or failed.
+        /// What it did not do.
         what: String,
         /// The last lines of its log.
         log: String,
     },
-    /// A part that measures without devices.
+    /// A measurement without devices, or a precondition.
     #[error("{0}")]
     Failed(String),
-    /// Nothing arrived: the path does not carry this traffic, and a figure would be a lie.
+    /// Nothing arrived: the path does not carry this traffic, so there is no figure.
     #[error("nothing arrived: {0}")]
     Nothing(String),
 }
@@ -56,3 +56,6 @@ pub fn errno(what: impl Into<String>) -> impl FnOnce(nix::errno::Errno) -> Error
     let what = what.into();
     move |errno| Error::Io { what, source: errno.into() }
 }
+
+/// Any error of a part that measures without devices. Its text becomes an [`Error::Failed`].
+pub type Failure = Box<dyn std::error::Error>;

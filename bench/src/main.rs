@@ -1,4 +1,4 @@
-//! `manx bench`: everything side by side, on the user's own machine.
+//! `manx bench`: the command line.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,22 +10,23 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 use manx::output;
-use manx_bench::agents::{self, AGENT};
-use manx_bench::bare::{self, BARE};
-use manx_bench::cores::Placement;
 use manx_bench::error::{Error, io};
-use manx_bench::fairness::{self, ATTACK};
-use manx_bench::machine::Machine;
-use manx_bench::pipeline;
-use manx_bench::progress::Progress;
-use manx_bench::report::Report;
-use manx_bench::run::{Run, SECTIONS, Settings};
-use manx_bench::switch::{self, WITHIN};
-use manx_bench::world;
+use manx_bench::host::cores::Placement;
+use manx_bench::host::machine::Machine;
+use manx_bench::host::namespaces;
+use manx_bench::host::within::{self, WITHIN};
+use manx_bench::path::agents::agent::{self, AGENT};
+use manx_bench::path::bare::forwarder::{self, BARE};
+use manx_bench::report::figures::Report;
+use manx_bench::report::progress::Progress;
+use manx_bench::report::table;
+use manx_bench::run::{Run, Settings};
+use manx_bench::sections::fairness::attack::{self, ATTACK};
+use manx_bench::sections::{self, SECTIONS, pipeline};
 
 /// Measure Manx beside others, in turn, and by itself; write a table and a chart
 ///
-/// Everything happens in namespaces of its own and ends with this program. Rows beside a program that is not installed are not
+/// Everything happens in namespaces of its own and ends with this program. Rows that need a program that is not installed are not
 /// measured, and the report says so.
 #[derive(Debug, Parser)]
 #[command(name = "manx bench", bin_name = "manx bench", version, max_term_width = 100)]
@@ -35,13 +36,13 @@ struct Arguments {
     #[arg(long, value_name = "ROW", value_delimiter = ',', num_args = 1.., hide_possible_values = true,
         value_parser = PossibleValuesParser::new(names()))]
     only: Vec<String>,
-    /// Say what can be measured, and end
+    /// List what can be measured
     #[arg(long)]
     list: bool,
-    /// Measure less often and shorter: to see that it works, not to quote
+    /// Measure less often and for a shorter time: shows that everything works; not to be quoted
     #[arg(long)]
     quick: bool,
-    /// Where results.json, results.md and results.svg are written
+    /// The folder of results.json, results.md and results.svg
     #[arg(long, value_name = "DIR", default_value = "manx-bench-results")]
     output: PathBuf,
     /// How long one measurement takes [default: 1; with --quick 0.5]
@@ -53,11 +54,11 @@ struct Arguments {
     /// Rules in each of the two policies besides the one that allows the traffic, and in the kernel's filters
     #[arg(long, default_value_t = 1000, value_name = "N")]
     rules: usize,
-    /// Where the agents' workers run: a core, `ends` (each beside the end on its node) or `scheduler`. Default: the third core
-    /// that this process may use, else `ends`
+    /// Where the workers of the agents run: a core, `ends` (each on the core of the end on its node) or `scheduler`. Default: the
+    /// third core that this process may use, else `ends`
     #[arg(long, value_name = "CORE")]
     agent_core: Option<Placement>,
-    /// Compare every cell of the large tables with the reference, too
+    /// Also compare every cell of the large tables with the reference
     #[arg(long)]
     prove: bool,
     #[command(subcommand)]
@@ -80,14 +81,15 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = std::env::args().skip(1);
-    let played = match std::env::args().nth(1).as_deref() {
-        Some(AGENT) => agents::run_agent(arguments),
-        Some(BARE) => bare::run(arguments),
-        Some(ATTACK) => fairness::run_attack(arguments),
-        Some(WITHIN) => switch::run_within(arguments),
+    // The bench starts itself in these roles, in processes of their own.
+    let result = match std::env::args().nth(1).as_deref() {
+        Some(AGENT) => agent::run(arguments),
+        Some(BARE) => forwarder::run(arguments),
+        Some(ATTACK) => attack::run(arguments),
+        Some(WITHIN) => within::run(arguments),
         _ => return bench(&Arguments::parse()),
     };
-    match played {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("manx bench: {error}");
@@ -97,27 +99,27 @@ fn main() -> ExitCode {
 }
 
 fn bench(arguments: &Arguments) -> ExitCode {
-    let done = match &arguments.command {
-        Some(Command::Instructions { row, packets }) => pipeline::instructions(row, *packets)
-            .and_then(|said| print(&format!("{said}\n")))
+    let result = match &arguments.command {
+        Some(Command::Instructions { row, packets }) => pipeline::pass_packets(row, *packets)
+            .and_then(|text| print(&format!("{text}\n")))
             .map(|()| ExitCode::SUCCESS),
         None if arguments.list => print(&list()).map(|()| ExitCode::SUCCESS),
         None => run(arguments),
     };
-    done.unwrap_or_else(|error| {
+    result.unwrap_or_else(|error| {
         eprintln!("manx bench: {error}");
         ExitCode::FAILURE
     })
 }
 
-/// Names of all sections and of all their rows.
+/// The names of all sections and of all rows.
 fn names() -> Vec<PossibleValue> {
     let mut names = Vec::new();
     for section in &SECTIONS {
-        names.push(PossibleValue::new(section.name).help(section.words));
-        let rows = (section.rows)(&Settings::whole());
+        names.push(PossibleValue::new(section.name).help(section.description));
+        let rows = (section.rows)(&Settings::full());
         let others = rows.into_iter().filter(|row| row.name != section.name);
-        names.extend(others.map(|row| PossibleValue::new(row.name).help(row.words)));
+        names.extend(others.map(|row| PossibleValue::new(row.name).help(row.description)));
     }
     names
 }
@@ -125,15 +127,15 @@ fn names() -> Vec<PossibleValue> {
 fn list() -> String {
     let mut text = String::new();
     for section in &SECTIONS {
-        let _ = writeln!(text, "{}: {}", section.name, section.words);
-        for row in (section.rows)(&Settings::whole()) {
-            let _ = writeln!(text, "  {:<20} {}", row.name, row.words);
+        let _ = writeln!(text, "{}: {}", section.name, section.description);
+        for row in (section.rows)(&Settings::full()) {
+            let _ = writeln!(text, "  {:<20} {}", row.name, row.description);
         }
     }
     text
 }
 
-/// Prints. A reader that has seen enough (`| head`) is no error.
+/// Prints. A pipe that its reader has closed (`| head`) is no error.
 fn print(text: &str) -> Result<(), Error> {
     output::print(text).map_err(|error| Error::Failed(error.to_string()))
 }
@@ -146,7 +148,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn settings(arguments: &Arguments) -> Settings {
-    let basis = if arguments.quick { Settings::quick() } else { Settings::whole() };
+    let basis = if arguments.quick { Settings::quick() } else { Settings::full() };
     let mut cores = basis.cores;
     cores.agent = arguments.agent_core.unwrap_or(cores.agent);
     Settings {
@@ -169,13 +171,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         for row in (section.rows)(&settings) {
             if wanted(section.name, row.name) {
                 chosen.insert(row.name);
-                estimate += row.takes;
+                estimate += row.estimate;
             }
         }
     }
-    let machine = Machine::this();
-    // Before there is a second thread, which keeps a process out of a namespace of users.
-    let world = world::enter();
+    let machine = Machine::detect();
+    // A process with a second thread cannot enter a user namespace.
+    let entered = namespaces::enter();
     let folder = &arguments.output;
     fs::create_dir_all(folder).map_err(io(format!("{} cannot be made", folder.display())))?;
     for line in machine.lines() {
@@ -183,27 +185,27 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     let mut run = Run {
         report: Report::new(machine, settings.conditions()),
-        progress: Progress::of(estimate),
+        progress: Progress::new(estimate),
         settings,
         chosen,
-        world: world.err().map(|error| error.to_string()),
+        no_namespaces: entered.err().map(|error| error.to_string()),
         output: folder.clone(),
     };
-    let measured = run.measure();
+    let measured = sections::measure(&mut run);
     run.progress.end();
     let written =
         format!("written: results.json, results.md and results.svg in {}\n", folder.display());
-    print(&(run.report.markdown() + "\n" + &written))?;
+    print(&(table::markdown(&run.report) + "\n" + &written))?;
     measured?;
     let report = &run.report;
     Ok(if report.missing.iter().any(|missing| missing.failed) {
         ExitCode::FAILURE
     } else if report.is_empty() && !report.missing.is_empty() {
-        ExitCode::from(NOT_HERE)
+        ExitCode::from(NOTHING_MEASURED)
     } else {
         ExitCode::SUCCESS
     })
 }
 
-/// The exit code of a run that this machine lacks everything for, as `manx`'s own.
-const NOT_HERE: u8 = 3;
+/// The exit code of a run that can measure nothing on this machine; `manx` has the same one.
+const NOTHING_MEASURED: u8 = 3;

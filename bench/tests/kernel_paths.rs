@@ -5,15 +5,16 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use manx_bench::cores::Cores;
 use manx_bench::error::Error;
-use manx_bench::filter::Filter;
-use manx_bench::kernel::Ends;
-use manx_bench::path::Between;
-use manx_bench::{kernel, traffic, world};
+use manx_bench::host::cores::Cores;
+use manx_bench::host::namespaces;
+use manx_bench::path::ends::Path as _;
+use manx_bench::path::filter::Filter;
+use manx_bench::path::kernel::{self, TunnelEnds};
+use manx_bench::path::traffic;
 
 fn main() -> ExitCode {
-    if let Err(error) = world::enter() {
+    if let Err(error) = namespaces::enter() {
         if std::env::var_os("MANX_REQUIRE_NETNS").is_some_and(|value| value == "1") {
             eprintln!("kernel_paths may not be skipped (MANX_REQUIRE_NETNS=1): {error}");
             return ExitCode::FAILURE;
@@ -30,32 +31,29 @@ fn main() -> ExitCode {
     }
 }
 
-/// A path that carries nothing is an error of the traffic's.
+/// Traffic over a path that carries nothing is an error.
 fn every_traffic_arrives() -> Result<(), Error> {
-    let (length, cores) = (Duration::from_millis(100), Cores::of_this_machine());
-    let filtered = |filter: Filter| {
-        let path = kernel::routing()?;
-        if let Between::KernelRouting(router) = &path.between {
-            filter.load(router, 10)?;
-        }
-        Ok::<_, Error>(path)
-    };
+    let (length, cores) = (Duration::from_millis(100), Cores::detect());
     let mut paths = vec![
-        ("routing", kernel::routing()?),
-        ("vxlan", kernel::vxlan(false, Ends::Nodes)?),
-        ("vxlan between pods", kernel::vxlan(false, Ends::Pods)?),
-        ("vxlan between pods, whole", kernel::vxlan(true, Ends::Pods)?),
+        ("routing", kernel::routing(None)?),
+        ("vxlan", kernel::vxlan(false, TunnelEnds::Nodes)?),
+        ("vxlan between pods", kernel::vxlan(false, TunnelEnds::Pods)?),
+        ("vxlan between pods, whole", kernel::vxlan(true, TunnelEnds::Pods)?),
     ];
     for (name, filter) in [("nftables", Filter::Nftables), ("iptables", Filter::Iptables)] {
-        match filter.is_missing() {
+        match filter.why_missing() {
             Some(why) => println!("{name}: not measured: {why}"),
-            None => paths.push((name, filtered(filter)?)),
+            None => paths.push((name, kernel::routing(Some((filter, 10)))?)),
         }
     }
     for (name, path) in paths {
-        println!("{name}, two streams: {:.2} Gbit/s", traffic::streams(&path, 2, length, cores)?);
-        println!("{name}, flood: {:.3} Mpps", traffic::flood(&path, length, cores)?);
-        println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(&path, 50, length, cores)?);
+        let ends = path.ends();
+        println!(
+            "{name}, two streams: {:.2} Gbit/s",
+            traffic::tcp_streams(ends, 2, length, cores)?
+        );
+        println!("{name}, flood: {:.3} Mpps", traffic::udp_flood(ends, length, cores)?);
+        println!("{name}, ping-pong: {:.1} us", traffic::ping_pong(ends, 50, length, cores)?);
     }
     Ok(())
 }

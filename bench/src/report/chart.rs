@@ -1,11 +1,11 @@
-//! The report as a picture: a bar for each ratio, from 1 on a logarithmic axis, with the spread, and a mark at the goal. A figure
-//! that has nothing beside it is shown as a share of its goal.
+//! The report as a picture: a bar for each ratio, from 1 on a logarithmic axis, with its spread and a mark at its goal. A figure
+//! without a ratio is shown as a share of its goal.
 
 use std::fmt::Write as _;
 
-use super::{Figure, Report};
-use crate::goal::Goal;
-use crate::statistics::Summary;
+use super::figures::{Figure, Report};
+use super::goal::Goal;
+use super::statistics::Summary;
 
 const WIDTH: f64 = 1120.0;
 /// Where the axis begins and ends.
@@ -26,11 +26,11 @@ struct Bar<'a> {
 }
 
 impl<'a> Bar<'a> {
-    /// `None` for what has neither a ratio nor a goal, or no logarithm.
-    fn of(figure: &'a Figure) -> Option<Self> {
+    /// `None` if the figure has neither a ratio nor a goal, or if its value has no logarithm.
+    fn new(figure: &'a Figure) -> Option<Self> {
         let (value, goal) = match (figure.ratio, figure.goal) {
             (Some(ratio), goal) => (ratio, goal),
-            (None, Some(goal)) => (figure.manx.over(goal.limit()), Some(goal.of_itself())),
+            (None, Some(goal)) => (figure.manx.divided_by(goal.limit()), Some(goal.of_share())),
             (None, None) => return None,
         };
         let drawn = value.lowest > 0.0 && value.highest.is_finite();
@@ -68,7 +68,7 @@ impl Axis {
 }
 
 pub(super) fn svg(report: &Report) -> String {
-    let bars: Vec<Bar<'_>> = report.figures.iter().filter_map(Bar::of).collect();
+    let bars: Vec<Bar<'_>> = report.figures.iter().filter_map(Bar::new).collect();
     let axis = Axis::over(&bars);
     let (mut body, mut y) = (String::new(), TOP);
     for group in bars.chunk_by(|one, next| one.figure.head == next.figure.head) {
@@ -136,7 +136,7 @@ fn draw(svg: &mut String, bar: &Bar<'_>, axis: &Axis, y: f64) {
         );
     }
     let goal = figure.goal.map_or_else(String::new, |goal| format!(" (goal {goal})"));
-    let said = figure.ratio.unwrap_or(figure.manx).median_only();
+    let said = figure.ratio.unwrap_or(figure.manx).show_median();
     text(svg, "", RIGHT + 12.0, y + 10.0, &format!("{said}{goal}"));
 }
 

@@ -1,11 +1,12 @@
-//! The report as Markdown: a table for each head.
+//! The report as Markdown: a table for each heading.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::{Breakdown, Figure, Report};
+use super::figures::{Breakdown, Figure, Report};
 
-pub(super) fn markdown(report: &Report) -> String {
+/// The report as Markdown.
+pub fn markdown(report: &Report) -> String {
     let mut text = String::new();
     for line in report.machine.lines().iter().chain(&report.conditions) {
         let _ = writeln!(text, "- {line}");
@@ -39,16 +40,16 @@ pub(super) fn markdown(report: &Report) -> String {
     text
 }
 
-/// A table for each head, a column for each part.
+/// A table for each heading, with a column for each part.
 fn breakdowns(text: &mut String, breakdowns: &[Breakdown]) {
     let heads: BTreeSet<&str> = breakdowns.iter().map(|it| &*it.head).collect();
     for head in heads {
-        let of_head = || breakdowns.iter().filter(|it| it.head == head);
-        let names = of_head().next().into_iter().flat_map(|it| &it.parts).map(|(name, _)| *name);
+        let with_head = || breakdowns.iter().filter(|it| it.head == head);
+        let names = with_head().next().into_iter().flat_map(|it| &it.parts).map(|(name, _)| *name);
         let names: Vec<&str> = ["row"].into_iter().chain(names).collect();
         let _ = writeln!(text, "\n## {head}\n\n| {} |", names.join(" | "));
         let _ = writeln!(text, "{}|", "|---".repeat(names.len()));
-        for Breakdown { row, parts, .. } in of_head() {
+        for Breakdown { row, parts, .. } in with_head() {
             let _ = write!(text, "| `{row}` |");
             for (_, part) in parts {
                 let _ = write!(text, " {part:.1} |");

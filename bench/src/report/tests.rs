@@ -1,4 +1,9 @@
-use super::*;
+use super::figures::{Breakdown, Figure, Missing, Report};
+use super::files::write;
+use super::goal::Goal;
+use super::statistics::Summary;
+use super::{chart, table};
+use crate::host::machine::Machine;
 
 fn machine() -> Machine {
     Machine {
@@ -49,7 +54,7 @@ fn report() -> Report {
 
 #[test]
 fn the_table_says_what_was_measured_what_was_met_and_what_is_missing() {
-    insta::assert_snapshot!(report().markdown(), @r"
+    insta::assert_snapshot!(table::markdown(&report()), @r"
     - 2 x A & B <C>, Linux 6.1, load 1.50 at the start
     - NOISY: something else runs on this machine; ratios suffer less than figures
     - 2 rounds
@@ -127,7 +132,7 @@ fn walk(svg: &str, attribute: &str) -> Vec<f64> {
 
 #[test]
 fn the_chart_is_well_formed_and_holds_a_bar_for_each_figure_within_its_width() {
-    let svg = report().svg();
+    let svg = chart::svg(&report());
     for attribute in ["x", "x1", "x2"] {
         let found = walk(&svg, attribute);
         assert!(found.len() > 4 && found.iter().all(|x| (0.0..1120.0).contains(x)), "{found:?}");
@@ -141,21 +146,21 @@ fn the_chart_is_well_formed_and_holds_a_bar_for_each_figure_within_its_width() {
 #[test]
 fn a_report_of_nothing_is_still_a_table_and_a_chart() {
     let report = Report::new(machine(), Vec::new());
-    walk(&report.svg(), "x");
-    assert!(report.markdown().contains("A & B <C>"));
+    walk(&chart::svg(&report), "x");
+    assert!(table::markdown(&report).contains("A & B <C>"));
 }
 
 #[test]
 fn three_files_are_written_in_place_of_those_before() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..2 {
-        report().write(folder.path()).unwrap();
+        write(&report(), folder.path()).unwrap();
     }
     let mut names: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["results.json", "results.md", "results.svg"]);
     let gone = folder.path().join("gone");
-    let error = report().write(&gone).unwrap_err().to_string();
+    let error = write(&report(), &gone).unwrap_err().to_string();
     assert!(error.contains("results.json cannot be written"), "{error}");
 }

@@ -1,0 +1,42 @@
+//! A process that becomes another program: in a network namespace, on some cores, and ending with its parent.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use manx_linux::netns;
+
+use super::cores;
+use super::process;
+
+/// The first argument by which this program starts itself to become another one.
+pub const WITHIN: &str = "within";
+
+/// The command line of [`WITHIN`].
+#[derive(Debug, Parser)]
+#[command(name = WITHIN)]
+struct Arguments {
+    /// The network namespace, if not this one
+    netns: Option<PathBuf>,
+    /// The cores that it may use
+    #[arg(long, value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// The program to become, and its arguments
+    #[arg(last = true, required = true)]
+    program: Vec<String>,
+}
+
+/// Becomes another program in a network namespace (or in this one) and on some cores. It ends with its parent. Returns only with an
+/// error. The caller must have a single thread.
+pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
+    let arguments = Arguments::parse_from(arguments);
+    process::end_with_parent().map_err(|error| error.to_string())?;
+    if let Some(netns) = &arguments.netns {
+        let netns = netns::open(netns).map_err(|error| error.to_string())?;
+        netns::enter(&netns).map_err(|error| error.to_string())?;
+    }
+    if !cores::pin_to(&arguments.cores) {
+        return Err(format!("cannot stay on the cores {:?}", arguments.cores));
+    }
+    let error = process::become_program(&arguments.program);
+    Err(format!("{} cannot be started: {error}", arguments.program.join(" ")))
+}

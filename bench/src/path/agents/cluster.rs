@@ -1,0 +1,182 @@
+//! A path through Manx: one node agent or two, and pods that are attached through their sockets.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path as FilePath, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use manx_api::client::Client;
+use manx_api::{Attach, PodName, Status};
+use manx_dataplane::worker::Polling;
+use tempfile::TempDir;
+
+use super::agent::{Agent, MANIFESTS};
+use super::manifests::{self, Pod};
+use super::shape::Shape;
+use crate::error::{Error, io};
+use crate::host::namespaces;
+use crate::path::constants::{ATTACKER, FAR, IPIP_OVERHEAD, MTU, NAMESPACE, TARGET};
+use crate::path::ends::{Path, PathEnd, PathEnds};
+use crate::path::links::{add_address, add_veth, forward_ipv4, named_namespace, net};
+
+/// The address of the pod [`FAR`]. No device has it.
+const FAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 200);
+
+/// Agents, their pods, and the folder of their sockets, manifests and logs. The agents end when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    agents: Vec<Agent>,
+    ends: PathEnds,
+    /// The pods besides the two ends, by name.
+    others: BTreeMap<String, PathEnd>,
+    polling: Polling,
+    folder: TempDir,
+}
+
+/// What an attacker may send, and from where.
+#[derive(Debug, Clone)]
+pub struct Attack {
+    /// The network namespace of its pod.
+    pub netns: PathBuf,
+    /// Its address.
+    pub from: Ipv4Addr,
+    /// The address of a pod on its node.
+    pub near: Ipv4Addr,
+    /// The address of a pod on the other node.
+    pub far: Ipv4Addr,
+}
+
+impl Path for Cluster {
+    fn ends(&self) -> &PathEnds {
+        &self.ends
+    }
+
+    fn set_running(&self, running: bool) -> Result<(), Error> {
+        self.agents.iter().try_for_each(|agent| agent.process.set_running(running))
+    }
+}
+
+impl Cluster {
+    /// Starts agents, attaches the pods, and waits until the agents enforce the policies.
+    pub fn start(shape: Shape) -> Result<Self, Error> {
+        let folder = namespaces::temporary_folder()?;
+        let datastore = folder.path().join(MANIFESTS);
+        fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
+        write(&datastore, "cluster.yaml", &manifests::cluster(&shape))?;
+        connect_nodes(folder.path(), &shape)?;
+        let names: &[&str] =
+            if shape.across.is_some() { &["node-1", "node-2"] } else { &["node-1"] };
+        let mut agents = names
+            .iter()
+            .map(|name| Agent::start(folder.path(), name, shape, Some(name) == names.last()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let last = agents.len() - 1;
+        let ends = PathEnds {
+            sender: attach(folder.path(), &agents[0], "left")?,
+            receiver: attach(folder.path(), &agents[last], "right")?,
+        };
+        let mut pods = vec![pod("left", 0, &ends.sender), pod("right", last, &ends.receiver)];
+        let mut others = BTreeMap::new();
+        for name in other_pods(&shape) {
+            let end = attach(folder.path(), &agents[0], &name)?;
+            pods.push(pod(&name, 0, &end));
+            others.insert(name, end);
+        }
+        if shape.attack {
+            pods.push(Pod { name: FAR.to_owned(), node: 1, address: FAR_ADDRESS.into() });
+        }
+        write(&datastore, "pods.yaml", &manifests::pods(&pods))?;
+        for (index, agent) in agents.iter_mut().enumerate() {
+            let own = pods.iter().filter(|pod| pod.node == index).count();
+            agent.wait_until("it knows all pods and enforces its own", |status| {
+                status.known_endpoints == pods.len()
+                    && status.endpoints.len() == own
+                    && status.endpoints.iter().all(|endpoint| endpoint.enforced)
+            })?;
+        }
+        Ok(Self { agents, ends, others, polling: shape.polling, folder })
+    }
+
+    /// What the attacker may send.
+    ///
+    /// # Errors
+    /// The cluster has no attacker: its [shape](Shape::attack) does not ask for one.
+    pub fn attack(&self) -> Result<Attack, Error> {
+        let address = |name: &str| match self.others.get(name).map(|end| end.address) {
+            Some(IpAddr::V4(address)) => Ok(address),
+            found => Err(Error::Failed(format!("the pod {name} has {found:?}, expected IPv4"))),
+        };
+        let netns = self.folder.path().join(ATTACKER);
+        Ok(Attack { netns, from: address(ATTACKER)?, near: address(TARGET)?, far: FAR_ADDRESS })
+    }
+
+    /// Whether its workers never sleep.
+    pub fn is_busy(&self) -> bool {
+        self.polling == Polling::Busy
+    }
+
+    /// The status of every agent.
+    pub fn statuses(&self) -> Result<Vec<Status>, Error> {
+        self.agents.iter().map(Agent::status).collect()
+    }
+
+    /// The share of a core that each agent uses over `length`, and its resident memory in MiB.
+    pub fn usage(&self, length: Duration) -> Result<Vec<(f64, f64)>, Error> {
+        let before = self.agents.iter().map(Agent::cpu_seconds).collect::<Result<Vec<_>, _>>()?;
+        let start = Instant::now();
+        thread::sleep(length);
+        let elapsed = start.elapsed().as_secs_f64();
+        let usage = |(agent, before): (&Agent, f64)| {
+            Ok(((agent.cpu_seconds()? - before) / elapsed, agent.resident_mib()?))
+        };
+        self.agents.iter().zip(before).map(usage).collect()
+    }
+}
+
+/// Makes the namespaces of both nodes and the link between them.
+fn connect_nodes(folder: &FilePath, shape: &Shape) -> Result<(), Error> {
+    let nodes = [named_namespace(folder, "node-1")?, named_namespace(folder, "node-2")?];
+    // A pod's MTU is the link's without the tunnel header. On one node it is the MTU of the kernel's ends.
+    let mtu = if shape.across.is_some() { MTU } else { MTU + IPIP_OVERHEAD };
+    add_veth(&nodes[0], "eth0", &nodes[1], "eth0", mtu)?;
+    for (netns, host) in nodes.iter().zip([2, 3]) {
+        add_address(netns, "eth0", net(172, 18, 0, host, 24))?;
+        forward_ipv4(netns)?;
+    }
+    Ok(())
+}
+
+/// The names of the pods on the first node besides the two ends.
+fn other_pods(shape: &Shape) -> Vec<String> {
+    let bystanders = (0..shape.bystanders).map(|index| format!("bystander-{index}"));
+    let attack: &[&str] = if shape.attack { &[ATTACKER, TARGET] } else { &[] };
+    bystanders.chain(attack.iter().map(|name| (*name).to_owned())).collect()
+}
+
+fn pod(name: &str, node: usize, end: &PathEnd) -> Pod {
+    Pod { name: name.to_owned(), node, address: end.address }
+}
+
+/// Attaches a pod through the socket of an agent.
+fn attach(folder: &FilePath, agent: &Agent, pod: &str) -> Result<PathEnd, Error> {
+    let netns = named_namespace(folder, pod)?;
+    let attached = Client::connect(&agent.socket)?.attach(Attach {
+        pod: PodName { namespace: NAMESPACE.to_owned(), name: pod.to_owned() },
+        netns: folder.join(pod),
+        interface: "eth0".to_owned(),
+    })?;
+    match attached.addresses.first() {
+        Some(address) => Ok(PathEnd { netns, address: *address }),
+        None => Err(Error::Nothing(format!("no address for the pod {pod}"))),
+    }
+}
+
+/// Writes a manifest as the directory store requires it: whole, by a rename.
+fn write(folder: &FilePath, name: &str, text: &str) -> Result<(), Error> {
+    let hidden = folder.join(format!(".{name}.tmp"));
+    fs::write(&hidden, text)
+        .and_then(|()| fs::rename(&hidden, folder.join(name)))
+        .map_err(io(format!("the manifest {name} cannot be written")))
+}

@@ -1,0 +1,187 @@
+//! The manifests of the bench's agents: nodes, a pool, pods, and policies that deny everything but the traffic.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use super::shape::{Overlay, Shape};
+use crate::path::constants::{ATTACK_PORTS, ATTACKER, FAR, NAMESPACE, PORT, TARGET};
+use crate::path::filter::unmatched_rule;
+
+/// A pod of the manifests.
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    /// The index of its node: 0 for `node-1`.
+    pub(crate) node: usize,
+    pub(crate) address: IpAddr,
+}
+
+/// What a policy allows one pod in spite of the default deny.
+struct Allowed {
+    policy: &'static str,
+    pod: &'static str,
+    direction: Direction,
+    peers: &'static [&'static str],
+    /// The number of ports from [`PORT`] on.
+    ports: u16,
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Ingress,
+    Egress,
+}
+
+impl Direction {
+    /// The policy type, the name of the field of its rules, and the name of the field of their peers.
+    const fn field_names(self) -> [&'static str; 3] {
+        match self {
+            Self::Ingress => ["Ingress", "ingress", "from"],
+            Self::Egress => ["Egress", "egress", "to"],
+        }
+    }
+}
+
+const fn allowed(
+    policy: &'static str,
+    pod: &'static str,
+    direction: Direction,
+    peers: &'static [&'static str],
+    ports: u16,
+) -> Allowed {
+    Allowed { policy, pod, direction, peers, ports }
+}
+
+/// The traffic between the two ends: out of left, into right.
+const ENDS: [Allowed; 2] = [
+    allowed("out", "left", Direction::Egress, &["right"], 1),
+    allowed("into", "right", Direction::Ingress, &["left"], 1),
+];
+/// An attacker may send to a pod on its node and to one on another node.
+const ATTACK: [Allowed; 2] = [
+    allowed("attack", ATTACKER, Direction::Egress, &[TARGET, FAR], ATTACK_PORTS),
+    allowed("attacked", TARGET, Direction::Ingress, &[ATTACKER], ATTACK_PORTS),
+];
+
+/// All objects but the pods.
+pub(crate) fn cluster(shape: &Shape) -> String {
+    let mut text = String::new();
+    for node in [1, 2] {
+        let _ = write!(
+            text,
+            "apiVersion: v1\nkind: Node\nmetadata: {{ name: node-{node} }}\n\
+             spec: {{ podCIDR: 10.244.{node}.0/24, podCIDRs: [10.244.{node}.0/24] }}\n\
+             status: {{ addresses: [{{ type: InternalIP, address: 172.18.0.{} }}] }}\n---\n",
+            node + 1
+        );
+    }
+    let mode = match shape.across {
+        Some(Overlay::Vxlan) => "vxlanMode",
+        None | Some(Overlay::Ipip) => "ipipMode",
+    };
+    let _ = write!(
+        text,
+        "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{ name: pool }}\n\
+         spec: {{ cidr: 10.244.0.0/16, {mode}: Always }}\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {NAMESPACE} }}\n---\n\
+         apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+         metadata: {{ name: default-deny, namespace: {NAMESPACE} }}\n\
+         spec: {{ podSelector: {{}}, policyTypes: [Ingress, Egress] }}\n---\n"
+    );
+    let attack = if shape.attack { &ATTACK[..] } else { &[] };
+    for allowed in ENDS.iter().chain(attack) {
+        policy(&mut text, allowed, shape.rules);
+    }
+    text
+}
+
+/// Appends a policy of `rules` rules and a last one that allows the traffic.
+fn policy(text: &mut String, allowed: &Allowed, rules: usize) {
+    let [policy_type, field, peers] = allowed.direction.field_names();
+    let _ = write!(
+        text,
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+         metadata: {{ name: {}, namespace: {NAMESPACE} }}\n\
+         spec:\n  podSelector: {{ matchLabels: {{ side: {} }} }}\n  policyTypes: [{policy_type}]\n  {field}:\n",
+        allowed.policy, allowed.pod
+    );
+    for (cidr, port) in (0..rules).map(unmatched_rule) {
+        let _ = writeln!(
+            text,
+            "    - {{ {peers}: [{{ ipBlock: {{ cidr: {cidr} }} }}], ports: [{{ port: {port} }}] }}"
+        );
+    }
+    let last = PORT + allowed.ports - 1;
+    let pods = allowed
+        .peers
+        .iter()
+        .map(|pod| format!("{{ podSelector: {{ matchLabels: {{ side: {pod} }} }} }}"));
+    let _ = write!(
+        text,
+        "    - {peers}: [{}]\n      \
+         ports: [{{ protocol: TCP, port: {PORT}, endPort: {last} }}, {{ protocol: UDP, port: {PORT}, endPort: {last} }}]\n---\n",
+        pods.collect::<Vec<_>>().join(", ")
+    );
+}
+
+/// The pods.
+pub(crate) fn pods(pods: &[Pod]) -> String {
+    let mut text = String::new();
+    for Pod { name, node, address } in pods {
+        let _ = write!(
+            text,
+            "apiVersion: v1\nkind: Pod\n\
+             metadata: {{ name: {name}, namespace: {NAMESPACE}, labels: {{ side: {name} }} }}\n\
+             spec: {{ nodeName: node-{}, containers: [{{ name: bench }}] }}\n\
+             status: {{ phase: Running, podIPs: [{{ ip: {address} }}] }}\n---\n",
+            node + 1
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::*;
+    use crate::host::cores::Cores;
+    use manx_calculation::import;
+    use manx_datastore::Store;
+
+    #[test]
+    fn the_manifests_are_valid_and_hold_as_many_rules_as_the_shape_says() {
+        let on_one_node = Shape::one_node(300, Cores::detect());
+        for (shape, policies) in [
+            (Shape { across: Some(Overlay::Ipip), ..on_one_node }, 2),
+            (Shape { across: Some(Overlay::Vxlan), ..on_one_node }, 2),
+            (Shape { attack: true, ..on_one_node }, 4),
+            (on_one_node, 2),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            fs::write(folder.path().join("cluster.yaml"), cluster(&shape)).unwrap();
+            let pod = |name: &str, node, address: &str| Pod {
+                name: name.to_owned(),
+                node,
+                address: address.parse().unwrap(),
+            };
+            let right = usize::from(shape.across.is_some());
+            let ends = [pod("left", 0, "10.244.1.2"), pod("right", right, "10.244.2.2")];
+            fs::write(folder.path().join("pods.yaml"), pods(&ends)).unwrap();
+            let cluster = import::import(&Store::load(folder.path()));
+            let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();
+            assert!(problems.is_empty(), "{}", problems.join("\n"));
+            assert_eq!(cluster.model.endpoints.len(), 2);
+            let rules: usize = cluster
+                .model
+                .policies
+                .values()
+                .flat_map(|policy| [&policy.ingress, &policy.egress])
+                .flatten()
+                // One rule of several protocols is several in the model.
+                .map(|rules| rules.iter().map(|rule| rule.index).collect::<BTreeSet<_>>().len())
+                .sum();
+            assert_eq!(rules, policies * 301);
+        }
+    }
+}

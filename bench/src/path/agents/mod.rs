@@ -1,0 +1,6 @@
+//! Paths through Manx: the real node agent, in a process of its own for each node.
+
+pub mod agent;
+pub mod cluster;
+mod manifests;
+pub mod shape;

@@ -1,0 +1,76 @@
+//! Paths through bare forwarders: one forwarder between two pods, or one on each of two nodes.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::Command;
+
+use manx_api::Device;
+use manx_dataplane::worker::Polling;
+use manx_linux::netns;
+
+use super::forwarder::BARE;
+use crate::error::Error;
+use crate::host::cores::Cores;
+use crate::host::namespaces;
+use crate::host::process::Process;
+use crate::path::constants::MTU;
+use crate::path::ends::{PathEnd, PathEnds, ProcessPath};
+use crate::path::links::{add_address, add_veth, named_namespace, net};
+
+/// A path through one forwarder on this core (`None`: the scheduler's choice).
+pub fn one_node(
+    device: Device,
+    polling: Polling,
+    core: Option<usize>,
+) -> Result<ProcessPath, Error> {
+    let folder = namespaces::temporary_folder()?;
+    let end = |name: &str, host| {
+        let netns = netns::create_named(&folder.path().join(name))?;
+        Ok::<_, Error>(PathEnd { netns, address: Ipv4Addr::new(10, 97, 0, host).into() })
+    };
+    let ends = PathEnds { sender: end("left", 2)?, receiver: end("right", 3)? };
+    let attached = [("left", &ends.sender), ("right", &ends.receiver)]
+        .map(|(name, end)| (folder.path().join(name), end.address));
+    let flags = [(device == Device::Veth, "--veth"), (polling == Polling::Busy, "--busy")];
+    let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned());
+    let process = start(&attached, core, flags)?;
+    Ok(ProcessPath { ends, processes: vec![process], folder })
+}
+
+/// A path between pods on two nodes, with a forwarder on each node and UDP datagrams between them.
+pub fn two_nodes(cores: Cores) -> Result<ProcessPath, Error> {
+    let folder = namespaces::temporary_folder()?;
+    let nodes =
+        [named_namespace(folder.path(), "node-1")?, named_namespace(folder.path(), "node-2")?];
+    add_veth(&nodes[0], "eth0", &nodes[1], "eth0", MTU)?;
+    let underlay = |node: u8| Ipv4Addr::new(172, 18, 0, node);
+    let mut processes = Vec::new();
+    let mut pod_on = |node: u8, peer: u8| {
+        add_address(&nodes[usize::from(node) - 1], "eth0", net(172, 18, 0, node, 24))?;
+        let name = format!("pod-{node}");
+        let address = IpAddr::V4(Ipv4Addr::new(10, 97, 0, node));
+        let netns = named_namespace(folder.path(), &name)?;
+        let tunnel = [
+            format!("--node={}", folder.path().join(format!("node-{node}")).display()),
+            format!("--peer={}", underlay(peer)),
+        ];
+        let attached = [(folder.path().join(name), address)];
+        processes.push(start(&attached, cores.worker_core(node == 2), tunnel)?);
+        Ok::<_, Error>(PathEnd { netns, address })
+    };
+    let ends = PathEnds { sender: pod_on(1, 2)?, receiver: pod_on(2, 1)? };
+    Ok(ProcessPath { ends, processes, folder })
+}
+
+/// Starts a forwarder on this core, attached to these namespaces, and waits until its devices are there.
+fn start(
+    attached: &[(PathBuf, IpAddr)],
+    core: Option<usize>,
+    options: impl IntoIterator<Item = String>,
+) -> Result<Process, Error> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(BARE).args(options);
+    command.args(attached.iter().map(|(netns, end)| format!("--end={}={end}", netns.display())));
+    command.args(core.map(|core| format!("--pin={core}")));
+    Process::start_and_wait(&mut command)
+}

@@ -1,0 +1,80 @@
+//! The two ends of a path, and what every path can do.
+
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use tempfile::TempDir;
+
+use crate::error::Error;
+use crate::host::process::Process;
+
+/// One end of a path.
+#[derive(Debug)]
+pub struct PathEnd {
+    /// The network namespace in which its sockets are opened.
+    pub netns: OwnedFd,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+/// Both ends of a path.
+#[derive(Debug)]
+pub struct PathEnds {
+    /// Where traffic starts.
+    pub sender: PathEnd,
+    /// Where it goes.
+    pub receiver: PathEnd,
+}
+
+/// Two ends and what carries packets between them. The path ends when it is dropped.
+pub trait Path: Debug {
+    /// The two ends.
+    fn ends(&self) -> &PathEnds;
+
+    /// Lets the processes that carry the path run, or halts them, so that they take no time from what is measured meanwhile.
+    ///
+    /// # Errors
+    /// A process has ended.
+    fn set_running(&self, running: bool) -> Result<(), Error>;
+}
+
+/// A path that the kernel carries. It has no processes, so it always runs.
+#[derive(Debug)]
+pub struct KernelPath {
+    /// The two ends.
+    pub ends: PathEnds,
+    /// The namespaces between the ends; they live as long as the path.
+    pub between: Vec<OwnedFd>,
+}
+
+impl Path for KernelPath {
+    fn ends(&self) -> &PathEnds {
+        &self.ends
+    }
+
+    fn set_running(&self, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A path that processes carry.
+#[derive(Debug)]
+pub struct ProcessPath {
+    /// The two ends.
+    pub ends: PathEnds,
+    /// The processes.
+    pub processes: Vec<Process>,
+    /// Their files and the names of their namespaces.
+    pub folder: TempDir,
+}
+
+impl Path for ProcessPath {
+    fn ends(&self) -> &PathEnds {
+        &self.ends
+    }
+
+    fn set_running(&self, running: bool) -> Result<(), Error> {
+        self.processes.iter().try_for_each(|process| process.set_running(running))
+    }
+}

@@ -1,0 +1,131 @@
+//! Paths that the kernel carries: routing between veth pairs, and VXLAN devices.
+
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+
+use manx_linux::netlink::Netlink;
+use manx_linux::netns;
+use rtnetlink::LinkVxlan;
+
+use super::constants::{MTU, VXLAN_OVERHEAD};
+use super::ends::{KernelPath, PathEnd, PathEnds};
+use super::filter::Filter;
+use super::links::{add_address, add_route, add_veth, forward_ipv4, namespace, net};
+use crate::error::{Error, io};
+use crate::host::sys;
+
+const VXLAN: &str = "vxlan0";
+/// The last byte of the two nodes' addresses.
+const LEFT: u8 = 2;
+const RIGHT: u8 = 3;
+
+/// Kernel routing: left - veth - router - veth - right, without connection tracking and rules, or with a filter of this many rules
+/// in the router.
+pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
+    let (left, router, right) = (namespace()?, namespace()?, namespace()?);
+    for (end, name, host) in [(&left, "left", 1), (&right, "right", 2)] {
+        add_veth(&router, name, end, "eth0", MTU)?;
+        add_address(&router, name, net(10, 99, host, 1, 24))?;
+        add_address(end, "eth0", net(10, 99, host, 2, 24))?;
+        let other = net(10, 99, 3 - host, 0, 24);
+        add_route(end, "eth0", other, Ipv4Addr::new(10, 99, host, 1))?;
+    }
+    forward_ipv4(&router)?;
+    if let Some((filter, rules)) = filter {
+        filter.load(&router, rules)?;
+    }
+    Ok(KernelPath {
+        ends: PathEnds {
+            sender: PathEnd { netns: left, address: Ipv4Addr::new(10, 99, 1, 2).into() },
+            receiver: PathEnd { netns: right, address: Ipv4Addr::new(10, 99, 2, 2).into() },
+        },
+        between: vec![router],
+    })
+}
+
+/// What the ends of the kernel's tunnel are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunnelEnds {
+    /// The nodes themselves: two veth pairs and two hops less than pods of Manx have.
+    Nodes,
+    /// Pods behind the nodes, attached as any network plugin attaches them: by a veth pair to a node that routes.
+    Pods,
+}
+
+/// A VXLAN device at each end of one veth pair.
+///
+/// Tunnel segmentation is off, so that the veth pair carries the packets that a wire would carry. With `super_packets` it is on, and
+/// the veth pair carries super-packets whole.
+pub fn vxlan(super_packets: bool, ends: TunnelEnds) -> Result<KernelPath, Error> {
+    let (left, right) = (namespace()?, namespace()?);
+    add_veth(&left, "eth0", &right, "eth0", MTU)?;
+    for (node, host, peer) in [(&left, LEFT, RIGHT), (&right, RIGHT, LEFT)] {
+        add_address(node, "eth0", net(172, 18, 0, host, 24))?;
+        if !super_packets {
+            let off = ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
+            netns::run_in(node, || sys::features_off("eth0", &off))?
+                .map_err(io("the tunnel segmentation of eth0 cannot be switched off"))?;
+        }
+        add_vxlan(node, Ipv4Addr::new(172, 18, 0, peer))?;
+        add_address(node, VXLAN, net(10, 98, 0, host, 24))?;
+    }
+    Ok(match ends {
+        TunnelEnds::Nodes => KernelPath {
+            ends: PathEnds {
+                sender: PathEnd { netns: left, address: Ipv4Addr::new(10, 98, 0, LEFT).into() },
+                receiver: PathEnd { netns: right, address: Ipv4Addr::new(10, 98, 0, RIGHT).into() },
+            },
+            between: Vec::new(),
+        },
+        TunnelEnds::Pods => KernelPath {
+            ends: PathEnds {
+                sender: pod(&left, LEFT, RIGHT)?,
+                receiver: pod(&right, RIGHT, LEFT)?,
+            },
+            between: vec![left, right],
+        },
+    })
+}
+
+/// A pod behind a node. It reaches the pod of the node's peer by [`VXLAN`].
+fn pod(node: &OwnedFd, host: u8, peer: u8) -> Result<PathEnd, Error> {
+    let pod = namespace()?;
+    add_veth(node, "pod", &pod, "eth0", MTU - VXLAN_OVERHEAD)?;
+    add_address(node, "pod", net(10, 99, host, 1, 24))?;
+    add_address(&pod, "eth0", net(10, 99, host, 2, 24))?;
+    let other = net(10, 99, peer, 0, 24);
+    add_route(&pod, "eth0", other, Ipv4Addr::new(10, 99, host, 1))?;
+    add_route(node, VXLAN, other, Ipv4Addr::new(10, 98, 0, peer))?;
+    forward_ipv4(node)?;
+    Ok(PathEnd { netns: pod, address: Ipv4Addr::new(10, 99, host, 2).into() })
+}
+
+fn add_vxlan(netns: &OwnedFd, remote: Ipv4Addr) -> Result<(), Error> {
+    netns::run_in(netns, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(io("no runtime for netlink"))?;
+        runtime.block_on(async {
+            let underlay = Netlink::open()?.existing("eth0").await?;
+            let (connection, handle, _) =
+                rtnetlink::new_connection().map_err(io("no netlink socket"))?;
+            tokio::spawn(connection);
+            let device = LinkVxlan::new(VXLAN, 42)
+                .dev(underlay.index)
+                .port(4789)
+                .remote(remote)
+                .mtu(MTU - VXLAN_OVERHEAD)
+                .up()
+                .build();
+            handle.link().add(device).execute().await.map_err(|error| match error {
+                rtnetlink::Error::NetlinkError(message) => {
+                    io("the kernel makes no VXLAN device")(message.to_io())
+                }
+                other => {
+                    io("the kernel makes no VXLAN device")(std::io::Error::other(other.to_string()))
+                }
+            })
+        })
+    })?
+}

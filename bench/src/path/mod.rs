@@ -1,0 +1,20 @@
+//! Paths: two ends that can reach each other, what carries packets between them, and the traffic that is sent over them.
+//!
+//! - [`ends`]: the trait [`Path`](ends::Path), which each way to carry packets implements;
+//! - [`kernel`] (and [`filter`]): kernel routing and kernel VXLAN devices, with packet filters or without;
+//! - [`bare`]: a forwarder that decides nothing, over the devices and system calls of Manx;
+//! - [`switch`]: userspace switches of other projects;
+//! - [`agents`]: real node agents of Manx;
+//! - [`traffic`]: TCP streams, a flood of small UDP packets, a UDP ping-pong.
+//!
+//! Below them: [`constants`] and [`links`] (namespaces, veth pairs, addresses and routes).
+
+pub mod agents;
+pub mod bare;
+pub mod constants;
+pub mod ends;
+pub mod filter;
+pub mod kernel;
+pub mod links;
+pub mod switch;
+pub mod traffic;

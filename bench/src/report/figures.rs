@@ -1,0 +1,122 @@
+//! Figures of a run. The names and the order of the fields are those of `results.json`.
+
+use serde::Serialize;
+
+use super::goal::Goal;
+use super::statistics::{Pair, Summary};
+use crate::host::machine::Machine;
+
+/// One figure of Manx, and what it is compared with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// The row's name on the command line.
+    pub row: &'static str,
+    /// The heading that it is shown under.
+    pub head: String,
+    /// What is measured.
+    pub what: String,
+    /// The unit.
+    pub unit: &'static str,
+    /// The figure of what Manx is compared with, if it is.
+    pub beside: Option<Summary>,
+    /// The figure of Manx.
+    pub manx: Summary,
+    /// Manx over the other, pair by pair.
+    pub ratio: Option<Summary>,
+    /// The goal of the ratio, or of the figure of Manx if there is no ratio.
+    pub goal: Option<Goal>,
+}
+
+impl Figure {
+    /// The figure of these pairs; `None` if there are none.
+    pub fn from_pairs(
+        row: &'static str,
+        head: &str,
+        what: String,
+        unit: &'static str,
+        pairs: &[Pair],
+        goal: Option<Goal>,
+    ) -> Option<Self> {
+        let column = |value: fn(&Pair) -> f64| {
+            Summary::from_values(&pairs.iter().map(value).collect::<Vec<_>>())
+        };
+        Some(Self {
+            row,
+            head: head.to_owned(),
+            what,
+            unit,
+            beside: Some(column(|pair| pair.beside)?),
+            manx: column(|pair| pair.manx)?,
+            ratio: Some(column(Pair::ratio)?),
+            goal,
+        })
+    }
+
+    /// What the goal limits.
+    fn limited(&self) -> Summary {
+        self.ratio.unwrap_or(self.manx)
+    }
+
+    /// Whether the goal is met, by the median.
+    pub fn is_met(&self) -> Option<bool> {
+        self.goal.map(|goal| goal.is_met(self.limited().median))
+    }
+}
+
+/// The parts of a row's figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Breakdown {
+    /// The row's name on the command line.
+    pub row: &'static str,
+    /// The heading that it is shown under.
+    pub head: String,
+    /// The name and the value of each part. All rows of one heading have the same parts.
+    pub parts: Vec<(&'static str, f64)>,
+}
+
+/// A row that was asked for and has no figure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// The row's name on the command line.
+    pub row: &'static str,
+    /// Why, and what to do.
+    pub why: String,
+    /// Whether the measurement failed. Otherwise this machine lacks something that the row needs.
+    pub failed: bool,
+}
+
+/// All results of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The machine.
+    pub machine: Machine,
+    /// How long and how often, on which cores, with which policies.
+    pub conditions: Vec<String>,
+    /// The figures, in the order of measuring.
+    pub figures: Vec<Figure>,
+    /// The parts of some figures.
+    pub breakdowns: Vec<Breakdown>,
+    /// The rows without a figure.
+    pub missing: Vec<Missing>,
+    /// Observations that are no figures.
+    pub remarks: Vec<String>,
+}
+
+impl Report {
+    /// An empty report.
+    pub const fn new(machine: Machine, conditions: Vec<String>) -> Self {
+        Self {
+            machine,
+            conditions,
+            figures: Vec::new(),
+            breakdowns: Vec::new(),
+            missing: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty() && self.breakdowns.is_empty()
+    }
+}

@@ -1,0 +1,50 @@
+//! The goal of a figure or a ratio.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A limit, and on which side of it is better.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Goal {
+    /// More is better.
+    AtLeast(f64),
+    /// Less is better.
+    AtMost(f64),
+}
+
+impl Goal {
+    /// The limit.
+    pub const fn limit(self) -> f64 {
+        match self {
+            Self::AtLeast(limit) | Self::AtMost(limit) => limit,
+        }
+    }
+
+    /// The goal of the figure divided by the limit.
+    #[must_use]
+    pub const fn of_share(self) -> Self {
+        match self {
+            Self::AtLeast(_) => Self::AtLeast(1.0),
+            Self::AtMost(_) => Self::AtMost(1.0),
+        }
+    }
+
+    /// Whether a value reaches it.
+    pub fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(limit) => value >= limit,
+            Self::AtMost(limit) => value <= limit,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(limit) => write!(f, ">= {limit}"),
+            Self::AtMost(limit) => write!(f, "<= {limit}"),
+        }
+    }
+}

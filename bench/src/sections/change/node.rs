@@ -1,0 +1,79 @@
+//! The first node of the cluster without its devices: what its control thread calculates.
+
+use std::collections::BTreeMap;
+
+use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
+use manx_calculation::import::Cluster;
+use manx_calculation::interfaces::Interfaces;
+
+use manx_calculation::topology::Topology;
+use manx_dataplane::tables::{Connections, Link, PortId, Tables};
+use manx_objects::contents::{Changes, Contents, Stored};
+use manx_objects::object::{Kind, ObjectKey};
+use manx_policy_compiler::model::ObjectName;
+
+use super::cluster::NODE;
+use crate::error::Failure;
+
+/// See the module.
+pub(super) struct Node {
+    pub(super) calculation: Calculation,
+    pub(super) cluster: Cluster,
+    pub(super) topology: Topology,
+    pub(super) locals: BTreeMap<ObjectName, Local>,
+}
+
+impl Node {
+    /// Calculates the tables.
+    pub(super) fn tables(&mut self) -> Tables {
+        self.calculation.tables(&Inputs {
+            cluster: &self.cluster,
+            topology: &self.topology,
+            locals: &self.locals,
+            underlay: &Underlay {
+                mtu: 1500,
+                raw: PortId(1),
+                packet_socket: None,
+                next_hops: BTreeMap::new(),
+                vxlan: None,
+            },
+            host: Link::native(PortId(0), 1500),
+            uplink: None,
+            connections: Connections::default(),
+            interfaces: Interfaces { node: NODE, uplink: None, addresses: &[] },
+        })
+    }
+}
+
+/// The node's pods, as if each was attached.
+pub(super) fn attached_pods(cluster: &Cluster) -> BTreeMap<ObjectName, Local> {
+    let ours = cluster.pods_by_node.iter().filter(|(_, node)| *node == NODE).map(|(name, _)| name);
+    let local = |(index, name): (u32, &ObjectName)| {
+        let addresses = cluster.model.endpoints.get(name).map(|it| it.addresses.clone());
+        let addresses = addresses.into_iter().flatten().collect();
+        let port = PortId(2 + index as u16);
+        (name.clone(), Local { index, attachment: index, port, addresses, mtu: 1480 })
+    };
+    (0..).zip(ours).map(local).collect()
+}
+
+/// Stores the object in `text`, or removes `key`; returns the change.
+pub(super) fn change(
+    contents: &mut Contents,
+    key: &ObjectKey,
+    text: Option<&str>,
+) -> Result<Changes, Failure> {
+    let mut manifest = text.map(|text| manx_objects::read("change", text)).transpose()?;
+    let before = match manifest.as_mut().and_then(|it| it.entries.pop()) {
+        Some(entry) => {
+            contents.objects.insert(entry.key, Stored { state: entry.state, place: entry.place })
+        }
+        None => contents.objects.remove(key),
+    };
+    Ok(Changes::Objects(BTreeMap::from([(key.clone(), before)])))
+}
+
+/// The key of an object in the namespace of this number.
+pub(super) fn key(kind: Kind, namespace: usize, name: String) -> ObjectKey {
+    ObjectKey { kind, namespace: format!("ns-{namespace}"), name }
+}

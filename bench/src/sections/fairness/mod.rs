@@ -1,0 +1,129 @@
+//! What a pod's attack leaves its neighbour of the time of the node's workers.
+//!
+//! A process in a pod sends one kind of packets as fast as it can. Meanwhile another pod of the node has a TCP stream to a third
+//! pod, or a UDP ping-pong. In the control, which is measured in turn with it, a process on the attacker's core computes and sends
+//! nothing. The CPU time that the attacker's process takes from the neighbour is in both measurements, so the difference is
+//! what the attacker takes by its packets.
+
+pub mod attack;
+mod node;
+mod packets;
+mod rows;
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::path::traffic::WARM_UP;
+use crate::report::figures::Figure;
+use crate::report::goal::Goal;
+use crate::report::statistics::Pair;
+use crate::run::{ListedRow, Run, Settings};
+
+use node::{AttackedNode, Beside, QUIET};
+use rows::{ROWS, Row};
+
+/// The part of its fair share that a neighbour keeps.
+const KEPT: Goal = Goal::AtLeast(0.9);
+/// How much longer the p99 of its round trips may become.
+const LONGER: Goal = Goal::AtMost(3.0);
+/// The fair share of a neighbour beside one attacker, as a part of its rate beside the loop.
+const HALF: f64 = 0.5;
+/// The rate of a neighbour that asks for less than its fair share, as a part of its rate beside the loop.
+const QUARTER: f64 = 0.25;
+
+/// The rows of this section.
+pub fn rows(settings: &Settings) -> Vec<ListedRow> {
+    let estimate = round_estimate(settings) * settings.rounds as u32;
+    let listed = |row: &Row| ListedRow { name: row.name, description: row.description(), estimate };
+    ROWS.iter().map(listed).collect()
+}
+
+/// How long a round of three pairs takes.
+fn round_estimate(settings: &Settings) -> Duration {
+    6 * (settings.length + WARM_UP) + 3 * 2 * QUIET
+}
+
+/// Measures the chosen rows.
+pub fn measure(run: &mut Run) -> Result<(), Error> {
+    for row in &ROWS {
+        if !run.wants(row.name) {
+            continue;
+        }
+        if let Some(why) = run.no_namespaces.clone() {
+            run.add_missing(row.name, why, false)?;
+            continue;
+        }
+        run.progress.begin(&row.description());
+        match measure_row(run, row) {
+            Ok((figures, remark)) => {
+                run.report.remarks.push(remark);
+                figures.into_iter().try_for_each(|figure| run.add_figure(figure))?;
+            }
+            Err(error) => run.add_missing(row.name, error.to_string(), true)?,
+        }
+    }
+    Ok(())
+}
+
+/// The pairs of a row, one of each kind a round.
+#[derive(Default)]
+struct Pairs {
+    /// A stream as fast as possible, beside its fair share.
+    stream: Vec<Pair>,
+    /// A stream that asks for a quarter.
+    quarter: Vec<Pair>,
+    /// The p99 of a ping-pong.
+    ping: Vec<Pair>,
+}
+
+/// The figures of a row, and a remark.
+fn measure_row(run: &Run, row: &Row) -> Result<(Vec<Figure>, String), Error> {
+    let settings = &run.settings;
+    let mut node = AttackedNode::build(row, settings)?;
+    let mut pairs = Pairs::default();
+    for round in 1..=settings.rounds {
+        let [stream, quarter, ping] = measure_round(&mut node)?;
+        let text = format!(
+            "{} {round}/{}: stream {:.2} of its share, a quarter {:.2}, ping's p99 {:.2}",
+            row.name,
+            settings.rounds,
+            stream.ratio(),
+            quarter.ratio(),
+            ping.ratio()
+        );
+        run.progress.step(text, round_estimate(settings));
+        pairs.stream.push(stream);
+        pairs.quarter.push(quarter);
+        pairs.ping.push(ping);
+    }
+    let figures = figures(row, &pairs)
+        .ok_or_else(|| Error::Nothing("no rounds were asked for".to_owned()))?;
+    Ok((figures, node.summary()))
+}
+
+/// One pair each of the stream, the stream that asks for a quarter, and the ping-pong.
+fn measure_round(node: &mut AttackedNode<'_>) -> Result<[Pair; 3], Error> {
+    let beside_loop = node.measure_stream(Beside::Loop, None)?;
+    let manx = node.measure_stream(Beside::Attack, None)?;
+    let stream = Pair { beside: beside_loop * HALF, manx };
+    let pace = Some(beside_loop * QUARTER);
+    let beside = node.measure_stream(Beside::Loop, pace)?;
+    let quarter = Pair { beside, manx: node.measure_stream(Beside::Attack, pace)? };
+    let beside = node.measure_ping(Beside::Loop)?;
+    let ping = Pair { beside, manx: node.measure_ping(Beside::Attack)? };
+    Ok([stream, quarter, ping])
+}
+
+/// The figures of these pairs; `None` if there are none.
+fn figures(row: &Row, pairs: &Pairs) -> Option<Vec<Figure>> {
+    let figures = [
+        ("stream, beside half of what a loop leaves it", "Gbit/s", &pairs.stream, KEPT),
+        ("stream that asks for a quarter, beside a loop's", "Gbit/s", &pairs.quarter, KEPT),
+        ("ping-pong, p99, beside a loop's", "us", &pairs.ping, LONGER),
+    ];
+    let figure = |(what, unit, pairs, goal): (&str, _, &Vec<Pair>, _)| {
+        let what = format!("{}: {what}", row.kind.description());
+        Figure::from_pairs(row.name, row.head(), what, unit, pairs, Some(goal))
+    };
+    figures.into_iter().map(figure).collect()
+}

@@ -1,0 +1,239 @@
+//! A node with an attacker, a neighbour and the pod that the neighbour sends to; and its measurements.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use manx_api::Status;
+
+use super::attack::{self, Place};
+use super::packets::Kind;
+use super::rows::Row;
+use crate::error::Error;
+use crate::host::cores::Cores;
+use crate::path::agents::cluster::Cluster;
+use crate::path::agents::shape::Shape;
+use crate::path::constants::ATTACKER;
+use crate::path::ends::Path as _;
+use crate::path::traffic::{self, PingPong, TcpStreams, WARM_UP};
+use crate::report::statistics::percentile;
+use crate::run::Settings;
+
+/// How long an attacker may run after a measurement.
+const MARGIN: Duration = Duration::from_secs(10);
+/// How long the agent may take for the packets that an attacker leaves behind: the buffers of veths hold millions of segments.
+const SETTLE: Duration = Duration::from_secs(5);
+/// The attacker's packets are handled when none has come for so long.
+pub(super) const QUIET: Duration = Duration::from_millis(100);
+/// How long the neighbour may take to get packets through again after an attack.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+/// See the module. It is built for one row.
+pub(super) struct AttackedNode<'a> {
+    row: &'a Row,
+    length: Duration,
+    shape: Shape,
+    cluster: Cluster,
+    /// The cores of a stream.
+    stream: Cores,
+    /// The cores of a ping-pong. Its ends leave a single worker alone on its core; two workers may share their cores with the ends.
+    ping: Cores,
+    workers: Vec<usize>,
+    attacker: usize,
+    attacks: Attacks,
+}
+
+/// The sums over all attacks.
+#[derive(Default)]
+struct Attacks {
+    /// The attacker's packets that came in during the attacks.
+    received: u64,
+    /// The time of the attacks.
+    seconds: f64,
+    dropped: BTreeMap<String, u64>,
+    pings: usize,
+    lost: usize,
+    /// How often the node was rebuilt, because it did not finish the packets that were left.
+    rebuilt: usize,
+}
+
+/// What runs on the attacker's core during a measurement.
+#[derive(Clone, Copy)]
+pub(super) enum Beside {
+    /// A process that only computes: the control.
+    Loop,
+    /// The row's attacker.
+    Attack,
+}
+
+/// The agent's counters of the attacker's port.
+#[derive(Clone, PartialEq)]
+struct Counted {
+    received: u64,
+    dropped: BTreeMap<String, u64>,
+}
+
+impl Attacks {
+    /// Adds an attack, by the counters before it and at its end.
+    fn add(&mut self, before: &Counted, after: &Counted, lasted: Duration) {
+        self.received += after.received - before.received;
+        self.seconds += lasted.as_secs_f64();
+        for (reason, count) in &after.dropped {
+            let more = count - before.dropped.get(reason).copied().unwrap_or_default();
+            if more > 0 {
+                *self.dropped.entry(reason.clone()).or_default() += more;
+            }
+        }
+    }
+}
+
+impl<'a> AttackedNode<'a> {
+    /// Builds the node of a row.
+    pub(super) fn build(row: &'a Row, settings: &Settings) -> Result<Self, Error> {
+        let stream = settings.cores;
+        let ping = if row.workers == 1 { stream.with_separate_worker() } else { stream };
+        let workers = ping.worker_cores(true, row.workers);
+        let attacker = stream.spare_core(&workers);
+        let alone = Shape::one_node(settings.rules, ping);
+        let shape = Shape { device: row.device, workers: row.workers, attack: true, ..alone };
+        let cluster = Cluster::start(shape)?;
+        let (length, attacks) = (settings.length, Attacks::default());
+        Ok(Self { row, length, shape, cluster, stream, ping, workers, attacker, attacks })
+    }
+
+    /// The gigabits per second of the neighbour's stream, which sends as fast as possible, or at `pace`.
+    pub(super) fn measure_stream(
+        &mut self,
+        beside: Beside,
+        pace: Option<f64>,
+    ) -> Result<f64, Error> {
+        traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
+        // The stream connects before the attack begins, because its rate is measured and not whether it can connect.
+        let streams = TcpStreams::connect(self.cluster.ends(), 1)?;
+        let (length, cores) = (self.length, self.stream);
+        let rate =
+            self.measure_beside(beside, &[], false, || streams.send(pace, length, cores))??;
+        match beside {
+            Beside::Loop if rate == 0.0 => Err(Error::Nothing("TCP beside a loop".to_owned())),
+            _ => Ok(rate),
+        }
+    }
+
+    /// The p99 of the neighbour's round trips in microseconds. A lost packet counts with the time that its answer was waited for.
+    ///
+    /// The ends mostly sleep. The kernel decides how soon they run when they wake up, and this must be the same in both measurements.
+    /// So the attacker and the loop give way to the ends. If an end shares its core with a worker, the attack keeps that worker busy, so
+    /// in the control a loop keeps that core busy.
+    pub(super) fn measure_ping(&mut self, beside: Beside) -> Result<f64, Error> {
+        traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
+        let ping_pong = PingPong::open(self.cluster.ends())?;
+        let (length, cores) = (self.length, self.ping);
+        let mut shared = self.workers.clone();
+        shared.retain(|core| [cores.sender, cores.receiver].contains(core));
+        let alone = shared.is_empty();
+        let trips =
+            self.measure_beside(beside, &shared, alone, || ping_pong.round_trips(length, cores))?;
+        if matches!(beside, Beside::Attack) {
+            self.attacks.pings += trips.answered.len() + trips.lost.len();
+            self.attacks.lost += trips.lost.len();
+        }
+        let waits = [trips.answered, trips.lost].concat();
+        percentile(&waits, 99).ok_or_else(|| Error::Nothing("no ping in the time".to_owned()))
+    }
+
+    /// Measures beside an attacker, and waits until its packets are handled; or beside a loop, with a further loop on each of the
+    /// cores `busy`.
+    fn measure_beside<T>(
+        &mut self,
+        beside: Beside,
+        busy: &[usize],
+        only_when_idle: bool,
+        measure: impl FnOnce() -> T,
+    ) -> Result<T, Error> {
+        let attack = self.cluster.attack()?;
+        let (device, limit) = (self.row.device, WARM_UP + self.length + MARGIN);
+        let start = |kind, core| {
+            attack::start(kind, &attack, Place { device, core, only_when_idle, limit })
+        };
+        match beside {
+            Beside::Loop => {
+                let cores = busy.iter().copied().chain([self.attacker]);
+                let loops = cores.map(|core| start(Kind::Loop, core));
+                let loops = loops.collect::<Result<Vec<_>, _>>()?;
+                let found = measure();
+                drop(loops);
+                Ok(found)
+            }
+            Beside::Attack => {
+                let before = self.read_counters()?;
+                let began = Instant::now();
+                let attacker = start(self.row.kind, self.attacker)?;
+                let found = measure();
+                let after = self.read_counters()?;
+                drop(attacker);
+                self.attacks.add(&before, &after, began.elapsed());
+                if after.received == before.received {
+                    return Err(Error::Nothing(format!(
+                        "of the attack: {}",
+                        self.row.kind.description()
+                    )));
+                }
+                if !self.wait_until_quiet()? {
+                    self.cluster = Cluster::start(self.shape)?;
+                    self.attacks.rebuilt += 1;
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    fn read_counters(&self) -> Result<Counted, Error> {
+        let attacker = |status: &Status| {
+            let port = status.ports.iter().find(|port| port.name.ends_with(ATTACKER))?;
+            Some(Counted { received: port.received_packets, dropped: port.drops.clone() })
+        };
+        let statuses = self.cluster.statuses()?;
+        let nothing = || Error::Nothing("no agent has the attacker's port".to_owned());
+        statuses.iter().find_map(attacker).ok_or_else(nothing)
+    }
+
+    /// Waits until no more packets come from the attacker; returns whether this was so within [`SETTLE`].
+    fn wait_until_quiet(&self) -> Result<bool, Error> {
+        let start = Instant::now();
+        let mut seen = self.read_counters()?;
+        while start.elapsed() < SETTLE {
+            thread::sleep(QUIET);
+            let now = self.read_counters()?;
+            if now == seen {
+                return Ok(true);
+            }
+            seen = now;
+        }
+        Ok(false)
+    }
+
+    /// The cores, and the sums over all attacks.
+    pub(super) fn summary(&self) -> String {
+        let ends = |it: Cores| format!("{} and {}", it.sender, it.receiver);
+        let workers = match &self.workers[..] {
+            [] => "wherever the scheduler put them".to_owned(),
+            cores => cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and "),
+        };
+        let Attacks { received, seconds, dropped, pings, lost, rebuilt } = &self.attacks;
+        let rebuilt = match rebuilt {
+            0 => String::new(),
+            times => format!(
+                "; {times} times the node was made anew, after {SETTLE:?} with what was left"
+            ),
+        };
+        format!(
+            "{}: cores: {} the attacker, {} the stream's ends, {} the ping-pong's, {workers} the workers; {:.0} of its packets a \
+             second came in (segments counted), dropped: {dropped:?}; {lost} of {pings} pings lost beside it{rebuilt}",
+            self.row.name,
+            self.attacker,
+            ends(self.stream),
+            ends(self.ping),
+            *received as f64 / seconds,
+        )
+    }
+}

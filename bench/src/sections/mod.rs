@@ -1,0 +1,83 @@
+//! The sections of the bench: rows that are measured together.
+//!
+//! Each section has two functions: `rows` lists what it can measure, `measure` measures the chosen rows and adds their figures to the
+//! run. Its folder holds the table of its rows in `rows.rs`.
+//!
+//! - [`side_by_side`]: Manx on real devices beside the kernel and other programs;
+//! - [`fairness`]: what a pod's attack leaves its neighbour, on real devices;
+//! - [`pipeline`]: what a packet costs, without devices;
+//! - [`policy_scale`]: what compiling, changing and looking up large policy costs;
+//! - [`change`]: what a change of one object costs the control thread.
+
+pub mod change;
+pub mod fairness;
+pub mod pipeline;
+pub mod policy_scale;
+pub mod side_by_side;
+
+use std::thread;
+
+use crate::error::Error;
+use crate::run::{ListedRow, Run, Settings};
+
+/// Rows that are measured together.
+pub struct Section {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it measures.
+    pub description: &'static str,
+    /// Its rows, in order.
+    pub rows: fn(&Settings) -> Vec<ListedRow>,
+    measure: fn(&mut Run) -> Result<(), Error>,
+}
+
+/// All sections, in the order of measuring.
+pub const SECTIONS: [Section; 5] = [
+    Section {
+        name: "side-by-side",
+        description: "Manx beside others, on real devices, in turn",
+        rows: side_by_side::rows,
+        measure: side_by_side::measure,
+    },
+    Section {
+        name: "fairness",
+        description: "what a pod's attack leaves its neighbour, on real devices, in turn",
+        rows: fairness::rows,
+        measure: fairness::measure,
+    },
+    Section {
+        name: "pipeline",
+        description: "what a packet costs, packets in memory",
+        rows: pipeline::rows,
+        measure: pipeline::measure,
+    },
+    Section {
+        name: "policy-scale",
+        description: "compiling, changing and asking large policy",
+        rows: policy_scale::rows,
+        measure: policy_scale::measure,
+    },
+    Section {
+        name: "change",
+        description: "what a change of one object costs the control thread",
+        rows: change::rows,
+        measure: change::measure,
+    },
+];
+
+/// Measures the chosen rows, section by section.
+pub fn measure(run: &mut Run) -> Result<(), Error> {
+    for section in &SECTIONS {
+        let rows = (section.rows)(&run.settings);
+        if rows.iter().any(|row| run.wants(row.name)) {
+            // Each section has a thread of its own, so that its pinning and its processes end with it.
+            thread::scope(|scope| {
+                let measured = scope.spawn(|| (section.measure)(run)).join();
+                measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })?;
+            // Remarks after its last figure are written too.
+            run.write()?;
+        }
+    }
+    Ok(())
+}

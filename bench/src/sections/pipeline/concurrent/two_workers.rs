@@ -1,0 +1,121 @@
+//! Two workers of one node, each with its part of the flows, beside two workers that share nothing (two nodes): the most that two cores
+//! of this machine can do.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::worker::SharedState;
+
+use super::load::Outcome;
+use crate::error::Failure;
+use crate::host::cores::pin;
+use crate::report::statistics::{Pair, Summary};
+use crate::sections::pipeline::rows::Row;
+use crate::sections::pipeline::setup::Setup;
+use crate::sections::pipeline::time::cpu_seconds;
+
+/// The packets of each worker in one measurement, and the pairs of measurements of a round. There are many short ones, so that other
+/// load of the machine hits both sides.
+const PACKETS: u64 = 1 << 18;
+const PAIRS: usize = 8;
+const WORKERS: u32 = 2;
+/// The buffers of a worker. The workers are set up one after the other, and packets that a later one hands over need room meanwhile.
+const BUFFERS: usize = 1 << 14;
+
+/// Packets from pod to pod.
+pub(super) fn near(rounds: usize) -> Result<Outcome, Failure> {
+    measure("both-100k", rounds)
+}
+
+/// Packets into the tunnel.
+pub(super) fn encap(rounds: usize) -> Result<Outcome, Failure> {
+    measure("encap-100k", rounds)
+}
+
+/// Packets out of the tunnel.
+pub(super) fn decap(rounds: usize) -> Result<Outcome, Failure> {
+    measure("decap-1", rounds)
+}
+
+/// Measures pairs: two workers that share nothing, and two workers of one node. In each round one worker with all flows is measured too;
+/// it shows how much the second core adds.
+fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
+    if !(0..WORKERS as usize).all(pin) {
+        return Err("two workers need two cores".into());
+    }
+    let row = Row::find(name).ok_or("a row that is not there")?;
+    let mut alone = [row.set_up()?];
+    let sizes = Sizes { flows: row.table_size(), buffers: BUFFERS, ..Sizes::default() };
+    let mut apart = parts(row, sizes, (0..WORKERS).map(|_| SharedState::alone()).collect())?;
+    let mut together = parts(row, sizes, SharedState::for_workers(WORKERS as usize, sizes)?)?;
+    let [first, others @ ..] = &mut together[..] else { return Err("no workers".into()) };
+    // The workers of a node use the same tables.
+    first.node.tables.version += 1;
+    let tables = first.node.publish()?;
+    others.iter_mut().try_for_each(|other| other.node.publish_shared(&tables))?;
+    // The first run of each touches new memory, so it is not measured.
+    for side in [&mut alone[..], &mut apart, &mut together] {
+        measure_rate(side)?;
+    }
+    let handed_over = |workers: &[Setup]| -> u64 {
+        workers.iter().map(|setup| setup.node.counters.handoffs.read()).sum()
+    };
+    let before = handed_over(&together);
+    let (mut pairs, mut gains) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let one = measure_rate(&mut alone)?;
+        for at in 0..PAIRS {
+            // Each side is first equally often.
+            let first = (at % 2 == 1).then(|| measure_rate(&mut together)).transpose()?;
+            let beside = measure_rate(&mut apart)?;
+            let manx = first.map_or_else(|| measure_rate(&mut together), Ok)?;
+            pairs.push(Pair { beside, manx });
+            gains.push(manx / one);
+        }
+    }
+    let passed = PACKETS * u64::from(WORKERS) * pairs.len() as u64;
+    let gain = Summary::from_values(&gains).ok_or("no rounds were asked for")?;
+    let remark = format!(
+        "{} times one worker with all flows; {} of {passed} packets were handed over",
+        gain.show(),
+        handed_over(&together) - before,
+    );
+    Ok(Outcome { pairs, remark })
+}
+
+/// Workers with equal parts of the flows.
+fn parts(row: &Row, sizes: Sizes, shares: Vec<SharedState>) -> Result<Vec<Setup>, Failure> {
+    let each = row.flows() / WORKERS;
+    let part = |(at, share)| row.set_up_part(sizes, share, at * each..(at + 1) * each);
+    (0..).zip(shares).map(part).collect()
+}
+
+/// Runs all workers at once, each on a core of its own; returns the millions of packets per second of CPU time.
+fn measure_rate(workers: &mut [Setup]) -> Result<f64, Failure> {
+    let together = Barrier::new(workers.len());
+    let running = AtomicUsize::new(workers.len());
+    let rates = std::thread::scope(|scope| {
+        let start = |(core, setup): (usize, _)| {
+            let (together, running) = (&together, &running);
+            scope.spawn(move || {
+                let setup: &mut Setup = setup;
+                pin(core);
+                together.wait();
+                let passed = cpu_seconds(|| setup.more(PACKETS)).map_err(|error| error.to_string());
+                // Packets that the others still hand over are served too.
+                running.fetch_sub(1, Ordering::Relaxed);
+                while running.load(Ordering::Relaxed) > 0 {
+                    setup.node.turn();
+                }
+                passed.map(|(seconds, ())| PACKETS as f64 / seconds / 1e6)
+            })
+        };
+        let threads: Vec<_> = workers.iter_mut().enumerate().map(start).collect();
+        let joined = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err("a worker's thread panicked".to_owned()))
+        });
+        joined.collect::<Result<Vec<f64>, String>>()
+    })?;
+    Ok(rates.into_iter().sum())
+}

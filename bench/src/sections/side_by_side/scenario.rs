@@ -1,0 +1,202 @@
+//! Scenarios: the path through Manx, the path beside it, and the cores of both.
+
+use std::collections::BTreeMap;
+
+use manx_api::{Device, Status};
+use manx_dataplane::worker::Polling;
+
+use crate::error::Error;
+use crate::host::cores::Cores;
+use crate::path::agents::cluster::Cluster;
+use crate::path::agents::shape::{Overlay, Shape};
+use crate::path::bare::paths as bare;
+use crate::path::ends::Path;
+use crate::path::filter::Filter;
+use crate::path::kernel::{self, TunnelEnds};
+use crate::path::switch::Switch;
+
+/// A scenario. Rows of one scenario share its paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scenario {
+    /// Both ends on one node. Beside Manx: kernel routing between veth pairs, with a filter or without.
+    SameNode(Option<Filter>),
+    /// The ends on two nodes. Beside Manx: kernel VXLAN devices.
+    AcrossNodes {
+        /// The encapsulation of Manx.
+        overlay: Overlay,
+        /// Whether the kernel's devices pass super-packets on whole.
+        super_packets: bool,
+        /// The ends of the kernel's path. Those of Manx are pods.
+        ends: TunnelEnds,
+    },
+    /// Both ends on one node with many other pods. Beside it: Manx with these two pods alone.
+    Crowd,
+    /// Both ends on one node. Beside Manx: a bare forwarder over the same devices, which sleeps when Manx would.
+    Bare(Device),
+    /// The ends on two nodes, Manx by VXLAN. Beside Manx: a bare forwarder on each node, with datagrams between them.
+    BareTunnel,
+    /// As [`Scenario::Bare`] by TUN, but the forwarder or the worker has a core to itself, and both ends share the other core. The bare
+    /// forwarder never sleeps; Manx polls as given.
+    SeparateCore(Polling),
+    /// Both ends on one node by veth. Beside Manx: a userspace switch of another project. The side that is measured has a core to
+    /// itself, and both ends share the other core.
+    Switch(Switch),
+}
+
+/// The number of pods of a crowd besides the two ends.
+const BYSTANDERS: usize = 248;
+
+impl Scenario {
+    /// Why it cannot be measured on this machine; `None`: it can.
+    pub(super) fn why_missing(self) -> Option<String> {
+        match self {
+            Self::SameNode(filter) => filter?.why_missing(),
+            Self::Switch(switch) => switch.why_missing(),
+            Self::AcrossNodes { .. }
+            | Self::Crowd
+            | Self::Bare(_)
+            | Self::BareTunnel
+            | Self::SeparateCore(_) => None,
+        }
+    }
+
+    /// What Manx is like, and what stands beside it.
+    pub(super) const fn description(self) -> &'static str {
+        match self {
+            Self::SameNode(None) => "Same node, beside kernel routing",
+            Self::SameNode(Some(Filter::Nftables)) => "Same node, beside nftables",
+            Self::SameNode(Some(Filter::Iptables)) => "Same node, beside iptables",
+            Self::AcrossNodes { overlay, super_packets, ends } => {
+                match (overlay, super_packets, ends) {
+                    (Overlay::Ipip, _, TunnelEnds::Nodes) => {
+                        "Across nodes by IPIP, beside kernel VXLAN"
+                    }
+                    (Overlay::Ipip, _, TunnelEnds::Pods) => {
+                        "Across nodes by IPIP, beside pods by kernel VXLAN"
+                    }
+                    (Overlay::Vxlan, false, TunnelEnds::Nodes) => {
+                        "Across nodes by VXLAN, beside kernel VXLAN"
+                    }
+                    (Overlay::Vxlan, false, TunnelEnds::Pods) => {
+                        "Across nodes by VXLAN, beside pods by kernel VXLAN"
+                    }
+                    (Overlay::Vxlan, true, TunnelEnds::Nodes) => {
+                        "Across nodes by VXLAN, beside kernel VXLAN with super-packets whole"
+                    }
+                    (Overlay::Vxlan, true, TunnelEnds::Pods) => {
+                        "Across nodes by VXLAN, beside pods by kernel VXLAN with super-packets whole"
+                    }
+                }
+            }
+            Self::Crowd => "250 pods, beside 2 pods",
+            Self::Bare(Device::Tun) => "By TUN, beside a bare forwarder",
+            Self::Bare(Device::Veth) => "By veth, beside a bare forwarder",
+            Self::BareTunnel => "Across nodes by VXLAN, beside bare forwarders and UDP",
+            Self::SeparateCore(Polling::Busy) => "By TUN, busy, beside a busy bare forwarder",
+            Self::SeparateCore(Polling::Adaptive) => {
+                "By TUN, adaptive, beside a busy bare forwarder"
+            }
+            Self::Switch(Switch::OpenVSwitch { super_packets: true }) => {
+                "By veth, beside Open vSwitch (netdev, super-packets)"
+            }
+            Self::Switch(Switch::OpenVSwitch { super_packets: false }) => {
+                "By veth, beside Open vSwitch (netdev)"
+            }
+            Self::Switch(Switch::Testpmd) => "By veth, busy, beside DPDK testpmd (af_packet)",
+        }
+    }
+
+    /// Which part runs on which core.
+    fn cores(self, machine: Cores) -> Cores {
+        match self {
+            Self::SeparateCore(_) | Self::Switch(_) => machine.with_separate_worker(),
+            _ => machine,
+        }
+    }
+}
+
+/// The two paths of a scenario.
+#[derive(Debug)]
+pub(super) struct Paths {
+    /// The path that Manx is compared with. It is halted except while it is measured.
+    pub(super) beside: Box<dyn Path>,
+    /// The path through Manx. It is halted while the other is measured.
+    pub(super) manx: Cluster,
+    /// Which part runs on which core.
+    pub(super) cores: Cores,
+    /// The scenario.
+    pub(super) scenario: Scenario,
+}
+
+impl Paths {
+    /// Builds both paths. Policies and filters hold this many rules besides the one that allows the traffic.
+    pub(super) fn build(scenario: Scenario, rules: usize, cores: Cores) -> Result<Self, Error> {
+        let cores = scenario.cores(cores);
+        let (beside, shape) = build_beside(scenario, rules, cores)?;
+        beside.set_running(false)?;
+        Ok(Self { beside, manx: Cluster::start(shape)?, cores, scenario })
+    }
+
+    /// What Manx's agents have counted since they started, one line each.
+    pub(super) fn counts(&self) -> Result<Vec<String>, Error> {
+        Ok(self.manx.statuses()?.iter().map(describe_counts).collect())
+    }
+}
+
+/// The path beside Manx, and the shape of Manx's path.
+fn build_beside(
+    scenario: Scenario,
+    rules: usize,
+    cores: Cores,
+) -> Result<(Box<dyn Path>, Shape), Error> {
+    let mut shape = Shape::one_node(rules, cores);
+    let beside: Box<dyn Path> = match scenario {
+        Scenario::SameNode(filter) => {
+            Box::new(kernel::routing(filter.map(|filter| (filter, rules)))?)
+        }
+        Scenario::AcrossNodes { overlay, super_packets, ends } => {
+            shape.across = Some(overlay);
+            Box::new(kernel::vxlan(super_packets, ends)?)
+        }
+        Scenario::Crowd => {
+            let alone = Cluster::start(shape)?;
+            shape.bystanders = BYSTANDERS;
+            Box::new(alone)
+        }
+        Scenario::Bare(device) => {
+            shape.device = device;
+            Box::new(bare::one_node(device, Polling::Adaptive, cores.worker_core(true))?)
+        }
+        Scenario::BareTunnel => {
+            shape.across = Some(Overlay::Vxlan);
+            Box::new(bare::two_nodes(cores)?)
+        }
+        Scenario::SeparateCore(polling) => {
+            shape.polling = polling;
+            Box::new(bare::one_node(shape.device, Polling::Busy, cores.worker_core(true))?)
+        }
+        Scenario::Switch(switch) => {
+            shape.device = Device::Veth;
+            if switch == Switch::Testpmd {
+                shape.polling = Polling::Busy;
+            }
+            Box::new(switch.path(cores)?)
+        }
+    };
+    Ok((beside, shape))
+}
+
+/// The packets by rule and by drop reason.
+fn describe_counts(status: &Status) -> String {
+    let rules: Vec<String> = status
+        .rules
+        .iter()
+        .filter(|rule| rule.packets > 0)
+        .map(|rule| format!("{} {} {}", rule.packets, rule.verdict, rule.rule))
+        .collect();
+    let mut drops = BTreeMap::<&str, u64>::new();
+    for (reason, count) in status.ports.iter().flat_map(|port| &port.drops) {
+        *drops.entry(reason).or_default() += count;
+    }
+    format!("{}: packets by rule: {}; drops: {drops:?}", status.node, rules.join(", "))
+}
