@@ -1,7 +1,7 @@
-//! Two nodes on one underlay: the real workers, turned by hand, over ports in memory.
+//! Two nodes on one underlay: real workers, which the test runs turn by turn, over ports in memory.
 //!
-//! The tables are the real calculation's, of manifests in text. Pods may have any addresses: each one's is routed to its
-//! node, by IPIP where it is IPv4 and through the nodes' kernels where it is IPv6, as pools without a tunnel are.
+//! The real calculation makes the tables from manifests in text. Pods may have any addresses. Each address is routed to the pod's node:
+//! IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,14 +31,14 @@ use manx_policy_compiler::model::{ObjectName, Reason};
 pub const NODES: [&str; 2] = ["node-1", "node-2"];
 /// The nodes' addresses on the underlay.
 pub const UNDERLAY: [Ipv4Addr; 2] = [Ipv4Addr::new(172, 18, 0, 2), Ipv4Addr::new(172, 18, 0, 3)];
-/// The addresses by which they speak to remote pods, and which their ICMP errors come from.
+/// The source addresses of the nodes' packets to remote pods and of their ICMP errors.
 pub const ROUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 244, 1, 1), Ipv4Addr::new(10, 244, 2, 1)];
 pub const MTU: u32 = 1500;
 pub const TUNNEL_MTU: u32 = MTU - 20;
 
 pub const HOST: PortId = PortId(0);
 pub const RAW: PortId = PortId(1);
-/// The way to the world of nodes that own their uplink.
+/// The uplink's port of nodes that own their uplink.
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
 const QUEUE: usize = 1024;
@@ -51,19 +51,19 @@ pub struct Delivery {
     pub frame: Frame,
 }
 
-/// The far side of a node's port: a queue for each worker, and its figures.
+/// The far side of a node's port: a queue and counters for each worker.
 pub struct Wire {
     queues: Vec<(FarSide, Arc<PortCounters>)>,
 }
 
 impl Wire {
-    /// Sends a packet to the port. Which worker reads it depends on its addresses and ports, on each way otherwise: so a flow's
-    /// ways are mostly two workers'.
+    /// Sends a packet to the port. Its addresses and ports select the worker. The two directions of a flow are hashed differently, so they
+    /// mostly go to two workers.
     fn inject(&self, bytes: &[u8], offload: Offload) -> bool {
         self.inject_at(spread(bytes), bytes, offload)
     }
 
-    /// Sends a packet to the port's queue of this worker (modulo their number). False: the queue is full.
+    /// Sends a packet to the port's queue of this worker (modulo their number); returns `false` if the queue is full.
     pub fn inject_at(&self, worker: usize, bytes: &[u8], offload: Offload) -> bool {
         let (far, _) = &self.queues[worker % self.queues.len()];
         far.inject(bytes, offload)
@@ -74,7 +74,7 @@ impl Wire {
         self.queues.iter().find_map(|(far, _)| far.collect())
     }
 
-    /// Gives a collected frame's memory back.
+    /// Returns the memory of a collected frame.
     pub fn recycle(&self, frame: Frame) {
         self.queues[0].0.recycle(frame);
     }
@@ -84,18 +84,18 @@ impl Wire {
         self.queues.iter().for_each(|(far, _)| far.unplug());
     }
 
-    /// Shows what each worker has counted.
+    /// Calls `show` with the counters of each worker.
     pub fn each(&self, show: impl FnMut(&PortCounters)) {
         self.queues.iter().map(|(_, counters)| &**counters).for_each(show);
     }
 
-    /// What all workers have counted.
+    /// The sum of a counter over all workers.
     pub fn count(&self, counter: impl Fn(&PortCounters) -> &Counter) -> u64 {
         self.queues.iter().map(|(_, counters)| counter(counters).read()).sum()
     }
 }
 
-/// A number of a packet's addresses, and of its ports where it is no fragment: what kernels spread packets by.
+/// A hash of a packet's addresses, and of its ports if it is no fragment. Kernels distribute packets by such a hash.
 fn spread(bytes: &[u8]) -> usize {
     let at = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
     let named = match bytes.first().map(|first| first >> 4) {
@@ -111,11 +111,11 @@ fn spread(bytes: &[u8]) -> usize {
     named.iter().enumerate().map(|(at, byte)| (at + 1) * usize::from(*byte)).sum()
 }
 
-/// How many workers a node has: what `MANX_TEST_WORKERS` says, or one.
+/// The number of workers of a node: `MANX_TEST_WORKERS`, or one.
 pub fn workers() -> usize {
     static WORKERS: LazyLock<usize> = LazyLock::new(|| {
-        let told = std::env::var("MANX_TEST_WORKERS").ok();
-        told.map_or(1, |told| told.parse().unwrap())
+        let number = std::env::var("MANX_TEST_WORKERS").ok();
+        number.map_or(1, |number| number.parse().unwrap())
     });
     *WORKERS
 }
@@ -129,7 +129,7 @@ pub struct Node {
     pub tables: Arc<Tables>,
     pub reports: Receiver<Report>,
     workers: Vec<(Worker, Sender<Command>)>,
-    /// What the workers are told the time is.
+    /// The time that the workers get.
     pub now: Duration,
 }
 
@@ -137,7 +137,7 @@ impl Node {
     fn new(workers: usize, sizes: Sizes) -> Self {
         let (sender, reports) = unbounded();
         let settings = Settings { sizes, polling: Polling::Busy, core: None };
-        let of_each = |share| {
+        let start = |share| {
             let (commands, receiver) = unbounded();
             let counters = Arc::new(WorkerCounters::default());
             let shown = Arc::clone(&counters);
@@ -145,7 +145,7 @@ impl Node {
             ((worker, commands), shown)
         };
         let (workers, counters) =
-            SharedState::for_workers(workers, sizes).unwrap().into_iter().map(of_each).unzip();
+            SharedState::for_workers(workers, sizes).unwrap().into_iter().map(start).unzip();
         let mut node = Self {
             wires: BTreeMap::new(),
             counters,
@@ -161,17 +161,17 @@ impl Node {
         node
     }
 
-    /// Attaches a port, whatever the tables say of it.
+    /// Attaches a port. The tables need not name it.
     pub fn attach(&mut self, port: PortId, capabilities: Capabilities) {
         self.attach_with(port, capabilities, QUEUE);
     }
 
-    /// The same, with queues that hold so many packets. A port that was attached before goes on counting.
+    /// Attaches a port with queues of this size in packets. A port that was attached before keeps its counters.
     pub fn attach_with(&mut self, port: PortId, capabilities: Capabilities, queue: usize) {
         let before = self.wires.remove(&port).map(|wire| wire.queues).unwrap_or_default();
         let mut before = before.into_iter().map(|(_, counters)| counters);
         let mut queues = Vec::new();
-        self.tell(|| {
+        self.send_command(|| {
             let (io, far) = memory::pair(capabilities, queue);
             let counters = before.next().unwrap_or_default();
             queues.push((far, Arc::clone(&counters)));
@@ -188,33 +188,33 @@ impl Node {
             .insert(name.clone(), Local { index, attachment: index, port, addresses, mtu: MTU });
     }
 
-    /// Tells every worker.
-    pub fn tell(&mut self, mut command: impl FnMut() -> Command) {
+    /// Sends every worker a command, which it runs at once.
+    pub fn send_command(&mut self, mut command: impl FnMut() -> Command) {
         for (worker, commands) in &mut self.workers {
             commands.send(command()).unwrap();
             assert!(worker.run_commands(self.now));
         }
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Tells one worker (modulo their number).
-    pub fn tell_one(&mut self, worker: usize, command: Command) {
+    /// Sends one worker (modulo their number) a command, which it runs at once.
+    pub fn send_command_to(&mut self, worker: usize, command: Command) {
         let at = worker % self.workers.len();
         let (worker, commands) = &mut self.workers[at];
         commands.send(command).unwrap();
         assert!(worker.run_commands(self.now));
     }
 
-    /// Hands the workers tables, under a version that they have not been given yet.
+    /// Publishes tables to the workers, with a new version.
     pub fn publish(&mut self, mut tables: Tables) {
         tables.version = tables.version.max(self.tables.version + 1);
         self.tables = Arc::new(tables);
         let tables = Arc::clone(&self.tables);
-        self.tell(|| Command::Publish(Arc::clone(&tables)));
+        self.send_command(|| Command::Publish(Arc::clone(&tables)));
     }
 
     /// Sends a packet to a port.
@@ -226,23 +226,23 @@ impl Node {
         assert!(self.wires[&port].inject(bytes, offload), "the port's queue is full");
     }
 
-    /// One turn of each worker; nothing else.
+    /// Runs one turn of each worker; returns the number of packets.
     pub fn turn(&mut self) -> usize {
         self.workers.iter_mut().map(|(worker, _)| worker.turn(self.now)).sum()
     }
 
-    /// One step of one worker (modulo their number): a turn, and a part of its flows ages.
+    /// Runs one step of one worker (modulo their number): a turn, and ageing of a part of its flows.
     pub fn turn_one(&mut self, worker: usize) -> usize {
         let at = worker % self.workers.len();
         self.workers[at].0.step(self.now).unwrap()
     }
 
-    /// Turns until there is nothing more to do.
+    /// Runs turns until there are no more packets.
     pub fn run(&mut self) {
         while self.turn() > 0 {}
     }
 
-    /// Everything that a port has sent.
+    /// All packets that a port has sent.
     pub fn collect(&self, port: PortId) -> Vec<Frame> {
         std::iter::from_fn(|| self.wires[&port].collect()).collect()
     }
@@ -251,7 +251,7 @@ impl Node {
         self.wires[&port].count(|counters| counters.dropped(reason))
     }
 
-    /// All drops that are not 0.
+    /// The drop counters that are not 0.
     pub fn drops(&self) -> BTreeMap<(PortId, &'static str), u64> {
         let mut drops = BTreeMap::new();
         for (port, wire) in &self.wires {
@@ -265,7 +265,7 @@ impl Node {
         drops
     }
 
-    /// Packets received, and packets sent, by all ports.
+    /// The numbers of packets received and sent, of all ports.
     pub fn traffic(&self) -> (u64, u64) {
         let sum = |counter: fn(&PortCounters) -> &Counter| {
             self.wires.values().map(|wire| wire.count(counter)).sum()
@@ -273,7 +273,7 @@ impl Node {
         (sum(|c| &c.received_packets), sum(|c| &c.sent_packets))
     }
 
-    /// Rule counters that are not 0, by what they count.
+    /// The rule counters that are not 0, by reason.
     pub fn decisions(&self) -> BTreeMap<Reason, u64> {
         let mut decisions = BTreeMap::new();
         let read = |slot| self.counters.iter().map(|counters| counters.rules.read(slot)).sum();
@@ -287,21 +287,21 @@ impl Node {
 
     pub fn flows(&mut self) -> Vec<FlowEntry> {
         let (sender, receiver) = unbounded();
-        self.tell(|| Command::Flows(usize::MAX, sender.clone()));
+        self.send_command(|| Command::Flows(usize::MAX, sender.clone()));
         receiver.try_iter().flatten().collect()
     }
 }
 
-/// Both nodes, and what the manifests say.
+/// Both nodes, and the content of the manifests.
 pub struct Fabric {
     pub contents: Contents,
     pub cluster: Cluster,
     pub nodes: [Node; 2],
-    /// How both follow connections, from the next publication on.
+    /// How both nodes track connections, from the next publication on.
     pub connections: Connections,
-    /// Both own their uplinks: the world is behind [`UPLINK`], and the node alone behind [`HOST`].
-    owned: bool,
-    /// What is between the nodes, from the next manifests on.
+    /// Whether both nodes own their uplinks. Then the world is behind [`UPLINK`], and only the node behind [`HOST`].
+    owns_uplink: bool,
+    /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
     offload: fn(&ObjectName) -> Capabilities,
 }
@@ -309,17 +309,17 @@ pub struct Fabric {
 impl Fabric {
     /// Both nodes with ports, before any tables.
     pub fn closed() -> Self {
-        Self::sized(workers(), Sizes { flows: 1 << 12, buffers: 256, fragments: 64 })
+        Self::closed_with(workers(), Sizes { flows: 1 << 12, buffers: 256, fragments: 64 })
     }
 
-    /// The same, with so many workers on each node, each of which has these sizes.
-    pub fn sized(workers: usize, sizes: Sizes) -> Self {
+    /// The same, with this many workers on each node, each with these sizes.
+    pub fn closed_with(workers: usize, sizes: Sizes) -> Self {
         Self {
             contents: Contents::from_texts([]),
             cluster: Cluster::default(),
             nodes: [(); 2].map(|()| Node::new(workers, sizes)),
             connections: Connections::default(),
-            owned: false,
+            owns_uplink: false,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
         }
@@ -330,7 +330,7 @@ impl Fabric {
         Self::with_offload(yaml, |_| Capabilities::ALL)
     }
 
-    /// The same, with pods' ports of these capabilities.
+    /// The same, with these capabilities of the pods' ports.
     pub fn with_offload(yaml: &str, offload: fn(&ObjectName) -> Capabilities) -> Self {
         let mut fabric = Self { offload, ..Self::closed() };
         fabric.apply(yaml);
@@ -339,7 +339,7 @@ impl Fabric {
 
     /// The same, with nodes that own their uplinks.
     pub fn with_uplinks(yaml: &str) -> Self {
-        let mut fabric = Self { owned: true, ..Self::closed() };
+        let mut fabric = Self { owns_uplink: true, ..Self::closed() };
         for node in &mut fabric.nodes {
             node.attach(UPLINK, Capabilities::ALL);
         }
@@ -347,8 +347,8 @@ impl Fabric {
         fabric
     }
 
-    /// Manifests in the place of the old ones. Pods that are new are attached; a pod that is gone stays attached, without
-    /// addresses of its own, until it is detached.
+    /// Replaces the manifests, and publishes. New pods are attached. A pod that is gone stays attached until it is detached; it loses
+    /// addresses that another pod has got.
     pub fn apply(&mut self, yaml: &str) {
         self.load(yaml);
         self.publish();
@@ -360,7 +360,7 @@ impl Fabric {
         self.attach();
     }
 
-    /// Manifests in the place of the old ones, and nothing done about them.
+    /// Replaces the manifests, and does nothing else.
     pub fn read(&mut self, yaml: &str) {
         self.contents = Contents::from_texts([("cluster.yaml", yaml)]);
         self.cluster = import(&self.contents);
@@ -379,7 +379,7 @@ impl Fabric {
         let endpoints = self.cluster.model.endpoints.clone();
         for (name, endpoint) in &endpoints {
             let Some(node) = self.node_of(name) else { continue };
-            // An address belongs to one pod at a time, whatever the manifests say.
+            // An address belongs to one pod at a time, even if the manifests give it to several.
             let addresses: Vec<IpAddr> =
                 endpoint.addresses.iter().copied().filter(|ip| !taken.contains(ip)).collect();
             taken.extend(&addresses);
@@ -431,7 +431,7 @@ impl Fabric {
             locals,
             underlay: &underlay,
             host,
-            uplink: self.owned.then_some(Link::native(UPLINK, MTU)),
+            uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
             connections: self.connections,
             interfaces: Interfaces {
                 node: NODES[node],
@@ -447,7 +447,7 @@ impl Fabric {
         NODES.iter().position(|name| name == node)
     }
 
-    /// Where an attached pod is, by `namespace/name`.
+    /// The node and the port of an attached pod, by `namespace/name`.
     pub fn port(&self, pod: &str) -> (usize, PortId) {
         let (namespace, name) = pod.split_once('/').unwrap();
         let name = ObjectName::new(namespace, name);
@@ -455,20 +455,20 @@ impl Fabric {
         (found, self.nodes[found].locals[&name].port)
     }
 
-    /// Sends a packet to a pod's port and lets it go as far as it goes.
+    /// Sends a packet to a pod's port, and returns the packets that come out.
     pub fn send(&mut self, pod: &str, bytes: &[u8]) -> Vec<Delivery> {
         let (node, port) = self.port(pod);
         self.send_at(node, port, bytes)
     }
 
-    /// Sends a packet to a port and lets it go as far as it goes.
+    /// Sends a packet to a port, and returns the packets that come out.
     pub fn send_at(&mut self, node: usize, port: PortId, bytes: &[u8]) -> Vec<Delivery> {
         self.nodes[node].inject(port, bytes);
         self.settle()
     }
 
-    /// Turns both nodes, carrying what they send each other over the underlay (and IPv6 through their kernels), until
-    /// nothing moves. What came out elsewhere is the result.
+    /// Runs both nodes, and carries packets between them (by the tunnel, and IPv6 through the kernels), until no packet moves any more.
+    /// Returns the packets that came out elsewhere.
     pub fn settle(&mut self) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         loop {
@@ -478,7 +478,7 @@ impl Fabric {
                 let ports: Vec<PortId> = self.nodes[node].wires.keys().copied().collect();
                 for port in ports {
                     for frame in self.nodes[node].collect(port) {
-                        match self.carries(node, port, &frame) {
+                        match self.next_node(node, port, &frame) {
                             Some((other, port)) => {
                                 self.nodes[other].inject_with(port, &frame.bytes, frame.offload);
                                 moved = true;
@@ -494,13 +494,13 @@ impl Fabric {
         }
     }
 
-    /// Where a packet goes on by itself.
-    fn carries(&self, node: usize, port: PortId, frame: &Frame) -> Option<(usize, PortId)> {
+    /// The other node and its port, if a packet goes on to it.
+    fn next_node(&self, node: usize, port: PortId, frame: &Frame) -> Option<(usize, PortId)> {
         let other = 1 - node;
         let (_, destination) = crate::packet::addresses(&frame.bytes);
         match port {
             RAW if destination == IpAddr::V4(UNDERLAY[other]) => Some((other, RAW)),
-            HOST | UPLINK if destination.is_ipv6() && (port == UPLINK) == self.owned => {
+            HOST | UPLINK if destination.is_ipv6() && (port == UPLINK) == self.owns_uplink => {
                 let mut remote = self.nodes[other].locals.values();
                 remote.any(|local| local.addresses.contains(&destination)).then_some((other, port))
             }
@@ -523,7 +523,7 @@ fn node(index: usize, name: &str) -> (String, NodeObject) {
     (name.to_owned(), object)
 }
 
-/// The hardware address by which VXLAN's frames name a node.
+/// The hardware address of a node in VXLAN frames.
 pub const fn vxlan_mac(index: usize) -> [u8; 6] {
     [0x66, 0, 0, 0, 0, index as u8]
 }
@@ -533,7 +533,7 @@ pub fn underlay_v6(index: usize) -> IpAddr {
     format!("fd18::{}", index + 2).parse().unwrap()
 }
 
-/// A Pod's manifest, its labels as YAML's flow mapping.
+/// The manifest of a Pod. `labels`: a flow mapping of YAML.
 pub fn pod(name: &str, node: usize, labels: &str, addresses: &[&str]) -> String {
     let (namespace, name) = name.split_once('/').unwrap();
     let ips: Vec<String> = addresses.iter().map(|ip| format!("{{ip: \"{ip}\"}}")).collect();
@@ -547,7 +547,7 @@ pub fn pod(name: &str, node: usize, labels: &str, addresses: &[&str]) -> String 
     )
 }
 
-/// A NetworkPolicy's manifest, its `spec` as YAML's flow mapping.
+/// The manifest of a NetworkPolicy. `spec`: a flow mapping of YAML.
 pub fn policy(name: &str, spec: &str) -> String {
     let (namespace, name) = name.split_once('/').unwrap();
     format!(

@@ -1,46 +1,46 @@
-//! What a node has let through before, as simply as the documentation says it (docs/policy-semantics.md, "Connections").
+//! The connections that a node has let through, as simply as the documentation describes them (docs/policy-semantics.md, "Connections").
 
 use ahash::AHashMap;
 
 use super::epoch::{Entry, Epoch, Place};
-use super::read::{Part, Read, Speech};
+use super::read::{FlowTuple, Part, Read};
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
-/// Seconds by which a flow may outlive its timeout: the coarseness of its clock.
-const COARSE: f64 = 2.0;
-/// No flow's timeout is so short.
-const BRIEF: f64 = 3.0;
-/// Seconds for which a first fragment speaks for the later ones.
-const FRAGMENTS: f64 = 30.0 + COARSE;
+/// The seconds by which a flow may outlive its timeout: the resolution of its clock.
+const CLOCK_STEP: f64 = 2.0;
+/// Seconds that are shorter than any timeout.
+const SHORT: f64 = 3.0;
+/// The seconds for which a first fragment decides for the later ones.
+const FRAGMENTS: f64 = 30.0 + CLOCK_STEP;
 
-/// A packet of a connection came out: then, and while this stood.
+/// When a packet of a connection last came out, and the state of the node then.
 #[derive(Debug, Clone, Copy)]
 struct Certainty {
     at: f64,
     epoch: u64,
-    /// How many flows the node had evicted.
+    /// The number of flows that the node had evicted.
     evictions: u64,
 }
 
-/// Where both ends of a connection are.
+/// The places and attachments of both ends of a connection.
 type Standing = [(Place, u32); 2];
 
-/// A connection in the direction in which policy let it through.
+/// A connection, in the direction that policy let through.
 #[derive(Debug, Clone)]
 pub struct Connection {
-    /// When its last packet came, of either direction.
+    /// When its last packet of either direction came.
     seen: f64,
-    /// The other side has spoken, too.
+    /// Whether the other side has answered.
     answered: bool,
-    /// Where its ends were by each of the tables that may have allowed it. Which of them did so last is not known: while tables are
-    /// published, a packet may be judged by the old ones or by the new ones.
+    /// The places of its ends in all tables that may have allowed it. It is unknown which tables did so last, because during a
+    /// publication a packet may be judged by the old tables or by the new ones.
     standings: Vec<Standing>,
-    /// It is certain that the node knows it.
+    /// Since when it is certain that the node knows it.
     certain: Option<Certainty>,
 }
 
 impl Connection {
-    /// How long it may be silent.
+    /// The seconds after which a silent connection ends.
     fn timeout(&self, upper: u8) -> f64 {
         match (upper, self.answered) {
             (TCP, false) => 40.0,
@@ -52,13 +52,13 @@ impl Connection {
     }
 
     fn lives(&self, upper: u8, now: f64) -> bool {
-        now - self.seen <= self.timeout(upper) + COARSE
+        now - self.seen <= self.timeout(upper) + CLOCK_STEP
     }
 
-    /// Whether the node is certain to find it: it was there a moment ago, and nobody was evicted meanwhile.
+    /// Whether it is certain that the node finds it: it was there a moment ago, and no flow was evicted meanwhile.
     pub fn is_certain(&self, epoch: u64, evictions: u64, now: f64) -> bool {
         self.certain.is_some_and(|it| {
-            now - it.at <= BRIEF && (it.epoch, it.evictions) == (epoch, evictions)
+            now - it.at <= SHORT && (it.epoch, it.evictions) == (epoch, evictions)
         })
     }
 
@@ -66,9 +66,9 @@ impl Connection {
         self.answered
     }
 
-    /// Its ends are where they were when it was allowed.
-    pub fn stands(&self, epoch: &Epoch, node: usize, speech: &Speech) -> bool {
-        self.standings.contains(&standing(epoch, node, speech))
+    /// Whether its ends are where they were when it was allowed.
+    pub fn stands(&self, epoch: &Epoch, node: usize, tuple: &FlowTuple) -> bool {
+        self.standings.contains(&standing(epoch, node, tuple))
     }
 
     fn may_stand(&mut self, standing: Standing) {
@@ -78,54 +78,54 @@ impl Connection {
     }
 }
 
-fn standing(epoch: &Epoch, node: usize, speech: &Speech) -> Standing {
-    [speech.source, speech.destination].map(|address| epoch.standing(node, address))
+fn standing(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Standing {
+    [tuple.source, tuple.destination].map(|address| epoch.standing(node, address))
 }
 
-/// By what a packet's fragments belong together.
+/// What the fragments of a packet have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Fragments {
-    ends: Speech,
+    ends: FlowTuple,
     id: u32,
     entry: Entry,
     version: u64,
 }
 
 impl Fragments {
-    fn of(read: &Read, entry: Entry, version: u64) -> Option<Self> {
+    fn new(read: &Read, entry: Entry, version: u64) -> Option<Self> {
         let (Part::First { id } | Part::Later { id, .. }) = read.part else { return None };
         // IPv6's fragments may name different protocols.
-        let upper = if read.speech.is_v4() { read.speech.upper } else { 0 };
-        let ends = Speech { upper, words: super::read::Words::Nothing, ..read.speech };
+        let upper = if read.tuple.is_v4() { read.tuple.upper } else { 0 };
+        let ends = FlowTuple { upper, transport: super::read::TransportKey::Nothing, ..read.tuple };
         Some(Self { ends, id, entry, version })
     }
 }
 
-/// Of one node.
+/// The connections of one node.
 #[derive(Default)]
 pub struct Connections {
-    known: AHashMap<Speech, Connection>,
+    known: AHashMap<FlowTuple, Connection>,
     firsts: AHashMap<Fragments, f64>,
 }
 
 impl Connections {
-    /// A connection that is alive, by the direction in which it was let through.
-    pub fn find(&self, speech: &Speech, now: f64) -> Option<&Connection> {
-        self.known.get(speech).filter(|it| it.lives(speech.upper, now))
+    /// The live connection of this tuple, in the direction that was let through.
+    pub fn find(&self, tuple: &FlowTuple, now: f64) -> Option<&Connection> {
+        self.known.get(tuple).filter(|it| it.lives(tuple.upper, now))
     }
 
-    /// Whether there was ever a connection of these ends in either direction.
-    pub fn is_fresh(&self, speech: &Speech) -> bool {
-        !self.known.contains_key(speech) && !self.known.contains_key(&speech.reversed())
+    /// Whether there was never a connection of this tuple in either direction.
+    pub fn is_fresh(&self, tuple: &FlowTuple) -> bool {
+        !self.known.contains_key(tuple) && !self.known.contains_key(&tuple.reversed())
     }
 
-    /// A packet of an own direction that policy allows may have made the connection.
-    pub fn let_through(&mut self, epoch: &Epoch, node: usize, speech: &Speech, now: f64) {
-        let upper = speech.upper;
-        let standing = standing(epoch, node, speech);
+    /// Records a packet that policy allows. It may have opened the connection.
+    pub fn record_allowed(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple, now: f64) {
+        let upper = tuple.upper;
+        let standing = standing(epoch, node, tuple);
         let fresh =
             || Connection { seen: now, answered: false, standings: Vec::new(), certain: None };
-        let known = self.known.entry(*speech).or_insert_with(fresh);
+        let known = self.known.entry(*tuple).or_insert_with(fresh);
         if !known.lives(upper, now) {
             *known = fresh();
         }
@@ -133,37 +133,38 @@ impl Connections {
         known.seen = now;
     }
 
-    /// A packet of a connection has come out: it is certain that the node knows it, if it was before or `is_first`.
+    /// Records that a packet of a connection came out. Then it is certain that the node knows the connection, if it was certain before
+    /// or if `is_first`.
     pub fn make_certain(
         &mut self,
-        speech: &Speech,
+        tuple: &FlowTuple,
         epoch: u64,
         evictions: u64,
         now: f64,
         is_first: bool,
     ) {
-        if let Some(known) = self.known.get_mut(speech)
+        if let Some(known) = self.known.get_mut(tuple)
             && (is_first || known.is_certain(epoch, evictions, now))
         {
             known.certain = Some(Certainty { at: now, epoch, evictions });
         }
     }
 
-    /// An answer has come: if policy allows the connection, it may stand as it is now.
-    pub fn stand(&mut self, epoch: &Epoch, node: usize, speech: &Speech, now: f64) {
-        if let Some(known) = self.known.get_mut(speech)
-            && known.lives(speech.upper, now)
-            && epoch.allows(node, speech)
+    /// Records where the ends of a live connection are, if policy allows it.
+    pub fn record_standing(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple, now: f64) {
+        if let Some(known) = self.known.get_mut(tuple)
+            && known.lives(tuple.upper, now)
+            && epoch.allows(node, tuple)
         {
-            known.may_stand(standing(epoch, node, speech));
+            known.may_stand(standing(epoch, node, tuple));
         }
     }
 
-    /// A packet has come from where its source is: whatever connection it belongs to is not silent.
-    pub fn hear(&mut self, speech: &Speech, now: f64) {
-        for (named, answers) in [(*speech, false), (speech.reversed(), true)] {
+    /// Records a packet from the right place: the connection that it belongs to is not silent.
+    pub fn record_packet(&mut self, tuple: &FlowTuple, now: f64) {
+        for (named, answers) in [(*tuple, false), (tuple.reversed(), true)] {
             if let Some(known) = self.known.get_mut(&named)
-                && known.lives(speech.upper, now)
+                && known.lives(tuple.upper, now)
             {
                 known.seen = now;
                 known.answered |= answers;
@@ -171,16 +172,16 @@ impl Connections {
         }
     }
 
-    /// A first fragment was let through.
-    pub fn let_fragments_through(&mut self, read: &Read, entry: Entry, version: u64, now: f64) {
-        if let Some(named) = Fragments::of(read, entry, version) {
+    /// Records a first fragment that was let through.
+    pub fn record_first_fragment(&mut self, read: &Read, entry: Entry, version: u64, now: f64) {
+        if let Some(named) = Fragments::new(read, entry, version) {
             self.firsts.insert(named, now);
         }
     }
 
-    /// Whether a later fragment's first one was let through.
+    /// Whether the first fragment of a later one was let through.
     pub fn knows_first(&self, read: &Read, entry: Entry, version: u64, now: f64) -> bool {
-        let first = Fragments::of(read, entry, version).and_then(|named| self.firsts.get(&named));
+        let first = Fragments::new(read, entry, version).and_then(|named| self.firsts.get(&named));
         first.is_some_and(|first| now - first <= FRAGMENTS)
     }
 }

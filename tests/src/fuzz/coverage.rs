@@ -1,4 +1,4 @@
-//! What a run has met, and what it must have met at least.
+//! The coverage of a run, and the least that it must cover.
 
 use std::fmt;
 
@@ -22,18 +22,18 @@ macro_rules! listed {
 }
 
 listed! {
-    /// What kinds of packets are generated.
+    /// The kinds of generated packets.
     Kind {
         Opening = "a connection's first packet",
-        Talk = "a packet of a connection",
-        Partial = "with an unfinished checksum",
+        Conversation = "a packet of a connection",
+        Partial = "with a partial checksum",
         Options = "with IPv4 options or IPv6 extension headers",
         SuperPacket = "a super-packet",
         Train = "one of several segments that belong together",
         Large = "longer than a link takes",
         Fragment = "a fragment",
         LateFragment = "a fragment long after its first one",
-        OddFragment = "a fragment that overlaps, is tiny or stands nowhere",
+        OddFragment = "a fragment that overlaps, is tiny or has no place in the packet",
         ShortLived = "with few hops left",
         Query = "a query of ICMP, or its answer",
         Message = "another message of ICMP",
@@ -42,14 +42,14 @@ listed! {
         OtherProtocol = "of a protocol without ports",
         Itself = "of a pod to itself",
         Spoofed = "from another's address",
-        PodTunnel = "a tunnel of a pod's",
+        PodTunnel = "a tunnel packet of a pod",
         Tunnelled = "from the other node's tunnel",
-        FalseTunnel = "from a tunnel that lies",
-        Unmarked = "out of a tunnel, unfinished and not marked as such",
-        Nowhere = "to where nobody is, or nothing is forwarded",
-        Transit = "from nobody's pod to nobody's pod",
+        FalseTunnel = "from a false tunnel",
+        Unmarked = "out of a tunnel, with a partial checksum that is not marked",
+        Nowhere = "to an address without a pod, or one that is never forwarded",
+        Transit = "between addresses of no pod",
         Mutated = "with bits, bytes, lengths or its end changed",
-        FalseOffload = "whose virtio header lies",
+        FalseOffload = "with a false virtio header",
         Noise = "noise",
         Flood = "one of many of a connection, read by one worker",
         Carried = "sent by one node to the other",
@@ -57,15 +57,15 @@ listed! {
 }
 
 listed! {
-    /// What has happened to packets and between them.
+    /// Events of packets, and between them.
     Event {
         ToPod = "went to a pod",
         ToNode = "went to the node",
         ToWorld = "went to the world",
         ToTunnel = "went into the tunnel",
-        FromPod = "came of a pod and went on",
-        FromNode = "came of the node and went on",
-        FromWorld = "came of the world and went on",
+        FromPod = "came from a pod and went on",
+        FromNode = "came from the node and went on",
+        FromWorld = "came from the world and went on",
         FromTunnel = "came out of the tunnel and went on",
         Allowed = "policy allows it",
         Reply = "it answers what policy allows, and is not allowed by itself",
@@ -91,7 +91,7 @@ listed! {
         Coalesced = "segments were put together",
         TooBig = "its sender was told that it is too big",
         TimeExceeded = "its sender was told that its hops are used up",
-        Unreachable = "its sender was told that nobody is there",
+        Unreachable = "its sender was told that its destination is unreachable",
         HandedOver = "it was handed over to another worker",
         Portless = "it was handed over, and its port had gone",
         Evicted = "a live flow was evicted",
@@ -119,14 +119,14 @@ listed! {
         Replaced = "a pod came in the place of another",
         Renewed = "a pod got another device",
         Jumped = "time jumped",
-        Census = "all buffers were there",
+        BuffersChecked = "all buffers were there",
     }
 }
 
-/// Reasons that no packet on a port in memory provokes: frames end at the port.
+/// Drop reasons that do not occur with ports in memory, which carry no frames.
 const NOT_HERE: [DropReason; 1] = [DropReason::NotOurs];
 
-/// Kinds that must not come out, or do so by chance alone.
+/// Kinds that must not come out, or come out only by chance.
 const NEVER_OUT: [Kind; 2] = [Kind::PodTunnel, Kind::Noise];
 
 /// See the module.
@@ -163,7 +163,7 @@ impl Coverage {
         self.events[event as usize] += times;
     }
 
-    /// What was met less often than this, of all that a run should meet.
+    /// The events and kinds that a run should cover and that were rarer than this.
     pub fn lacks(&self, least: u64) -> Vec<String> {
         let kinds = Kind::ALL.iter().zip(&self.generated).map(|(it, count)| (it.text(), *count));
         let came_out = Kind::ALL.iter().zip(&self.came_out);

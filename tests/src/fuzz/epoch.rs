@@ -1,5 +1,5 @@
-//! What is true between two publications: who is where, and what policy says. Of the tables it knows nothing: places follow from the
-//! fabric's addresses and the attached pods, verdicts are those of the manifests' own oracle.
+//! The state between two publications: where each address is, and the verdicts of policy. It knows nothing of the tables: places follow
+//! from the fabric's addresses and the attached pods, and verdicts are those of the oracle, which reads the manifests.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use manx_dataplane::tables::PortId;
 use manx_objects::contents::Contents;
 use manx_oracle::{Oracle, Packet, Party};
 
-use super::plan::{Plan, Seat};
-use super::read::{Speech, Words};
+use super::plan::{Plan, PlannedPod};
+use super::read::{FlowTuple, TransportKey};
 use crate::fabric::{HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
 
 /// Where an address is, seen from one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// A pod of this node, by its number among the seats.
+    /// A pod of this node, by its number in the plan.
     Pod(usize),
     /// This node.
     Node,
@@ -25,13 +25,13 @@ pub enum Place {
     World,
     /// The other node's pods, behind the tunnel.
     Tunnel,
-    /// This node's, and nobody has it.
+    /// An address of this node's blocks without a pod.
     Unreachable,
     Nowhere,
 }
 
 impl Place {
-    /// The port behind which it is. Of pods: see [`Epoch::port`].
+    /// Its port, if it is no pod (see [`Epoch::port`]).
     fn shared_port(self) -> Option<PortId> {
         match self {
             Self::Node | Self::World => Some(HOST),
@@ -60,11 +60,11 @@ pub struct Epoch {
     places: [AHashMap<IpAddr, Place>; 2],
     ports: [AHashMap<PortId, usize>; 2],
     parties: AHashMap<IpAddr, Party>,
-    seats: Vec<Seat>,
+    planned_pods: Vec<PlannedPod>,
     oracle: Oracle,
-    /// At which numbers verdicts may change.
+    /// The port numbers at which verdicts may change.
     numbers: Rc<[u16]>,
-    verdicts: RefCell<AHashMap<Speech, [bool; 2]>>,
+    verdicts: RefCell<AHashMap<FlowTuple, [bool; 2]>>,
     /// No tables have been published.
     is_closed: bool,
 }
@@ -78,7 +78,7 @@ impl Epoch {
             places: Default::default(),
             ports: Default::default(),
             parties: AHashMap::new(),
-            seats: Vec::new(),
+            planned_pods: Vec::new(),
             oracle: Oracle::new(&Contents::from_texts([]).objects),
             numbers: Rc::default(),
             verdicts: RefCell::default(),
@@ -96,15 +96,15 @@ impl Epoch {
                 parties.insert(address, Party::Node { name: NODES[node].to_owned(), address });
             }
         }
-        for (at, seat) in plan.seats.iter().enumerate() {
-            let Some(attachment) = seat.attachment else { continue };
-            ports[seat.node].insert(attachment.port, at);
-            for address in &seat.addresses {
-                places[seat.node].insert(*address, Place::Pod(at));
+        for (at, planned) in plan.planned_pods.iter().enumerate() {
+            let Some(attachment) = planned.attachment else { continue };
+            ports[planned.node].insert(attachment.port, at);
+            for address in &planned.addresses {
+                places[planned.node].insert(*address, Place::Pod(at));
                 // There is no tunnel for IPv6.
                 let other = if address.is_ipv4() { Place::Tunnel } else { Place::World };
-                places[1 - seat.node].insert(*address, other);
-                let (namespace, name) = (seat.name.namespace.clone(), seat.name.name.clone());
+                places[1 - planned.node].insert(*address, other);
+                let (namespace, name) = (planned.name.namespace.clone(), planned.name.name.clone());
                 parties.insert(*address, Party::Pod { namespace, name, address: *address });
             }
         }
@@ -114,7 +114,7 @@ impl Epoch {
             places,
             ports,
             parties,
-            seats: plan.seats.clone(),
+            planned_pods: plan.planned_pods.clone(),
             oracle: Oracle::new(&contents.objects),
             numbers: plan.numbers(),
             verdicts: RefCell::default(),
@@ -146,7 +146,7 @@ impl Epoch {
         }
     }
 
-    /// Whether what is at a place may send by an entry.
+    /// Whether packets from a place may come in by an entry.
     pub fn may_enter(&self, node: usize, entry: Entry, place: Place) -> bool {
         match (entry, place) {
             (Entry::Host, Place::Node | Place::World) | (Entry::Tunnel, Place::Tunnel) => true,
@@ -155,41 +155,41 @@ impl Epoch {
         }
     }
 
-    /// The port behind which a place is.
+    /// The port of a place.
     pub fn port(&self, place: Place) -> Option<PortId> {
         match place {
-            Place::Pod(at) => Some(self.seats[at].attachment?.port),
+            Place::Pod(at) => Some(self.planned_pods[at].attachment?.port),
             other => other.shared_port(),
         }
     }
 
-    /// The largest packet that a place takes; `tunnel`: the tunnel.
+    /// The MTU of a place. `tunnel`: that of the tunnel.
     pub fn mtu(&self, place: Place, tunnel: u32) -> usize {
         let mtu = match place {
-            Place::Pod(at) => self.seats[at].device.mtu,
+            Place::Pod(at) => self.planned_pods[at].device.mtu,
             Place::Tunnel => tunnel,
             Place::Node | Place::World | Place::Unreachable | Place::Nowhere => 1500,
         };
         mtu as usize
     }
 
-    /// What names a place beyond its address's coming and going: a pod's attachment.
+    /// A place, and the number of the pod's attachment, which tells it from later pods with the same address.
     pub fn standing(&self, node: usize, address: IpAddr) -> (Place, u32) {
         let place = self.place(node, address);
         let number = match place {
-            Place::Pod(at) => self.seats[at].attachment.map_or(0, |it| it.number),
+            Place::Pod(at) => self.planned_pods[at].attachment.map_or(0, |it| it.number),
             _ => 0,
         };
-        // This node and the world are one port; but a connection's way leads to one or to the other.
+        // This node and the world share a port, but a connection leads to one of them.
         (place, number)
     }
 
     /// Whether policy lets a connection pass this node: the egress of a pod of this node, the ingress of one.
-    pub fn allows(&self, node: usize, speech: &Speech) -> bool {
-        let ends = [speech.source, speech.destination].map(|address| self.place(node, address));
+    pub fn allows(&self, node: usize, tuple: &FlowTuple) -> bool {
+        let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         let is_pod = |place: Place| matches!(place, Place::Pod(_));
         let asked = match ends {
-            // Nobody's transit is carried.
+            // Packets that pass from other nodes to other nodes are not forwarded.
             [from, to] if !is_pod(from) && !is_pod(to) => {
                 let known =
                     matches!(ends, [Place::Node, Place::Tunnel] | [Place::Tunnel, Place::Node]);
@@ -197,7 +197,7 @@ impl Epoch {
             }
             [from, to] => [is_pod(from), is_pod(to) || (is_pod(from) && to == Place::Node)],
         };
-        let class = self.class(speech);
+        let class = self.class(tuple);
         let known = self.verdicts.borrow().get(&class).copied();
         let says = known.unwrap_or_else(|| {
             let says = self.judge(&class);
@@ -207,33 +207,35 @@ impl Epoch {
         says.into_iter().zip(asked).all(|(says, asked)| says || !asked)
     }
 
-    /// The same as every other that no policy tells from it.
-    fn class(&self, speech: &Speech) -> Speech {
+    /// The first port that all policies treat as this one.
+    fn class(&self, tuple: &FlowTuple) -> FlowTuple {
         let least = |port: u16| match self.numbers.binary_search(&port) {
-            // A number begins a range or ends it, or is alone.
+            // A number is the begin or the end of a range, or a single port.
             Ok(_) => port,
             Err(at) => at.checked_sub(1).map_or(0, |at| self.numbers[at].saturating_add(1)),
         };
-        let words = match speech.words {
-            Words::Ports(source, destination) => Words::Ports(least(source), least(destination)),
-            Words::Query { kind, asks, .. } => Words::Query { kind, asks, id: 0 },
-            words => words,
+        let transport = match tuple.transport {
+            TransportKey::Ports(source, destination) => {
+                TransportKey::Ports(least(source), least(destination))
+            }
+            TransportKey::Query { kind, asks, .. } => TransportKey::Query { kind, asks, id: 0 },
+            transport => transport,
         };
-        Speech { words, ..*speech }
+        FlowTuple { transport, ..*tuple }
     }
 
-    fn judge(&self, speech: &Speech) -> [bool; 2] {
-        let [from, to] = [speech.source, speech.destination]
+    fn judge(&self, tuple: &FlowTuple) -> [bool; 2] {
+        let [from, to] = [tuple.source, tuple.destination]
             .map(|address| self.parties.get(&address).cloned().unwrap_or(Party::Address(address)));
-        let packet = match (speech.words, speech.icmp()) {
-            (Words::Ports(source, destination), _) => Packet {
-                protocol: speech.upper,
+        let packet = match (tuple.transport, tuple.icmp()) {
+            (TransportKey::Ports(source, destination), _) => Packet {
+                protocol: tuple.upper,
                 shown: manx_oracle::Shown::Ports { source, destination },
             },
-            (_, Some((kind, code))) => Packet::icmp(speech.upper, kind, code),
-            _ => Packet::bare(speech.upper),
+            (_, Some((kind, code))) => Packet::icmp(tuple.upper, kind, code),
+            _ => Packet::bare(tuple.upper),
         };
-        // Who is not valid reaches nobody, not even himself.
+        // A pod that is not valid reaches nothing, not even itself.
         if from == to && !self.oracle.pods().any(|pod| pod == from) {
             return [false; 2];
         }

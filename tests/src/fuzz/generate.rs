@@ -1,6 +1,6 @@
-//! Packets of a world as they should be. What is wrong on purpose is in `pieces`, `lies` and `mutate`.
+//! Valid packets of a world. Invalid ones are in `fragments`, `invalid` and `mutate`.
 //!
-//! Nothing here depends on what became of earlier packets: the same seed gives the same packets.
+//! Packets do not depend on the outcome of earlier ones, so the same seed gives the same packets.
 
 use std::net::IpAddr;
 
@@ -9,17 +9,17 @@ use fastrand::Rng;
 use manx_dataplane::packet::{Checksum, Offload};
 use manx_dataplane::tables::PortId;
 
+use super::conversations::{Conversation, NextPacket};
 use super::coverage::Kind;
-use super::craft::{self, Extra, NO_HEADER, Style};
 use super::epoch::own_addresses;
 use super::input::Injected;
 use super::plan::Plan;
-use super::read::{Speech, Words, flag};
-use super::talks::{Talk, Turn};
+use super::read::{FlowTuple, TransportKey, flag};
+use super::writer::{self, Extra, NO_HEADER, Style};
 use crate::fabric::HOST;
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
-/// Where somebody sends from.
+/// Where the packets of an address come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Home {
     Pod { node: usize, port: PortId },
@@ -30,14 +30,14 @@ pub enum Home {
 /// See the module.
 pub struct Generator {
     pub rng: Rng,
-    pub talks: Vec<Talk>,
+    pub conversations: Vec<Conversation>,
     homes: AHashMap<IpAddr, Home>,
-    /// By family, IPv4 first: pods of this cluster, and everybody.
+    /// The addresses of the pods, and all addresses, by family (IPv4 first).
     pub pods: [Vec<IpAddr>; 2],
     pub all: [Vec<IpAddr>; 2],
     pub ports: Vec<u16>,
     pub serial: u64,
-    /// The nodes' tunnel is VXLAN, and not IPIP.
+    /// Whether the tunnel is VXLAN and not IPIP.
     pub is_vxlan: bool,
     pub made: Vec<Injected>,
     /// Later fragments that are held back.
@@ -48,14 +48,14 @@ pub struct Generator {
 
 impl Generator {
     pub fn new(rng: Rng, plan: &Plan, is_vxlan: bool) -> Self {
-        // Policies name few numbers; around them verdicts change.
+        // Verdicts change at the few port numbers that policies name.
         let numbers = plan.numbers();
         let named = numbers.iter().copied().filter(|it| *it >= 50 || *it == 1);
         let mut ports: Vec<u16> = named.flat_map(|it| [it, it, it.wrapping_add(1)]).collect();
         ports.push(4789);
         let mut generator = Self {
             rng,
-            talks: Vec::new(),
+            conversations: Vec::new(),
             homes: AHashMap::new(),
             pods: Default::default(),
             all: Default::default(),
@@ -70,17 +70,17 @@ impl Generator {
         generator
     }
 
-    /// Learns who is where.
+    /// Updates the addresses and their ports.
     pub fn follow(&mut self, plan: &Plan) {
         self.homes.clear();
         (self.pods, self.all) = Default::default();
-        for seat in &plan.seats {
-            for address in &seat.addresses {
+        for planned in &plan.planned_pods {
+            for address in &planned.addresses {
                 let family = usize::from(address.is_ipv6());
                 self.all[family].push(*address);
-                if let Some(attachment) = seat.attachment {
+                if let Some(attachment) = planned.attachment {
                     self.pods[family].push(*address);
-                    let home = Home::Pod { node: seat.node, port: attachment.port };
+                    let home = Home::Pod { node: planned.node, port: attachment.port };
                     self.homes.insert(*address, home);
                 }
             }
@@ -109,24 +109,24 @@ impl Generator {
         self.homes.get(&address).copied().unwrap_or(Home::World)
     }
 
-    /// Makes one packet, or several that belong together.
+    /// Generates one packet, or several that belong together.
     pub fn step(&mut self) {
         let from = self.made.len();
         match self.rng.u8(..) {
             0..30 => self.opening(),
-            30..100 => self.talk(Kind::Talk),
-            100..130 => self.talk(Kind::Partial),
-            130..140 => self.talk(Kind::Options),
-            140..144 => self.talk(Kind::SuperPacket),
+            30..100 => self.conversation(Kind::Conversation),
+            100..130 => self.conversation(Kind::Partial),
+            130..140 => self.conversation(Kind::Options),
+            140..144 => self.conversation(Kind::SuperPacket),
             144..150 => self.train(),
-            150..155 => self.talk(Kind::Large),
+            150..155 => self.conversation(Kind::Large),
             155..163 => self.fragments(),
-            163..168 => self.talk(Kind::ShortLived),
+            163..168 => self.conversation(Kind::ShortLived),
             168..173 => self.icmp(),
             173..179 => self.error(),
             179..184 => self.other_protocol(),
             184..190 => self.itself(),
-            190..249 => self.lie(),
+            190..249 => self.invalid_packet(),
             249 => self.late_fragment(),
             _ => {
                 if self.rng.u8(..8) == 0 {
@@ -149,7 +149,7 @@ impl Generator {
         of[self.rng.usize(..of.len())]
     }
 
-    pub fn style(&mut self, turn: &Turn) -> Style {
+    pub fn style(&mut self, next: &NextPacket) -> Style {
         self.serial += 1;
         let rng = &mut self.rng;
         let payload = match rng.u8(..8) {
@@ -164,26 +164,26 @@ impl Generator {
             ecn: if rng.u8(..8) == 0 { rng.u8(..4) } else { 0 },
             may_be_cut: rng.bool(),
             extra: Extra::Nothing,
-            flags: turn.flags,
-            sequence: turn.sequence,
-            payload: if turn.flags & (flag::SYN | flag::RST) != 0 { 0 } else { payload },
+            flags: next.flags,
+            sequence: next.sequence,
+            payload: if next.flags & (flag::SYN | flag::RST) != 0 { 0 } else { payload },
             serial: self.serial,
         }
     }
 
-    /// Where a packet of somebody's goes in, and by which worker.
-    pub fn spot(&mut self, speech: &Speech) -> (usize, PortId, usize) {
-        let (node, port) = match (self.home(speech.source), self.home(speech.destination)) {
+    /// Sends a packet from the place of its source, by some worker.
+    pub fn spot(&mut self, tuple: &FlowTuple) -> (usize, PortId, usize) {
+        let (node, port) = match (self.home(tuple.source), self.home(tuple.destination)) {
             (Home::Pod { node, port }, _) => (node, port),
             (Home::Node(node), _) | (Home::World, Home::Pod { node, .. } | Home::Node(node)) => {
                 (node, HOST)
             }
             (Home::World, Home::World) => (self.rng.usize(..2), HOST),
         };
-        let worker = match (self.rng.u8(..16), speech.words) {
+        let worker = match (self.rng.u8(..16), tuple.transport) {
             (0, _) => self.rng.usize(..8),
-            (_, Words::Ports(from, to)) => usize::from(from ^ to),
-            (_, Words::Query { id, .. }) => id.into(),
+            (_, TransportKey::Ports(from, to)) => usize::from(from ^ to),
+            (_, TransportKey::Query { id, .. }) => id.into(),
             _ => 0,
         };
         (node, port, worker)
@@ -192,33 +192,33 @@ impl Generator {
     pub fn push(
         &mut self,
         kind: Kind,
-        speech: &Speech,
+        tuple: &FlowTuple,
         bytes: Vec<u8>,
         offload: Offload,
         is_clean: bool,
     ) {
-        let (node, port, worker) = self.spot(speech);
+        let (node, port, worker) = self.spot(tuple);
         self.made.push(Injected { node, port, worker, bytes, offload, kind, is_clean });
     }
 
     fn opening(&mut self) {
-        let turn = self.begin();
-        let style = self.style(&turn);
-        self.plain(Kind::Opening, &turn, &style);
+        let next = self.begin();
+        let style = self.style(&next);
+        self.plain(Kind::Opening, &next, &style);
     }
 
-    /// Writes a packet as it is and sends it.
-    pub fn plain(&mut self, kind: Kind, turn: &Turn, style: &Style) {
+    /// Writes a packet and sends it.
+    pub fn plain(&mut self, kind: Kind, next: &NextPacket, style: &Style) {
         let mut bytes = self.buffer();
-        craft::write(&mut bytes, &turn.speech, style);
-        self.push(kind, &turn.speech, bytes, Offload::default(), true);
+        writer::write(&mut bytes, &next.tuple, style);
+        self.push(kind, &next.tuple, bytes, Offload::default(), true);
     }
 
-    /// A packet of somebody's in one of the ordinary shapes.
-    fn talk(&mut self, kind: Kind) {
-        let mut turn = self.turn();
-        let mut style = self.style(&turn);
-        let v4 = turn.speech.is_v4();
+    /// An ordinary packet.
+    fn conversation(&mut self, kind: Kind) {
+        let mut next = self.next_packet();
+        let mut style = self.style(&next);
+        let v4 = next.tuple.is_v4();
         match kind {
             Kind::Options if v4 => style.extra = Extra::Options(self.rng.u8(1..11)),
             Kind::Options => {
@@ -236,37 +236,37 @@ impl Generator {
             Kind::ShortLived => style.ttl = self.rng.u8(..3),
             Kind::Large => {
                 style.payload = self.rng.usize(1330..4000);
-                turn.flags &= !flag::SYN;
+                next.flags &= !flag::SYN;
             }
-            Kind::SuperPacket => return self.super_packet(turn, style),
+            Kind::SuperPacket => return self.super_packet(next, style),
             _ => {}
         }
         let mut bytes = self.buffer();
-        craft::write(&mut bytes, &turn.speech, &style);
+        writer::write(&mut bytes, &next.tuple, &style);
         let mut offload = Offload::default();
         if kind == Kind::Partial {
-            offload.checksum = self.unfinished(&mut bytes, &turn.speech);
+            offload.checksum = self.unfinished(&mut bytes, &next.tuple);
         }
-        self.push(kind, &turn.speech, bytes, offload, true);
+        self.push(kind, &next.tuple, bytes, offload, true);
     }
 
-    fn unfinished(&mut self, bytes: &mut [u8], speech: &Speech) -> Checksum {
-        let at = if speech.is_v4() { 20 } else { 40 };
-        craft::unfinish(bytes, speech, at)
+    fn unfinished(&mut self, bytes: &mut [u8], tuple: &FlowTuple) -> Checksum {
+        let at = if tuple.is_v4() { 20 } else { 40 };
+        writer::make_checksum_partial(bytes, tuple, at)
     }
 
-    fn super_packet(&mut self, mut turn: Turn, mut style: Style) {
-        if !matches!(turn.speech.upper, TCP | UDP) {
+    fn super_packet(&mut self, mut next: NextPacket, mut style: Style) {
+        if !matches!(next.tuple.upper, TCP | UDP) {
             let upper = self.pick(&[TCP, UDP]);
-            let words = Words::Ports(self.port(), self.port());
-            turn.speech = Speech { upper, words, ..turn.speech };
+            let transport = TransportKey::Ports(self.port(), self.port());
+            next.tuple = FlowTuple { upper, transport, ..next.tuple };
         }
-        turn.flags = if turn.speech.upper == TCP {
+        next.flags = if next.tuple.upper == TCP {
             flag::ACK | self.pick(&[0, flag::PSH, flag::PSH, flag::PSH | flag::CWR, flag::FIN])
         } else {
             0
         };
-        style.flags = turn.flags;
+        style.flags = next.flags;
         let long = self.rng.u8(..16) == 0;
         style.payload =
             if long { self.rng.usize(9000..60_000) } else { self.rng.usize(1500..9000) };
@@ -276,22 +276,22 @@ impl Generator {
             _ => self.rng.u16(536..1300),
         };
         let mut bytes = self.buffer();
-        craft::write(&mut bytes, &turn.speech, &style);
-        let at = if turn.speech.is_v4() { 20 } else { 40 };
-        let offload = craft::super_packet(&mut bytes, &turn.speech, at, size);
-        self.push(Kind::SuperPacket, &turn.speech, bytes, offload, size < 1300);
+        writer::write(&mut bytes, &next.tuple, &style);
+        let at = if next.tuple.is_v4() { 20 } else { 40 };
+        let offload = writer::super_packet(&mut bytes, &next.tuple, at, size);
+        self.push(Kind::SuperPacket, &next.tuple, bytes, offload, size < 1300);
     }
 
     /// Segments that follow each other.
     fn train(&mut self) {
-        let mut turn = self.turn();
-        if !matches!(turn.speech.upper, TCP | UDP) {
+        let mut next = self.next_packet();
+        if !matches!(next.tuple.upper, TCP | UDP) {
             return self.opening();
         }
-        if turn.flags & flag::SYN != 0 {
-            turn.flags = flag::ACK;
+        if next.flags & flag::SYN != 0 {
+            next.flags = flag::ACK;
         }
-        let mut style = Style { flags: turn.flags, ..self.style(&turn) };
+        let mut style = Style { flags: next.flags, ..self.style(&next) };
         style.payload = self.rng.usize(10..700);
         let count = self.rng.usize(2..12);
         let from = self.made.len();
@@ -301,7 +301,7 @@ impl Generator {
             if nth + 1 == count && self.rng.bool() {
                 style.payload = style.payload.div_ceil(2);
             }
-            self.plain(Kind::Train, &turn, &style);
+            self.plain(Kind::Train, &next, &style);
             style.id = style.id.wrapping_add(1);
             style.sequence = style.sequence.wrapping_add(style.payload as u32);
         }
@@ -310,21 +310,21 @@ impl Generator {
             self.made[at].worker = worker;
             if partial {
                 let mut bytes = std::mem::take(&mut self.made[at].bytes);
-                self.made[at].offload.checksum = self.unfinished(&mut bytes, &turn.speech);
+                self.made[at].offload.checksum = self.unfinished(&mut bytes, &next.tuple);
                 self.made[at].bytes = bytes;
             }
         }
     }
 
-    /// Many of one connection, read by a worker that need not have it.
+    /// Many packets of one connection, read by any worker.
     fn flood(&mut self) {
-        let turn = self.turn();
+        let next = self.next_packet();
         let worker = self.rng.usize(..8);
         for _ in 0..self.rng.usize(80..160) {
-            let mut style = self.style(&turn);
-            (style.payload, style.flags) = (style.payload.min(32), turn.flags & !flag::SYN);
+            let mut style = self.style(&next);
+            (style.payload, style.flags) = (style.payload.min(32), next.flags & !flag::SYN);
             let before = self.made.len();
-            self.plain(Kind::Flood, &turn, &style);
+            self.plain(Kind::Flood, &next, &style);
             self.made[before].worker = worker;
         }
     }
@@ -332,10 +332,10 @@ impl Generator {
     fn icmp(&mut self) {
         let (source, destination) = self.ends();
         let upper = if source.is_ipv4() { ICMP } else { ICMPV6 };
-        let mut speech = Speech::echo(source, destination, self.rng.u16(..64));
+        let mut tuple = FlowTuple::echo(source, destination, self.rng.u16(..64));
         let mut kind = Kind::Query;
         if self.rng.bool() {
-            speech = speech.reversed();
+            tuple = tuple.reversed();
         }
         if self.rng.u8(..3) == 0 {
             kind = Kind::Message;
@@ -345,42 +345,42 @@ impl Generator {
                 &[128, 129, 130, 133, 135, 200]
             };
             let message = self.pick(of_family);
-            speech = Speech {
+            tuple = FlowTuple {
                 source,
                 destination,
                 upper,
-                words: Words::Message(message, self.rng.u8(1..3)),
+                transport: TransportKey::Message(message, self.rng.u8(1..3)),
             };
         }
-        let turn = Turn { speech, flags: 0, sequence: 0 };
-        let style = self.style(&turn);
-        self.plain(kind, &turn, &style);
+        let next = NextPacket { tuple, flags: 0, sequence: 0 };
+        let style = self.style(&next);
+        self.plain(kind, &next, &style);
     }
 
     fn other_protocol(&mut self) {
         let (source, destination) = self.ends();
         let v4 = source.is_ipv4();
         let upper = self.pick(&[2, 41, 47, 50, 89, 136, 255, if v4 { ICMPV6 } else { ICMP }]);
-        let speech = Speech { source, destination, upper, words: Words::Nothing };
-        let turn = Turn { speech, flags: 0, sequence: 0 };
-        let style = self.style(&turn);
-        self.plain(Kind::OtherProtocol, &turn, &style);
+        let tuple = FlowTuple { source, destination, upper, transport: TransportKey::Nothing };
+        let next = NextPacket { tuple, flags: 0, sequence: 0 };
+        let style = self.style(&next);
+        self.plain(Kind::OtherProtocol, &next, &style);
     }
 
     fn itself(&mut self) {
-        let mut turn = self.begin();
-        let family = usize::from(turn.speech.source.is_ipv6());
+        let mut next = self.begin();
+        let family = usize::from(next.tuple.source.is_ipv6());
         if self.pods[family].is_empty() {
             return;
         }
         let own = self.pick(&self.pods[family].clone());
-        (turn.speech.source, turn.speech.destination) = (own, own);
-        if let Words::Ports(from, to) = &mut turn.speech.words
+        (next.tuple.source, next.tuple.destination) = (own, own);
+        if let TransportKey::Ports(from, to) = &mut next.tuple.transport
             && self.rng.u8(..4) == 0
         {
             *from = *to;
         }
-        let style = self.style(&turn);
-        self.plain(Kind::Itself, &turn, &style);
+        let style = self.style(&next);
+        self.plain(Kind::Itself, &next, &style);
     }
 }

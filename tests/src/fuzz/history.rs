@@ -1,11 +1,11 @@
-//! What has gone in and been changed in a world so far: who finds something wants to know what was before.
+//! The inputs and changes of a world so far, for the report of a violation.
 
 use std::fmt::Write as _;
 
 use super::coverage::Kind;
 use super::input::{Input, Outcome};
 use super::plan::Change;
-use super::read::{Speech, read, read_about};
+use super::read::{FlowTuple, read, read_about};
 
 /// A packet that went in.
 #[derive(Debug)]
@@ -15,9 +15,9 @@ struct Record {
     node: usize,
     port: u16,
     worker: usize,
-    speech: Speech,
-    /// What an ICMP error is about.
-    about: Option<Speech>,
+    tuple: FlowTuple,
+    /// The tuple that an ICMP error quotes.
+    about: Option<FlowTuple>,
     flags: u8,
     kind: Kind,
     outcome: Outcome,
@@ -30,8 +30,8 @@ pub struct History {
     changes: Vec<(u64, Change, Vec<usize>, bool)>,
 }
 
-/// Lines of each that are told.
-const TOLD: usize = 40;
+/// The number of packets, and of changes, that are reported.
+const REPORTED: usize = 40;
 
 impl History {
     pub fn add(&mut self, batch: u64, now: f64, node: usize, input: &Input) {
@@ -42,8 +42,8 @@ impl History {
             node,
             port: input.sent.port.0,
             worker: input.sent.worker,
-            speech: read.speech,
-            about: read_about(input.packet(), read).map(|about| about.speech),
+            tuple: read.tuple,
+            about: read_about(input.packet(), read).map(|about| about.tuple),
             flags: read.flags,
             kind: input.sent.kind,
             outcome: input.outcome,
@@ -54,24 +54,22 @@ impl History {
         self.changes.push((batch, change, pods.to_vec(), is_busy));
     }
 
-    /// The last packets of the same ends, and of those that it quotes, and the last changes.
-    pub fn of(&self, packet: &[u8]) -> String {
+    /// The last packets between the ends of this packet (or of the one that it quotes), and the last changes.
+    pub fn report(&self, packet: &[u8]) -> String {
         let mut text = String::new();
         let named = read(packet);
         let about = named.and_then(|read| read_about(packet, &read));
-        for about in [named, about].into_iter().flatten().map(|read| read.speech) {
+        for about in [named, about].into_iter().flatten().map(|read| read.tuple) {
             let _ = writeln!(text, "of {about:?}:");
             let back = about.reversed();
-            let is_same = |speech: Speech| speech == about || speech == back;
-            let same = self
-                .records
-                .iter()
-                .filter(|it| is_same(it.speech) || it.about.is_some_and(is_same));
+            let is_same = |tuple: FlowTuple| tuple == about || tuple == back;
+            let same =
+                self.records.iter().filter(|it| is_same(it.tuple) || it.about.is_some_and(is_same));
             let same: Vec<&Record> = same.collect();
-            for it in &same[same.len().saturating_sub(TOLD)..] {
-                let way = match it.speech {
-                    speech if speech == about => "->",
-                    speech if speech == back => "<-",
+            for it in &same[same.len().saturating_sub(REPORTED)..] {
+                let way = match it.tuple {
+                    tuple if tuple == about => "->",
+                    tuple if tuple == back => "<-",
                     _ => "about it",
                 };
                 let _ = writeln!(
@@ -89,7 +87,7 @@ impl History {
             }
         }
         for (batch, change, pods, is_busy) in
-            &self.changes[self.changes.len().saturating_sub(TOLD)..]
+            &self.changes[self.changes.len().saturating_sub(REPORTED)..]
         {
             let when = if *is_busy { ", packets under way" } else { "" };
             let _ = writeln!(text, "batch {batch:>6}: {change:?} of pods {pods:?}{when}");

@@ -1,4 +1,4 @@
-//! Packets that went in: what each is, found once, and what has become of it.
+//! Packets that went in: their content, read once, and their outcome.
 
 use std::net::Ipv4Addr;
 
@@ -18,7 +18,7 @@ use crate::packet::{TCP, UDP};
 /// Packets longer than this may be cut on their way out.
 const UNCUT: usize = 1400;
 
-/// What was injected.
+/// An injected packet.
 #[derive(Debug, Clone)]
 pub struct Injected {
     pub node: usize,
@@ -27,11 +27,11 @@ pub struct Injected {
     pub bytes: Vec<u8>,
     pub offload: Offload,
     pub kind: Kind,
-    /// Nothing about it is wrong or out of the ordinary: it arrives if policy allows it.
+    /// Whether it is an ordinary packet: it arrives if policy allows it.
     pub is_clean: bool,
 }
 
-/// What has become of it.
+/// The outcome of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Unknown,
@@ -43,25 +43,24 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Input {
     pub sent: Injected,
-    /// `None`: nobody's tunnel.
+    /// Where it came in; `None`: by an unknown tunnel.
     pub entry: Option<Entry>,
-    /// Where the packet begins behind the outer header.
+    /// The offset of the packet behind the outer header.
     pub start: usize,
-    /// `None`: unreadable, and nothing may come of it.
+    /// Its content; `None`: it cannot be read, and must not come out.
     pub read: Option<Read>,
-    /// The mark that it must leave a tunnel with (RFC 6040); `None`: it must not leave.
+    /// The ECN mark that it must leave a tunnel with (RFC 6040); `None`: it must not leave.
     pub ecn: Option<u8>,
-    /// What its device says of it, counted from the packet behind the outer header; of a super-packet that nobody marked, what it
-    /// must have been.
+    /// Its offload, counted from the packet behind the outer header. For an unmarked super-packet: what it must have been.
     pub offload: Offload,
-    /// Its unfinished checksum is its own, and the pseudo-header's sum.
+    /// Whether its partial checksum is the sum of its own pseudo-header.
     pub is_honest: bool,
     pub outcome: Outcome,
-    /// Bytes behind the IP header that have come out of it in pieces.
+    /// The bytes behind the IP header that have come out in pieces.
     pub pieces: usize,
-    /// It came from where its source is.
+    /// Whether it came from the place of its source.
     pub entered: bool,
-    /// No connection of its ends was known when it came.
+    /// Whether there was no connection of its tuple when it came.
     pub is_fresh: bool,
     /// The next input of the same key.
     pub same: Option<usize>,
@@ -74,12 +73,12 @@ impl Input {
         &self.sent.bytes[self.start..end]
     }
 
-    /// As it is told who wants to know.
+    /// For the report of a violation.
     pub fn found(&self) -> (Injected, usize) {
         (self.sent.clone(), self.start)
     }
 
-    /// How many packets a wire would carry for it.
+    /// The number of packets that a wire would carry for it.
     pub fn units(&self) -> u64 {
         let Some(segmentation) = self.offload.segmentation else { return 1 };
         let headers = self.read.map(|read| read.headers(self.packet()));
@@ -87,7 +86,7 @@ impl Input {
         payload.div_ceil(segmentation.size.max(1).into()).max(1) as u64
     }
 
-    /// Whether a device says of it more segments than a kernel makes (docs/decisions.md, "Fairness"): 128 of UDP, 512 of TCP, and 64
+    /// Whether it has more segments than a kernel makes (docs/decisions.md, "Fairness"): 128 of UDP, 512 of TCP, and 64
     /// that are shorter than any IPv4 link's MTU (RFC 791, section 3.2).
     pub fn is_cut_too_small(&self) -> bool {
         let (Some(segmentation), Some(read)) = (self.offload.segmentation, &self.read) else {
@@ -102,8 +101,7 @@ impl Input {
         self.units() > most
     }
 
-    /// How many bytes come out of it if it comes out in pieces: of a super-packet what is behind its headers, else all behind the IP
-    /// header.
+    /// The bytes that come out if it comes out in pieces: those behind all headers of a super-packet, or else behind the IP header.
     pub fn carried(&self) -> usize {
         let Some(read) = &self.read else { return 0 };
         let headers = match self.offload.segmentation {
@@ -158,40 +156,39 @@ impl Input {
         input
     }
 
-    /// It counts as having come by another port.
+    /// Lets it count as having come from another port.
     pub fn misattribute(&mut self) {
         if let Some(Entry::Port(port)) = &mut self.entry {
             port.0 ^= 1;
         }
     }
 
-    /// A tunnel's socket says nothing of what a kernel left unfinished: what it must have been.
+    /// The offload that a packet from a tunnel must have had: the socket does not report partial checksums.
     fn restore(&mut self, tunnel_mtu: usize) {
         let Some((read, at)) = self.read.and_then(|read| Some((read, read.checksum_at()?))) else {
             return;
         };
-        if !matches!(read.speech.upper, TCP | UDP)
-            || self.packet()[at..at + 2] != self.pseudo(&read)
+        if !matches!(read.tuple.upper, TCP | UDP) || self.packet()[at..at + 2] != self.pseudo(&read)
         {
             return;
         }
         self.offload.checksum =
             Checksum::Partial { start: read.at as u16, offset: (at - read.at) as u16 };
         let headers = read.headers(self.packet());
-        if read.speech.upper == TCP && read.total > tunnel_mtu && headers < tunnel_mtu {
+        if read.tuple.upper == TCP && read.total > tunnel_mtu && headers < tunnel_mtu {
             let size = (tunnel_mtu - headers) as u16;
             self.offload.segmentation =
                 Some(Segmentation { kind: SegmentKind::Tcp4, size, ecn: false });
         }
     }
 
-    /// The sum of the pseudo-header as it stands in an unfinished packet.
+    /// The sum of the pseudo-header, as it stands in a packet with a partial checksum.
     fn pseudo(&self, read: &Read) -> [u8; 2] {
-        let speech = &read.speech;
-        let sum = if speech.upper == crate::packet::ICMP {
+        let tuple = &read.tuple;
+        let sum = if tuple.upper == crate::packet::ICMP {
             0
         } else {
-            pseudo(speech.source, speech.destination, speech.upper, read.total - read.at)
+            pseudo(tuple.source, tuple.destination, tuple.upper, read.total - read.at)
         };
         complement(sum).map(|byte| !byte)
     }
@@ -201,12 +198,12 @@ impl Input {
         let Some((read, at)) = self.read.and_then(|read| Some((read, read.checksum_at()?))) else {
             return false;
         };
-        // A datagram that ends before its packet does has a checksum that a device does not know of.
+        // A device does not handle the checksum of a datagram that ends before its packet.
         let len = self.packet().get(read.at + 4..read.at + 6);
         let ends = len.is_some_and(|it| {
             usize::from(u16::from_be_bytes([it[0], it[1]])) == read.total - read.at
         });
-        (read.speech.upper != UDP || ends)
+        (read.tuple.upper != UDP || ends)
             && usize::from(start) == read.at
             && usize::from(start) + usize::from(offset) == at
             && self.packet()[at..at + 2] == self.pseudo(&read)
@@ -224,14 +221,14 @@ pub fn offload_within(offload: Offload, start: usize) -> Offload {
     Offload { checksum, ..offload }
 }
 
-/// Where the inner packet begins of a tunnel packet from the other node to this one, and the outer mark.
+/// The offset of the inner packet in a tunnel packet from the other node to this one, and the outer ECN mark.
 fn unwrap(node: usize, bytes: &[u8], overlay: Overlay) -> Option<(usize, u8)> {
     let (from, to, start, ecn) = outer(bytes, overlay)?;
     let ends = (UNDERLAY[1 - node], UNDERLAY[node]);
     ((from, to) == ends).then_some((start, ecn))
 }
 
-/// The ends of a tunnel packet, where the inner one begins, and the outer mark.
+/// The ends of a tunnel packet, the offset of the inner packet, and the outer ECN mark.
 pub fn outer(bytes: &[u8], overlay: Overlay) -> Option<(Ipv4Addr, Ipv4Addr, usize, u8)> {
     let ip = Ipv4HeaderSlice::from_slice(bytes).ok()?;
     let len = ip.slice().len();
@@ -254,7 +251,7 @@ pub fn outer(bytes: &[u8], overlay: Overlay) -> Option<(Ipv4Addr, Ipv4Addr, usiz
     (start < total).then_some((ip.source_addr(), ip.destination_addr(), start, ip.ecn().value()))
 }
 
-/// What leaves a tunnel, by the outer and the inner mark (RFC 6040, figure 4): 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion.
+/// The ECN mark of a packet that leaves a tunnel, from the outer and the inner mark (RFC 6040, figure 4): 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion.
 fn combine(outer: u8, inner: u8) -> Option<u8> {
     match (inner, outer) {
         (0, 3) => None,
@@ -264,7 +261,7 @@ fn combine(outer: u8, inner: u8) -> Option<u8> {
     }
 }
 
-/// A number that packets share which differ in nothing but what a hop changes, and checksums.
+/// A hash of everything in a packet but checksums and the fields that a hop changes.
 pub fn key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
     use std::hash::{BuildHasher, Hasher};
     const FRONT: usize = 128;
@@ -276,7 +273,7 @@ pub fn key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
         front[8] = 0;
         front[10..12].fill(0);
         if read.part == Part::Whole && !read.may_be_cut {
-            // Of what is never cut it means nothing (RFC 6864, section 4.1).
+            // The identification of a packet that must not be fragmented has no meaning (RFC 6864, section 4.1).
             front[4..6].fill(0);
         }
     } else {

@@ -1,4 +1,4 @@
-//! One batch at one node, judged: what came out of what went in, and whether it might.
+//! Judges one batch at one node: which output came of which input, and whether it was allowed.
 
 use std::rc::Rc;
 
@@ -7,21 +7,21 @@ use manx_calculation::import::Overlay;
 use manx_dataplane::packet::{Offload, SegmentKind};
 use manx_dataplane::tables::PortId;
 
-use super::account::balance;
-use super::answers;
+use super::balance::balance;
+use super::batch::{NodeBatch, Output, Violation};
 use super::connections::Connections;
 use super::coverage::{Coverage, Event};
 use super::epoch::{Epoch, Place};
 use super::input::{Input, Outcome, key, offload_within, outer};
 use super::oracle::{Because, Law, Passage, Terms};
+use super::own_errors;
 use super::read::{Part, read_about};
-use super::side::{Output, Side, Violation};
 use super::tunnel;
 use super::wire::{Wire, cut, is_of_kind, is_same_super};
 use crate::fabric::RAW;
 use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
-/// What judges: it remembers the connections of a world.
+/// The judge. It remembers the connections of a world.
 pub struct Judge {
     pub hasher: RandomState,
     pub overlay: Overlay,
@@ -31,51 +31,51 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Judges what a node made of a batch. `epochs`: what was published meanwhile, the last one at the end.
+    /// Judges the outputs of a node for a batch. `epochs`: the publications meanwhile, the current one last.
     pub fn judge(
         &mut self,
         node: usize,
-        side: &mut Side,
+        node_batch: &mut NodeBatch,
         now: f64,
         epochs: &[Rc<Epoch>],
         coverage: &mut Coverage,
     ) -> Result<(), Box<Violation>> {
-        for input in &mut side.inputs {
-            self.take_in(node, input, now, epochs);
+        for input in &mut node_batch.inputs {
+            self.record_input(node, input, now, epochs);
         }
-        // Nobody knows in which order the workers have read them.
-        for input in &side.inputs {
+        // The order in which the workers have read the inputs is unknown.
+        for input in &node_batch.inputs {
             let Some(read) = input.read else { continue };
             let known = &mut self.connections[node];
             if input.entered {
-                known.hear(&read.speech, now);
+                known.record_packet(&read.tuple, now);
             }
-            // What came, or what an error is about: its connection is judged.
-            let about = read_about(input.packet(), &read).map_or(read.speech, |about| about.speech);
+            // The connection of the packet, or of the packet that an error is about, is judged.
+            let about = read_about(input.packet(), &read).map_or(read.tuple, |about| about.tuple);
             for epoch in epochs.iter().filter(|_| self.terms.keeps) {
-                known.stand(epoch, node, &about, now);
-                known.stand(epoch, node, &about.reversed(), now);
+                known.record_standing(epoch, node, &about, now);
+                known.record_standing(epoch, node, &about.reversed(), now);
             }
         }
-        if side
+        if node_batch
             .inputs
             .iter()
             .any(|it| it.read.is_some_and(|read| matches!(read.part, Part::First { .. })))
         {
-            self.take_fragments_in(node, side, now, epochs);
+            self.record_first_fragments(node, node_batch, now, epochs);
         }
         let connections = std::mem::take(&mut self.connections[node]);
         let law = Law { node, now, terms: self.terms, epochs, connections: &connections };
-        let judged = self.judge_outputs(&law, side, coverage).and_then(|sent| {
-            let counts = side.after.since(&side.before);
-            balance(node, side, &counts, sent)?;
-            self.arrivals(&law, side, &counts, coverage)?;
+        let judged = self.judge_outputs(&law, node_batch, coverage).and_then(|sent| {
+            let counts = node_batch.after.since(&node_batch.before);
+            balance(node, node_batch, &counts, sent)?;
+            self.arrivals(&law, node_batch, &counts, coverage)?;
             Ok(counts)
         });
         self.connections[node] = connections;
         let counts = judged?;
         if let ([epoch], 0) = (epochs, counts.evictions) {
-            self.make_certain(node, side, now, epoch);
+            self.make_certain(node, node_batch, now, epoch);
         }
         for (sum, more) in coverage.drops.iter_mut().zip(counts.drops) {
             *sum += more;
@@ -86,34 +86,40 @@ impl Judge {
         Ok(())
     }
 
-    /// Whatever connection an input may have made, or belongs to, is known from now on.
-    fn take_in(&mut self, node: usize, input: &mut Input, now: f64, epochs: &[Rc<Epoch>]) {
+    /// Records the connection that an input may have opened or belongs to.
+    fn record_input(&mut self, node: usize, input: &mut Input, now: f64, epochs: &[Rc<Epoch>]) {
         let (Some(read), Some(entry)) = (input.read, input.entry) else { return };
         if read.is_later() || read.is_error() {
             return;
         }
-        let speech = &read.speech;
+        let tuple = &read.tuple;
         let known = &mut self.connections[node];
-        input.is_fresh = known.is_fresh(speech);
+        input.is_fresh = known.is_fresh(tuple);
         for epoch in epochs {
-            let from = epoch.place(node, speech.source);
+            let from = epoch.place(node, tuple.source);
             if !epoch.may_enter(node, entry, from) {
                 continue;
             }
             input.entered = true;
-            if (self.terms.admits(&read) || known.find(speech, now).is_some())
-                && epoch.allows(node, speech)
+            if (self.terms.admits(&read) || known.find(tuple, now).is_some())
+                && epoch.allows(node, tuple)
             {
-                known.let_through(epoch, node, speech, now);
+                known.record_allowed(epoch, node, tuple, now);
             }
         }
     }
 
-    fn take_fragments_in(&mut self, node: usize, side: &Side, now: f64, epochs: &[Rc<Epoch>]) {
+    fn record_first_fragments(
+        &mut self,
+        node: usize,
+        node_batch: &NodeBatch,
+        now: f64,
+        epochs: &[Rc<Epoch>],
+    ) {
         let mut firsts = Vec::new();
         let law =
             Law { node, now, terms: self.terms, epochs, connections: &self.connections[node] };
-        for input in &side.inputs {
+        for input in &node_batch.inputs {
             let (Some(read), Some(entry)) = (input.read, input.entry) else { continue };
             if !matches!(read.part, Part::First { .. }) {
                 continue;
@@ -125,22 +131,22 @@ impl Judge {
             }
         }
         for (read, entry, version) in firsts {
-            self.connections[node].let_fragments_through(&read, entry, version, now);
+            self.connections[node].record_first_fragment(&read, entry, version, now);
         }
     }
 
-    /// Judges everything that came out. Returns how many packets a wire would carry for it.
+    /// Judges all outputs; returns the number of packets that a wire would carry for them.
     fn judge_outputs(
         &self,
         law: &Law<'_>,
-        side: &mut Side,
+        node_batch: &mut NodeBatch,
         coverage: &mut Coverage,
     ) -> Result<u64, Box<Violation>> {
         let mut sent = 0;
-        let outputs = std::mem::take(&mut side.outputs);
+        let outputs = std::mem::take(&mut node_batch.outputs);
         let mut scratch = Vec::new();
         for output in &outputs {
-            match self.judge_output(law, side, output, &mut scratch, coverage) {
+            match self.judge_output(law, node_batch, output, &mut scratch, coverage) {
                 Ok(packets) => sent += packets,
                 Err((law_broken, of)) => {
                     let Output { port, frame } = output;
@@ -148,19 +154,19 @@ impl Judge {
                         law: law_broken,
                         node: law.node,
                         output: Some(Output { port: *port, frame: frame.clone() }),
-                        input: of.map(|at| side.inputs[at].found()),
+                        input: of.map(|at| node_batch.inputs[at].found()),
                     }));
                 }
             }
         }
-        side.outputs = outputs;
+        node_batch.outputs = outputs;
         Ok(sent)
     }
 
     fn judge_output(
         &self,
         law: &Law<'_>,
-        side: &mut Side,
+        node_batch: &mut NodeBatch,
         Output { port, frame }: &Output,
         scratch: &mut Vec<u8>,
         coverage: &mut Coverage,
@@ -177,13 +183,13 @@ impl Judge {
         let offload: Offload = offload_within(frame.offload, start);
         let Some(segmentation) = offload.segmentation else {
             let wire = Wire::new(bytes, offload.checksum).map_err(fault)?;
-            self.judge_wire(law, side, *port, &wire, coverage)?;
+            self.judge_wire(law, node_batch, *port, &wire, coverage)?;
             return Ok(1);
         };
         is_of_kind(bytes, segmentation.kind).map_err(fault)?;
-        for nth in 0..side.changing.len() {
-            let at = side.changing[nth];
-            let input = &side.inputs[at];
+        for nth in 0..node_batch.changing.len() {
+            let at = node_batch.changing[nth];
+            let input = &node_batch.inputs[at];
             if input.outcome == Outcome::Unknown
                 && is_same_super(input, bytes, offload)
                 && let Ok(passage) = self.may_pass(law, input, *port, bytes)
@@ -191,7 +197,7 @@ impl Judge {
                 let size = usize::from(segmentation.size.max(1));
                 let headers = input.read.map_or(0, |read| read.headers(bytes));
                 let payload = bytes.len().saturating_sub(headers);
-                let input = &mut side.inputs[at];
+                let input = &mut node_batch.inputs[at];
                 input.pieces = payload;
                 came_out(input, passage, coverage);
                 coverage.count(Event::WholeSuper);
@@ -201,7 +207,7 @@ impl Judge {
         let mut failed = None;
         let packets = cut(bytes, offload, scratch, |segment| {
             let wire = Wire::new(segment, manx_dataplane::packet::Checksum::Unverified)?;
-            self.judge_wire(law, side, *port, &wire, coverage).map_err(|why| {
+            self.judge_wire(law, node_batch, *port, &wire, coverage).map_err(|why| {
                 failed = Some(why);
                 ""
             })
@@ -210,23 +216,23 @@ impl Judge {
         packets.map_err(|why| failed.unwrap_or_else(|| fault(why)))
     }
 
-    /// Finds of what a packet came, and whether it might.
+    /// Finds the input that a packet came of, and checks that it was allowed.
     fn judge_wire(
         &self,
         law: &Law<'_>,
-        side: &mut Side,
+        node_batch: &mut NodeBatch,
         port: PortId,
         wire: &Wire<'_>,
         coverage: &mut Coverage,
     ) -> Result<(), (String, Option<usize>)> {
         let mut refused = None;
-        let first = side.keys.get(&key(&self.hasher, wire.bytes, &wire.read)).copied();
-        // Of several that are equal but for their virtio headers it is rather the one whose checksum's state it has, and of these
-        // one that had nothing wrong with it: another may have been dropped.
+        let first = node_batch.keys.get(&key(&self.hasher, wire.bytes, &wire.read)).copied();
+        // Several inputs may differ only in their virtio headers. The one with the same checksum state is preferred, and of these a
+        // clean one, because the others may have been dropped.
         for wanted in [(true, true), (true, false), (false, true), (false, false)] {
             let mut next = first;
             while let Some(at) = next {
-                let input = &side.inputs[at];
+                let input = &node_batch.inputs[at];
                 next = input.same;
                 let is_alike = input.offload.checksum.is_partial() == wire.is_partial;
                 if (is_alike, input.sent.is_clean) != wanted {
@@ -241,16 +247,16 @@ impl Judge {
                 };
                 match passage {
                     Ok(passage) => {
-                        came_out(&mut side.inputs[at], passage, coverage);
+                        came_out(&mut node_batch.inputs[at], passage, coverage);
                         return Ok(());
                     }
                     Err(why) => refused = refused.or(Some((why, Some(at)))),
                 }
             }
         }
-        for nth in 0..side.changing.len() {
-            let at = side.changing[nth];
-            let input = &side.inputs[at];
+        for nth in 0..node_batch.changing.len() {
+            let at = node_batch.changing[nth];
+            let input = &node_batch.inputs[at];
             let Some(len) = wire.is_piece(input) else { continue };
             if input.pieces + len > input.carried() {
                 refused = refused.or(Some(("it came out twice".to_owned(), Some(at))));
@@ -258,7 +264,7 @@ impl Judge {
             }
             match self.may_pass(law, input, port, wire.bytes) {
                 Ok(passage) => {
-                    let input = &mut side.inputs[at];
+                    let input = &mut node_batch.inputs[at];
                     input.pieces += len;
                     if input.outcome == Outcome::Unknown {
                         came_out(input, passage, coverage);
@@ -271,13 +277,13 @@ impl Judge {
                 Err(why) => refused = refused.or(Some((why, Some(at)))),
             }
         }
-        if answers::find(law, &mut side.inputs, port, wire, self.tunnel_mtu, coverage)? {
+        if own_errors::find(law, &mut node_batch.inputs, port, wire, self.tunnel_mtu, coverage)? {
             return Ok(());
         }
-        Err(refused.unwrap_or_else(|| ("it came of nothing that was sent".to_owned(), None)))
+        Err(refused.unwrap_or_else(|| ("it came of no packet that was sent".to_owned(), None)))
     }
 
-    /// Whether an input may leave by a port as these bytes.
+    /// How an input may leave by a port as these bytes.
     fn may_pass(
         &self,
         law: &Law<'_>,
@@ -301,7 +307,7 @@ impl Judge {
     }
 }
 
-/// Whether a packet that may pass leaves where its destination is, and as a hop makes it.
+/// Checks that a packet leaves towards its destination, and with the changes of one hop.
 fn leaves(
     epoch: &Epoch,
     input: &Input,
@@ -317,7 +323,7 @@ fn leaves(
     let (ttl, ecn) =
         if bytes[0] >> 4 == 4 { (bytes[8], bytes[1] & 3) } else { (bytes[7], bytes[1] >> 4 & 3) };
     if hop == 1 && read.ttl <= 1 || ttl != read.ttl.wrapping_sub(hop) {
-        return Err(format!("its hops were {} and are {ttl}", read.ttl));
+        return Err(format!("its hop limit was {} and is {ttl}", read.ttl));
     }
     if input.ecn != Some(ecn) {
         return Err(format!("its congestion mark is {ecn} and should be {:?}", input.ecn));
@@ -349,14 +355,14 @@ fn came_out(input: &mut Input, passage: Passage, coverage: &mut Coverage) {
     };
     [from, to, because].into_iter().for_each(|event| coverage.count(event));
     if let Some(read) = &input.read {
-        let (v4, v6) = match read.speech.upper {
+        let (v4, v6) = match read.tuple.upper {
             TCP => (Event::Tcp4, Event::Tcp6),
             UDP => (Event::Udp4, Event::Udp6),
             SCTP => (Event::Sctp4, Event::Sctp6),
             ICMP | ICMPV6 => (Event::Icmp4, Event::Icmp6),
             _ => (Event::Other4, Event::Other6),
         };
-        coverage.count(if read.speech.is_v4() { v4 } else { v6 });
+        coverage.count(if read.tuple.is_v4() { v4 } else { v6 });
     }
     if let Some(segmentation) = input.offload.segmentation {
         coverage.count(match segmentation.kind {

@@ -1,60 +1,60 @@
-//! Generated packets through real workers, and an oracle that shares no code with them.
+//! Generated packets pass through real workers. An oracle that shares no code with them says which packets may come out.
 //!
-//! - `plan`: a cluster that changes. `epoch`: what is true of it between two publications.
-//! - `generate`, `talks`, `pieces`, `lies`, `mutate`: the packets. `craft` writes them.
-//! - `world`, `publish`, `census`: two nodes with their workers, turned by hand; what is published to them, and when; their buffers.
-//! - `read`, `input`, `wire`: what went in, what came out, and what came of what.
-//! - `oracle`, `connections`, `answers`, `tunnel`: what may come out. `side`, `judge`, `account`: a batch held to it, and
-//!   to what the node has counted.
-//! - `coverage`: what a run has met. `sabotage`: what is made wrong on purpose.
+//! - `plan`: a cluster that changes. `epoch`: its state between two publications.
+//! - `generate`, `conversations`, `fragments`, `invalid`, `mutate`: which packets are sent. `writer` writes their bytes.
+//! - `world`, `publish`, `buffers`: two nodes whose workers are turned by hand; what is published to them; their buffers.
+//! - `read`, `input`, `wire`: packets that went in, packets that came out, and which came of which.
+//! - `oracle`, `connections`, `own_errors`, `tunnel`: which packets may come out. `batch`, `judge`, `balance`: one batch, judged by
+//!   them and compared with the node's counters.
+//! - `coverage`: what a run has covered. `sabotage`: faults on purpose.
 //!
-//! docs/fuzzing.md tells what is held and how to run it.
+//! docs/fuzzing.md says which laws are held and how to run it.
 
-mod account;
-mod answers;
-mod census;
+mod balance;
+mod batch;
+mod buffers;
 mod connections;
+mod conversations;
 pub mod coverage;
-mod craft;
 mod epoch;
+mod fragments;
 mod generate;
 mod history;
 mod input;
+mod invalid;
 mod judge;
-mod lies;
 mod mutate;
 mod oracle;
-mod pieces;
+mod own_errors;
 mod plan;
 mod publish;
 mod read;
 pub mod sabotage;
-mod side;
-mod talks;
 mod tunnel;
 mod wire;
 mod world;
+mod writer;
 
 use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant};
 
+use batch::{Output, Violation};
 use coverage::Coverage;
 use sabotage::Sabotage;
-use side::{Output, Violation};
 use world::World;
 
-/// Packets of a world before the next one.
+/// The number of packets of a world.
 const WORLD: u64 = 60_000;
-/// Packets before the first tables of a world.
+/// The number of packets before the first tables of a world.
 const BEFORE: u64 = 40;
 
-/// What is to be run.
+/// What to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     pub seed: u64,
-    /// How many packets; the last world is finished.
+    /// The number of packets. The last world is finished.
     pub packets: u64,
-    /// Or until so much time has passed.
+    /// The run also ends after this time.
     pub time: Option<Duration>,
     /// The first world, and whether it is the only one.
     pub first: u64,
@@ -62,27 +62,27 @@ pub struct Options {
     pub sabotage: Option<Sabotage>,
 }
 
-/// What was found, and how to find it again.
+/// A violation, and how to reproduce it.
 pub struct Failure {
     pub seed: u64,
     pub world: u64,
     batch: u64,
     packets: u64,
     violation: Box<Violation>,
-    /// What was before.
+    /// The packets and changes before.
     history: String,
     /// The world in words.
     setting: String,
 }
 
 impl Failure {
-    /// What is wrong, in a sentence.
+    /// The violated law, in a sentence.
     pub fn law(&self) -> &str {
         &self.violation.law
     }
 }
 
-/// Runs until everything is done, or something is found. `progress` is called after each world.
+/// Runs until all packets are done or a violation is found. `progress` is called after each world.
 pub fn run(
     options: &Options,
     mut progress: impl FnMut(&Coverage),
@@ -94,7 +94,7 @@ pub fn run(
     while coverage.packets < options.packets && !is_late() {
         let mut world = World::new(options.seed, number, options.sabotage);
         let before = coverage.packets;
-        if let Err(violation) = live(&mut world, &mut coverage, options) {
+        if let Err(violation) = run_world(&mut world, &mut coverage, options) {
             return Err(Box::new(Failure {
                 seed: options.seed,
                 world: number,
@@ -115,8 +115,8 @@ pub fn run(
     Ok(coverage)
 }
 
-/// One world from its beginning to its end.
-fn live(
+/// Runs one world from begin to end.
+fn run_world(
     world: &mut World,
     coverage: &mut Coverage,
     options: &Options,
@@ -133,22 +133,28 @@ fn live(
             world.change(coverage, false);
         }
     }
-    world.census(coverage)
+    world.check_buffers(coverage)
 }
 
 fn history(world: &World, violation: &Violation) -> String {
     let bytes = violation.input.as_ref().map(|(it, start)| &it.bytes[*start..]);
     let bytes = bytes.or(violation.output.as_ref().map(|it| &it.frame.bytes[..]));
-    world.history.of(bytes.unwrap_or_default())
+    world.history.report(bytes.unwrap_or_default())
 }
 
 fn setting(world: &World) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{:?}", world.settings);
-    for seat in &world.plan.seats {
-        let _ = write!(text, "{} on node {}, {:?}: ", seat.name, seat.node + 1, seat.addresses);
-        let _ = match seat.attachment {
-            Some(it) => writeln!(text, "port {}, {:?}", it.port.0, seat.device),
+    for planned in &world.plan.planned_pods {
+        let _ = write!(
+            text,
+            "{} on node {}, {:?}: ",
+            planned.name,
+            planned.node + 1,
+            planned.addresses
+        );
+        let _ = match planned.attachment {
+            Some(it) => writeln!(text, "port {}, {:?}", it.port.0, planned.device),
             None => writeln!(text, "not attached"),
         };
     }

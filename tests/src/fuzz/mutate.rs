@@ -1,11 +1,11 @@
-//! Noise, and packets in which something is changed.
+//! Random bytes, and packets with random changes.
 
 use manx_dataplane::tables::PortId;
 
 use super::coverage::Kind;
-use super::craft::mend;
 use super::generate::Generator;
 use super::read::IPIP;
+use super::writer::fix_ipv4_checksum;
 
 impl Generator {
     pub(super) fn noise(&mut self) {
@@ -16,14 +16,14 @@ impl Generator {
         }
         if bytes.len() > 4 && self.rng.bool() {
             (bytes[2], bytes[3]) = (0, len as u8);
-            mend(&mut bytes);
+            fix_ipv4_checksum(&mut bytes);
         }
         let node = self.rng.usize(..2);
         let port = PortId(self.rng.u16(..7));
         self.push_at(node, port, Kind::Noise, bytes, false);
     }
 
-    /// Changes something in the packets made last.
+    /// Changes something in the packets from `from` on.
     pub fn mutate(&mut self, from: usize) {
         for at in from..self.made.len() {
             let mut made = self.made[at].clone();
@@ -31,7 +31,7 @@ impl Generator {
                 self.change(&mut made.bytes);
             }
             if self.rng.bool() {
-                mend(&mut made.bytes);
+                fix_ipv4_checksum(&mut made.bytes);
             }
             if self.rng.u8(..4) == 0 {
                 made.offload.segmentation = None;
@@ -46,7 +46,7 @@ impl Generator {
         if len == 0 {
             return;
         }
-        // Headers are worth more than what is behind them.
+        // Headers are changed more often than payload.
         let at =
             if self.rng.bool() { self.rng.usize(..len.min(60)) } else { self.rng.usize(..len) };
         match self.rng.u8(..8) {

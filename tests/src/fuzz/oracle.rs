@@ -1,4 +1,4 @@
-//! What may come out: the laws of docs/policy-semantics.md for one packet that came of one that went in.
+//! Which packets may come out: the laws of docs/policy-semantics.md for one input and its output.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -6,22 +6,22 @@ use std::rc::Rc;
 use super::connections::Connections;
 use super::epoch::{Entry, Epoch, Place};
 use super::input::Input;
-use super::read::{IPIP, Read, Speech, read_about};
+use super::read::{FlowTuple, IPIP, Read, read_about};
 use crate::packet::{ICMPV6, TCP, UDP};
 
-/// How a world follows connections.
+/// How the nodes of a world track connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// A TCP packet without a connection must be a SYN.
+    /// Whether a TCP packet without a connection must be a SYN.
     pub is_strict: bool,
-    /// A connection that was answered outlives its policy.
+    /// Whether a connection that was answered outlives its policy.
     pub keeps: bool,
 }
 
 impl Terms {
     /// Whether a packet may be the first of a connection.
     pub fn admits(&self, read: &Read) -> bool {
-        !self.is_strict || read.speech.upper != TCP || read.opens()
+        !self.is_strict || read.tuple.upper != TCP || read.opens()
     }
 }
 
@@ -48,12 +48,12 @@ pub struct Passage {
     pub to: Place,
 }
 
-/// What a node's packets are judged by.
+/// The state that a node's packets are judged by.
 pub struct Law<'a> {
     pub node: usize,
     pub now: f64,
     pub terms: Terms,
-    /// What was published while the packets were on their way, the last one at the end.
+    /// The publications while the packets were on their way, the current one last.
     pub epochs: &'a [Rc<Epoch>],
     pub connections: &'a Connections,
 }
@@ -71,10 +71,10 @@ pub fn is_forwardable(address: IpAddr) -> bool {
     }
 }
 
-/// A tunnel, which pods must not have.
+/// Whether a packet is a tunnel packet. Pods must not send them.
 fn is_tunnel(read: &Read) -> bool {
-    let to_vxlan = matches!(read.speech.words, super::read::Words::Ports(_, 4789));
-    read.speech.upper == IPIP || (read.speech.upper == UDP && to_vxlan)
+    let to_vxlan = matches!(read.tuple.transport, super::read::TransportKey::Ports(_, 4789));
+    read.tuple.upper == IPIP || (read.tuple.upper == UDP && to_vxlan)
 }
 
 impl Law<'_> {
@@ -91,12 +91,12 @@ impl Law<'_> {
         Err(refused)
     }
 
-    /// The same by a given publication.
+    /// How an input may pass by a given publication.
     pub fn passage_in(&self, epoch: &Epoch, input: &Input) -> Result<Passage, String> {
         let (Some(read), Some(entry)) = (input.read, input.entry) else {
-            return Err("it came by a tunnel that is nobody's, or cannot be read".to_owned());
+            return Err("it came by an unknown tunnel, or cannot be read".to_owned());
         };
-        let Speech { source, destination, .. } = read.speech;
+        let FlowTuple { source, destination, .. } = read.tuple;
         let [from, to] = [source, destination].map(|address| epoch.place(self.node, address));
         if !epoch.may_enter(self.node, entry, from) {
             return Err(format!("its source is {from:?} and it came by {entry:?}"));
@@ -105,13 +105,13 @@ impl Law<'_> {
             return Err("its addresses are never forwarded".to_owned());
         }
         if matches!(entry, Entry::Port(_)) && is_tunnel(&read) {
-            return Err("it is a tunnel of a pod's".to_owned());
+            return Err("it is a tunnel packet of a pod".to_owned());
         }
         if input.is_cut_too_small() {
             return Err("it falls into more segments than any kernel makes".to_owned());
         }
         if read.is_error() && from != to {
-            // It goes the way back of what it is about, whoever on that way has sent it.
+            // It may come from any hop on the way of the packet that it is about, back to that packet's sender.
             let from = self.related(epoch, input, &read, entry);
             let refused = || "it is an ICMP error about nothing that may pass".to_owned();
             return Ok(Passage { because: Because::Related, from: from.ok_or_else(refused)?, to });
@@ -121,7 +121,7 @@ impl Law<'_> {
     }
 
     fn because(&self, epoch: &Epoch, read: &Read, entry: Entry) -> Result<Because, String> {
-        let (node, speech) = (self.node, &read.speech);
+        let (node, tuple) = (self.node, &read.tuple);
         if read.is_later() {
             let version = epoch.versions[node];
             let knows = self.connections.knows_first(read, entry, version, self.now);
@@ -129,42 +129,42 @@ impl Law<'_> {
                 .then_some(Because::LaterFragment)
                 .ok_or_else(|| "no first fragment of it was let through".to_owned());
         }
-        let is_known = || self.connections.find(speech, self.now).is_some();
-        // What a pod says to itself need not be a connection.
-        let is_itself = epoch.place(node, speech.source) == epoch.place(node, speech.destination);
-        if (is_itself || self.terms.admits(read) || is_known()) && epoch.allows(node, speech) {
+        let is_known = || self.connections.find(tuple, self.now).is_some();
+        // Packets of a pod to itself need no connection.
+        let is_itself = epoch.place(node, tuple.source) == epoch.place(node, tuple.destination);
+        if (is_itself || self.terms.admits(read) || is_known()) && epoch.allows(node, tuple) {
             return Ok(Because::Allowed);
         }
-        let back = speech.reversed();
+        let back = tuple.reversed();
         let known = self.connections.find(&back, self.now);
         if known.is_some() && !read.opens() && epoch.allows(node, &back) {
             return Ok(Because::Reply);
         }
-        if !read.opens() && [*speech, back].iter().any(|named| self.is_kept(epoch, named)) {
+        if !read.opens() && [*tuple, back].iter().any(|named| self.is_kept(epoch, named)) {
             return Ok(Because::Kept);
         }
         let known = if known.is_some() { "is denied, too" } else { "is not known" };
         Err(format!("policy denies it, and the connection that it might answer {known}"))
     }
 
-    fn is_kept(&self, epoch: &Epoch, speech: &Speech) -> bool {
-        let known = self.connections.find(speech, self.now);
+    fn is_kept(&self, epoch: &Epoch, tuple: &FlowTuple) -> bool {
+        let known = self.connections.find(tuple, self.now);
         self.terms.keeps
-            && known.is_some_and(|it| it.is_answered() && it.stands(epoch, self.node, speech))
+            && known.is_some_and(|it| it.is_answered() && it.stands(epoch, self.node, tuple))
     }
 
-    /// Where that went which an ICMP error is about: what its receiver has sent by a connection that passes, towards the side that
-    /// the error comes from.
+    /// The place that the packet quoted in an ICMP error went to. The receiver of the error must have sent that packet, its connection
+    /// must be allowed, and the error must come from the direction it went to.
     fn related(&self, epoch: &Epoch, input: &Input, read: &Read, entry: Entry) -> Option<Place> {
-        let about = match (read.speech.icmp(), read.speech.upper) {
+        let about = match (read.tuple.icmp(), read.tuple.upper) {
             (Some((kind, _)), ICMPV6) => (1..=4).contains(&kind),
             (Some((kind, _)), _) => matches!(kind, 3 | 4 | 11 | 12),
             _ => false,
         };
         let quoted = read_about(input.packet(), read);
-        let quoted = quoted.filter(|it| about && !it.is_later() && !it.is_error())?.speech;
+        let quoted = quoted.filter(|it| about && !it.is_later() && !it.is_error())?.tuple;
         let towards = epoch.place(self.node, quoted.destination);
-        let is_related = quoted.source == read.speech.destination
+        let is_related = quoted.source == read.tuple.destination
             && epoch.may_enter(self.node, entry, towards)
             && [quoted, quoted.reversed()].iter().any(|named| {
                 self.connections.find(named, self.now).is_some()

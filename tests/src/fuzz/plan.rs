@@ -1,4 +1,4 @@
-//! What a world's manifests say and which pods are attached where, and how both change.
+//! The manifests of a world and the attachments of its pods, and how both change.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,17 +15,17 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::fabric::NODES;
 
-/// Pods of a world, on both nodes by turns.
+/// The number of pods of a world. They are on both nodes in turn.
 pub const PODS: usize = 8;
-/// The first port and the first endpoint's index of pods.
+/// The first port of a pod.
 const FIRST_PORT: u16 = 2;
 
-/// A pod, and where it is attached.
+/// A pod and its attachment.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct PlannedPod {
     pub name: ObjectName,
     pub node: usize,
-    /// What it sends from and is sent to while it is attached.
+    /// Its addresses while it is attached.
     pub addresses: Vec<IpAddr>,
     pub attachment: Option<Attachment>,
     pub device: Device,
@@ -36,7 +36,7 @@ pub struct Seat {
 pub struct Device {
     pub mtu: u32,
     pub takes: Capabilities,
-    /// Packets that its queues hold.
+    /// The size of its queues in packets.
     pub queue: usize,
 }
 
@@ -45,11 +45,11 @@ pub struct Device {
 pub struct Attachment {
     pub port: PortId,
     pub index: u32,
-    /// Never given again.
+    /// It is never used again.
     pub number: u32,
 }
 
-/// A policy as text, and whether it is there.
+/// A policy as text, and whether it exists.
 struct Extra {
     text: String,
     is_there: bool,
@@ -58,33 +58,33 @@ struct Extra {
 /// See the module.
 pub struct Plan {
     cluster: Cluster,
-    /// Which of the cluster's policies are there.
+    /// Which of the cluster's policies exist.
     policies: Vec<bool>,
     extras: Vec<Extra>,
     drops_to_node: bool,
-    pub seats: Vec<Seat>,
+    pub planned_pods: Vec<PlannedPod>,
     attachments: u32,
-    /// What the tables are made of lacks this policy of the first list, which the oracle knows.
+    /// The tables are calculated without this policy of the first list. The oracle knows it.
     pub hidden: Option<usize>,
     numbers: Rc<[u16]>,
 }
 
-/// What a change was to.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Change {
     Policy,
     Labels,
-    /// Two pods have changed their addresses, and stay where they are.
+    /// Two pods have exchanged their addresses; their attachments stay.
     Addresses,
-    /// A pod has a device no more.
+    /// A pod has lost its device.
     Detached,
-    /// A pod has a device where there was none.
+    /// A pod without a device has got one.
     Attached,
-    /// A pod has gone and another has come, with its port and its address.
+    /// A pod has replaced another, with the same port and address.
     Replaced,
-    /// A pod has another device at the same port.
+    /// A pod has got another device at the same port.
     Device,
-    /// Nothing; new tables say the same.
+    /// Nothing: new tables have the same content.
     Nothing,
 }
 
@@ -93,7 +93,7 @@ impl Plan {
         let mut cluster = sampled(rng);
         let samples = cluster.pods.clone();
         cluster.pods = (0..PODS).map(|at| samples[at % samples.len()].clone()).collect();
-        let mut seats = Vec::new();
+        let mut planned_pods = Vec::new();
         for (at, pod) in cluster.pods.iter_mut().enumerate() {
             let node = at % 2;
             pod.name = format!("pod-{at}");
@@ -104,7 +104,7 @@ impl Plan {
             if rng.u8(..3) > 0 {
                 pod.addresses.push(v6(at));
             }
-            seats.push(Seat {
+            planned_pods.push(PlannedPod {
                 name: ObjectName::new(pod.namespace.as_str(), pod.name.as_str()),
                 node,
                 addresses: pod.addresses.clone(),
@@ -122,7 +122,7 @@ impl Plan {
             policies,
             extras,
             drops_to_node,
-            seats,
+            planned_pods,
             attachments: 0,
             hidden,
             numbers,
@@ -131,7 +131,7 @@ impl Plan {
         plan
     }
 
-    /// The manifests; `is_hidden`: without the policy that is to be missing.
+    /// The manifests. `is_hidden`: without the hidden policy.
     pub fn manifests(&self, is_hidden: bool) -> String {
         let mut cluster = self.cluster.clone();
         let hidden = self.hidden.filter(|_| is_hidden);
@@ -151,7 +151,7 @@ impl Plan {
         text
     }
 
-    /// Every number that any object of this world may name as a port, and many that are none. They do not change.
+    /// All numbers in the manifests: every port that an object may name, and others. They do not change.
     pub fn numbers(&self) -> Rc<[u16]> {
         Rc::clone(&self.numbers)
     }
@@ -168,24 +168,25 @@ impl Plan {
 
     /// Gives a pod a port, an index and a number.
     pub fn attach(&mut self, at: usize) {
-        let node = self.seats[at].node;
+        let node = self.planned_pods[at].node;
         let used: Vec<u32> = self
-            .seats
+            .planned_pods
             .iter()
-            .filter(|seat| seat.node == node)
-            .filter_map(|seat| Some(seat.attachment?.index))
+            .filter(|planned| planned.node == node)
+            .filter_map(|planned| Some(planned.attachment?.index))
             .collect();
-        // The lowest that is free: what one has left another gets.
+        // The lowest free index, so that indices are reused.
         let Some(index) = (0..).find(|index| !used.contains(index)) else { return };
         self.attachments += 1;
         let port = PortId(FIRST_PORT + index as u16);
-        self.seats[at].attachment = Some(Attachment { port, index, number: self.attachments });
+        self.planned_pods[at].attachment =
+            Some(Attachment { port, index, number: self.attachments });
     }
 
-    /// Changes something. Returns what, and of which pods.
+    /// Makes a random change; returns its kind and its pods.
     pub fn change(&mut self, rng: &mut Rng) -> (Change, Vec<usize>) {
         let at = rng.usize(..PODS);
-        // On the same node.
+        // A pod of the same node.
         let other = (at + 2 * rng.usize(1..PODS / 2)) % PODS;
         match rng.u8(..16) {
             0..5 => self.change_policy(rng),
@@ -204,8 +205,8 @@ impl Plan {
                 self.swap_addresses(at, other);
                 (Change::Addresses, vec![at, other])
             }
-            10..12 if self.seats[at].attachment.is_some() => {
-                self.seats[at].attachment = None;
+            10..12 if self.planned_pods[at].attachment.is_some() => {
+                self.planned_pods[at].attachment = None;
                 (Change::Detached, vec![at])
             }
             10..12 => {
@@ -214,12 +215,12 @@ impl Plan {
             }
             12 => self.replace(at, other),
             13 | 14 => {
-                self.seats[at].device = device(rng);
+                self.planned_pods[at].device = device(rng);
                 (Change::Device, vec![at])
             }
             15 => {
-                // Whoever is away comes back, so that a world does not become empty.
-                let away = (0..PODS).find(|at| self.seats[*at].attachment.is_none());
+                // A detached pod is attached again, so that a world does not become empty.
+                let away = (0..PODS).find(|at| self.planned_pods[*at].attachment.is_none());
                 let Some(away) = away else { return (Change::Nothing, Vec::new()) };
                 self.attach(away);
                 (Change::Attached, vec![away])
@@ -241,34 +242,35 @@ impl Plan {
     }
 
     fn swap_addresses(&mut self, one: usize, other: usize) {
-        let addresses = self.seats[one].addresses.clone();
-        self.seats[one].addresses = std::mem::replace(&mut self.seats[other].addresses, addresses);
+        let addresses = self.planned_pods[one].addresses.clone();
+        self.planned_pods[one].addresses =
+            std::mem::replace(&mut self.planned_pods[other].addresses, addresses);
         for at in [one, other] {
-            self.cluster.pods[at].addresses.clone_from(&self.seats[at].addresses);
+            self.cluster.pods[at].addresses.clone_from(&self.planned_pods[at].addresses);
         }
     }
 
-    /// Both are of one node.
+    /// One pod of a node replaces another.
     fn replace(&mut self, one: usize, other: usize) -> (Change, Vec<usize>) {
         if one == other
-            || self.seats[one].attachment.is_none()
-            || self.seats[one].node != self.seats[other].node
+            || self.planned_pods[one].attachment.is_none()
+            || self.planned_pods[one].node != self.planned_pods[other].node
         {
             return (Change::Nothing, Vec::new());
         }
-        let before = self.seats[other].attachment.take();
-        let freed = self.seats[one].attachment.take();
+        let before = self.planned_pods[other].attachment.take();
+        let freed = self.planned_pods[one].attachment.take();
         self.swap_addresses(one, other);
         self.attachments += 1;
         let number = self.attachments;
-        self.seats[other].attachment = freed.map(|freed| Attachment { number, ..freed });
+        self.planned_pods[other].attachment = freed.map(|freed| Attachment { number, ..freed });
         if before.is_some() {
             self.attach(one);
         }
         (Change::Replaced, vec![one, other])
     }
 
-    /// How many policies of Kubernetes' there are.
+    /// The number of Kubernetes policies.
     pub fn policies(&self) -> usize {
         self.policies.len()
     }
@@ -283,7 +285,7 @@ fn sampled(rng: &mut Rng) -> Cluster {
     generate::cluster().new_tree(&mut runner).unwrap().current()
 }
 
-/// Addresses that the generator's policies ask about.
+/// Addresses that the generator's policies name.
 fn v4(at: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, 1 + at as u8).into()
 }
@@ -308,7 +310,7 @@ const TIER: &str =
     "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: first}, spec: {order: 10}}";
 const FELIX: &str = "{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}, spec: {defaultEndpointToHostAction: Drop}}";
 
-/// A policy of Calico's: what Kubernetes' policies cannot say.
+/// A Calico policy, with features that Kubernetes policies lack.
 fn extra(rng: &mut Rng, at: usize) -> Extra {
     let pick = |rng: &mut Rng, of: &[&'static str]| of[rng.usize(..of.len())];
     let selector = |rng: &mut Rng| {

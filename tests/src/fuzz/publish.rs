@@ -1,5 +1,5 @@
-//! How a world's changes reach its nodes: devices come and go, the nodes take in what the manifests say as agents do, and tables are
-//! published, to all workers between two batches or to one after the other while packets are on their way.
+//! How the changes of a world reach its nodes: devices are attached and detached, the nodes import the manifests as agents do, and tables
+//! are published: to all workers between two batches, or to one after the other while packets are on their way.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use manx_objects::contents::{Changes, Contents};
 
 use super::coverage::{Coverage, Event};
 use super::epoch::Epoch;
-use super::plan::{Change, Seat};
+use super::plan::{Change, PlannedPod};
 use super::sabotage::Sabotage;
 use super::world::World;
 
@@ -58,22 +58,22 @@ impl World {
 
     fn follow(&mut self, change: Change, is_busy: bool, coverage: &mut Coverage) {
         let followed = self.take_in(&self.plan.manifests(true));
-        let wanted = self.plan.seats.clone();
+        let wanted = self.plan.planned_pods.clone();
         let gone = self.gone();
         if !gone.is_empty() {
-            // A port is another's only when no worker uses tables any more in which it was somebody's.
+            // A port may be reused when no worker uses tables any more in which it belonged to another pod.
             for pod in gone {
                 self.detach_device(pod, coverage);
             }
             let devices = &self.devices;
-            for (at, seat) in self.plan.seats.iter_mut().enumerate() {
+            for (at, planned) in self.plan.planned_pods.iter_mut().enumerate() {
                 let is_there = |it: &super::plan::Attachment| {
-                    devices[seat.node].get(&it.port) == Some(&(at, it.number))
+                    devices[planned.node].get(&it.port) == Some(&(at, it.number))
                 };
-                seat.attachment = seat.attachment.filter(is_there);
+                planned.attachment = planned.attachment.filter(is_there);
             }
             self.publish([NextStep::Tables; 2], is_busy, coverage);
-            self.plan.seats = wanted;
+            self.plan.planned_pods = wanted;
         }
         self.attach_devices(coverage);
         let follow_up = match (self.sabotage, change) {
@@ -84,7 +84,7 @@ impl World {
         self.publish(follow_up, is_busy, coverage);
     }
 
-    /// The nodes take in other manifests, each as its agent does. What is left to do for each.
+    /// The nodes import new manifests as agents do; returns what is left to do for each.
     fn take_in(&mut self, manifests: &str) -> [NextStep; 2] {
         let contents = Contents::from_texts([("cluster.yaml", manifests)]);
         let before = &self.fabric.contents.objects;
@@ -113,12 +113,12 @@ impl World {
         follow_ups
     }
 
-    /// Pods whose devices are at ports that are not theirs any more.
+    /// The pods with devices at ports that are no longer theirs.
     fn gone(&self) -> Vec<usize> {
         let mut gone = Vec::new();
         for (node, devices) in self.devices.iter().enumerate() {
             for (port, (pod, number)) in devices {
-                let Seat { attachment, node: at, .. } = &self.plan.seats[*pod];
+                let PlannedPod { attachment, node: at, .. } = &self.plan.planned_pods[*pod];
                 let is_there =
                     attachment.is_some_and(|it| (it.port, it.number) == (*port, *number));
                 if !is_there || *at != node {
@@ -130,20 +130,20 @@ impl World {
     }
 
     fn detach_device(&mut self, pod: usize, coverage: &mut Coverage) {
-        let node = self.plan.seats[pod].node;
+        let node = self.plan.planned_pods[pod].node;
         let found = self.devices[node].iter().find(|(_, (at, _))| *at == pod);
         let Some(port) = found.map(|(port, _)| *port) else { return };
         // What it has sent has been sent.
         self.collect(node, coverage);
         self.devices[node].remove(&port);
-        self.fabric.nodes[node].tell(|| Command::Detach(port));
-        self.sides[node].is_incomplete = true;
+        self.fabric.nodes[node].send_command(|| Command::Detach(port));
+        self.node_batches[node].is_incomplete = true;
     }
 
-    /// Gives devices to all pods that are to have one and have none.
+    /// Gives devices to all pods that should have one and have none.
     pub(super) fn attach_devices(&mut self, coverage: &mut Coverage) {
-        for at in 0..self.plan.seats.len() {
-            let Seat { node, attachment, device, .. } = self.plan.seats[at];
+        for at in 0..self.plan.planned_pods.len() {
+            let PlannedPod { node, attachment, device, .. } = self.plan.planned_pods[at];
             let Some(attachment) = attachment else { continue };
             if self.devices[node].contains_key(&attachment.port) {
                 continue;
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Publishes what is left to be published, and knows from now on what is true then.
+    /// Publishes the remaining tables, and adds the new epoch.
     fn publish(&mut self, follow_ups: [NextStep; 2], is_busy: bool, coverage: &mut Coverage) {
         let mut versions = self.epochs[self.epochs.len() - 1].versions;
         self.place_pods();
@@ -181,26 +181,26 @@ impl World {
         self.epochs.push(Rc::new(epoch));
     }
 
-    /// Tells the fabric which pods are where.
+    /// Writes the places of the pods into the fabric.
     fn place_pods(&mut self) {
         for node in 0..2 {
-            let seats = self.plan.seats.iter().filter(|seat| seat.node == node);
-            let local = |seat: &Seat| {
-                let attachment = seat.attachment?;
+            let planned_pods = self.plan.planned_pods.iter().filter(|planned| planned.node == node);
+            let local = |planned: &PlannedPod| {
+                let attachment = planned.attachment?;
                 let local = Local {
                     index: attachment.index,
                     attachment: attachment.number,
                     port: attachment.port,
-                    addresses: seat.addresses.clone(),
-                    mtu: seat.device.mtu,
+                    addresses: planned.addresses.clone(),
+                    mtu: planned.device.mtu,
                 };
-                Some((seat.name.clone(), local))
+                Some((planned.name.clone(), local))
             };
-            self.fabric.nodes[node].locals = seats.filter_map(local).collect();
+            self.fabric.nodes[node].locals = planned_pods.filter_map(local).collect();
         }
     }
 
-    /// Hands tables to a node's workers. Returns their version.
+    /// Publishes tables to a node's workers; returns their version.
     fn hand_over_tables(&mut self, node: usize, mut tables: Tables, is_busy: bool) -> u64 {
         let at = &mut self.fabric.nodes[node];
         tables.version = tables.version.max(at.tables.version + 1);
@@ -210,7 +210,7 @@ impl World {
         let first = self.chance.usize(..workers);
         for worker in first..first + workers {
             let command = Command::Publish(Arc::clone(&tables));
-            self.fabric.nodes[node].tell_one(worker, command);
+            self.fabric.nodes[node].send_command_to(worker, command);
             if is_busy {
                 self.some_turns();
             }

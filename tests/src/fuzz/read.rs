@@ -1,6 +1,6 @@
-//! Packets read once more, by nothing of the dataplane's: headers by `etherparse`, the rest by hand.
+//! A second reader of packets that shares no code with the dataplane: headers by `etherparse`, the rest by hand.
 //!
-//! It is no stricter than it must be: what it cannot read must not come out of anywhere.
+//! It is no stricter than necessary, because a packet that it cannot read must not come out.
 
 use std::net::IpAddr;
 
@@ -25,18 +25,18 @@ pub mod flag {
     pub const CWR: u8 = 128;
 }
 
-/// Who speaks to whom, and by what: what names a connection from the side of one packet.
+/// The flow tuple of a packet: addresses, protocol, and ports or the ICMP query. It names a connection in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Speech {
+pub struct FlowTuple {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub upper: u8,
-    pub words: Words,
+    pub transport: TransportKey,
 }
 
-/// What a packet shows beside its addresses and its protocol.
+/// The part of a flow tuple in the transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Words {
+pub enum TransportKey {
     /// Source and destination port.
     Ports(u16, u16),
     /// A query of ICMP, or its answer: the query's type, whether it asks, and its number.
@@ -47,15 +47,15 @@ pub enum Words {
     Nothing,
 }
 
-impl Speech {
-    /// As the other side says it.
+impl FlowTuple {
+    /// The tuple of the other direction.
     pub fn reversed(self) -> Self {
-        let words = match self.words {
-            Words::Ports(source, destination) => Words::Ports(destination, source),
-            Words::Query { kind, asks, id } => Words::Query { kind, asks: !asks, id },
-            words => words,
+        let transport = match self.transport {
+            TransportKey::Ports(source, destination) => TransportKey::Ports(destination, source),
+            TransportKey::Query { kind, asks, id } => TransportKey::Query { kind, asks: !asks, id },
+            transport => transport,
         };
-        Self { source: self.destination, destination: self.source, words, ..self }
+        Self { source: self.destination, destination: self.source, transport, ..self }
     }
 
     pub fn is_v4(&self) -> bool {
@@ -64,22 +64,22 @@ impl Speech {
 
     /// Type and code on the wire.
     pub fn icmp(&self) -> Option<(u8, u8)> {
-        match self.words {
-            Words::Query { kind, asks: true, .. } => Some((kind, 0)),
-            Words::Query { kind, asks: false, .. } => Some((answer_to(kind), 0)),
-            Words::Message(kind, code) => Some((kind, code)),
-            Words::Ports(..) | Words::Nothing => None,
+        match self.transport {
+            TransportKey::Query { kind, asks: true, .. } => Some((kind, 0)),
+            TransportKey::Query { kind, asks: false, .. } => Some((answer_to(kind), 0)),
+            TransportKey::Message(kind, code) => Some((kind, code)),
+            TransportKey::Ports(..) | TransportKey::Nothing => None,
         }
     }
 
-    /// Of ICMP queries by their numbers: what an echo is.
+    /// The tuple of an echo request.
     pub fn echo(source: IpAddr, destination: IpAddr, id: u16) -> Self {
         let (upper, kind) = if source.is_ipv4() { (ICMP, 8) } else { (ICMPV6, 128) };
-        Self { source, destination, upper, words: Words::Query { kind, asks: true, id } }
+        Self { source, destination, upper, transport: TransportKey::Query { kind, asks: true, id } }
     }
 }
 
-/// The answer's type to a query of this type (RFC 792, RFC 4443).
+/// The ICMP type of the answer to a query of this type (RFC 792, RFC 4443).
 fn answer_to(query: u8) -> u8 {
     match query {
         8 => 0,
@@ -87,7 +87,7 @@ fn answer_to(query: u8) -> u8 {
     }
 }
 
-/// Which part of a packet a packet is.
+/// Which part of a packet this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Whole,
@@ -95,19 +95,19 @@ pub enum Part {
     Later { id: u32, offset: usize },
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Read {
-    pub speech: Speech,
+    pub tuple: FlowTuple,
     pub ttl: u8,
     pub ecn: u8,
     pub may_be_cut: bool,
-    /// Its length as its header says it.
+    /// The length in its header.
     pub total: usize,
     /// Where the upper layer begins.
     pub at: usize,
     pub part: Part,
-    /// TCP's flags.
+    /// The TCP flags.
     pub flags: u8,
 }
 
@@ -118,7 +118,7 @@ impl Read {
 
     /// A message of ICMP about another packet (RFC 1122, section 3.2.2; RFC 4443, section 2.1).
     pub fn is_error(&self) -> bool {
-        match (self.speech.icmp(), self.speech.upper, self.speech.is_v4()) {
+        match (self.tuple.icmp(), self.tuple.upper, self.tuple.is_v4()) {
             (Some((kind, _)), ICMP, true) => matches!(kind, 3 | 4 | 5 | 11 | 12),
             (Some((kind, _)), ICMPV6, false) => kind < 128,
             _ => false,
@@ -129,35 +129,35 @@ impl Read {
         matches!(self.part, Part::Later { .. })
     }
 
-    /// Where the upper layer's checksum stands, from the packet's first byte.
+    /// The offset of the transport checksum in the packet.
     pub fn checksum_at(&self) -> Option<usize> {
-        let offset = checksum_offset(self.speech.upper, self.speech.is_v4())?;
+        let offset = checksum_offset(self.tuple.upper, self.tuple.is_v4())?;
         (self.part == Part::Whole && self.at + offset + 2 <= self.total).then_some(self.at + offset)
     }
 
-    /// How long the headers are, the upper layer's among them, which each segment of a super-packet repeats.
+    /// The length of all headers. Each segment of a super-packet repeats them.
     pub fn headers(&self, bytes: &[u8]) -> usize {
         if self.is_later() {
             return self.at;
         }
-        let upper = match self.speech.upper {
+        let upper = match self.tuple.upper {
             TCP => bytes.get(self.at + 12).map_or(0, |it| usize::from(it >> 4) * 4),
             UDP => 8,
             SCTP => 12,
-            ICMP if self.speech.is_v4() => 8,
-            ICMPV6 if !self.speech.is_v4() => 8,
+            ICMP if self.tuple.is_v4() => 8,
+            ICMPV6 if !self.tuple.is_v4() => 8,
             _ => 0,
         };
         self.at + upper
     }
 
-    /// Whether there are super-packets of its protocol.
+    /// Whether its protocol has super-packets.
     pub fn has_segments(&self) -> bool {
-        matches!(self.speech.upper, TCP | UDP)
+        matches!(self.tuple.upper, TCP | UDP)
     }
 }
 
-/// Where the checksum stands in an upper layer's header.
+/// The offset of the checksum in a transport header.
 pub fn checksum_offset(upper: u8, v4: bool) -> Option<usize> {
     match upper {
         TCP => Some(16),
@@ -168,13 +168,13 @@ pub fn checksum_offset(upper: u8, v4: bool) -> Option<usize> {
     }
 }
 
-/// The sum of the pseudo-header and of bytes; of ICMP over IPv4 of the bytes alone.
+/// The sum of the pseudo-header and of the bytes; for ICMP over IPv4 of the bytes alone.
 pub fn sum(source: IpAddr, destination: IpAddr, upper: u8, len: usize, bytes: &[u8]) -> u64 {
     let sum = if upper == ICMP { 0 } else { pseudo(source, destination, upper, len) };
     sums::add_slice(sum, bytes)
 }
 
-/// The sum of the pseudo-header of an upper layer that is so long.
+/// The sum of the pseudo-header for a transport layer of this length.
 pub fn pseudo(source: IpAddr, destination: IpAddr, upper: u8, len: usize) -> u64 {
     let mut sum = sums::add_4bytes(0, (len as u32).to_be_bytes());
     sum = sums::add_2bytes(sum, [0, upper]);
@@ -187,28 +187,28 @@ pub fn pseudo(source: IpAddr, destination: IpAddr, upper: u8, len: usize) -> u64
     sum
 }
 
-/// The complement of a sum as it stands on the wire.
+/// The complement of a sum, as on the wire.
 pub fn complement(sum: u64) -> [u8; 2] {
     sums::ones_complement(sum).to_ne_bytes()
 }
 
-/// Whether bytes with their checksum sum up to what they should.
+/// Whether the sum of bytes and their checksum is right.
 pub fn sums_up(sum: u64) -> bool {
     sums::ones_complement(sum) == 0
 }
 
-/// Reads a packet. `None`: it begins with no IP header that is whole and right, or is shorter than it says; or its upper layer has
-/// ports or a type and is too short for them.
+/// Reads a packet. `None`: its IP header is not complete and correct, the packet is shorter than its header says, or its transport
+/// header is too short for ports or a type.
 pub fn read(bytes: &[u8]) -> Option<Read> {
     read_as(bytes, false)
 }
 
-/// The same of the beginning of a packet, which is quoted: neither its length nor its header's checksum counts.
+/// Reads the begin of a packet that an error quotes. Its length and the checksum of its header do not matter.
 pub fn read_quoted(bytes: &[u8]) -> Option<Read> {
     read_as(bytes, true)
 }
 
-/// What an ICMP error is about.
+/// The packet that an ICMP error quotes.
 pub fn read_about(error: &[u8], read: &Read) -> Option<Read> {
     error.get(read.at + 8..).filter(|_| read.is_error()).and_then(read_quoted)
 }
@@ -240,7 +240,12 @@ fn read_v4(bytes: &[u8], quoted: bool) -> Option<Read> {
     let upper = ip.protocol().0;
     let ends = (ip.source_addr().into(), ip.destination_addr().into());
     let read = Read {
-        speech: Speech { source: ends.0, destination: ends.1, upper, words: Words::Nothing },
+        tuple: FlowTuple {
+            source: ends.0,
+            destination: ends.1,
+            upper,
+            transport: TransportKey::Nothing,
+        },
         ttl: ip.ttl(),
         ecn: ip.ecn().value(),
         may_be_cut: !ip.dont_fragment(),
@@ -286,7 +291,12 @@ fn read_v6(bytes: &[u8], quoted: bool) -> Option<Read> {
     }
     let ends = (ip.source_addr().into(), ip.destination_addr().into());
     let read = Read {
-        speech: Speech { source: ends.0, destination: ends.1, upper, words: Words::Nothing },
+        tuple: FlowTuple {
+            source: ends.0,
+            destination: ends.1,
+            upper,
+            transport: TransportKey::Nothing,
+        },
         ttl: ip.hop_limit(),
         ecn: ip.traffic_class() & 3,
         may_be_cut: false,
@@ -303,26 +313,26 @@ fn read_upper(mut read: Read, bytes: &[u8]) -> Option<Read> {
         return Some(read);
     }
     let segment = &bytes[read.at..];
-    let Speech { upper, .. } = read.speech;
+    let FlowTuple { upper, .. } = read.tuple;
     match upper {
         TCP | UDP | SCTP => {
             let &[a, b, c, d] = segment.first_chunk()?;
             let ports = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
-            read.speech.words = Words::Ports(ports[0], ports[1]);
+            read.tuple.transport = TransportKey::Ports(ports[0], ports[1]);
             if upper == TCP {
                 read.flags = segment.get(13).copied().unwrap_or_default();
             }
         }
-        ICMP | ICMPV6 if (upper == ICMP) == read.speech.is_v4() => {
+        ICMP | ICMPV6 if (upper == ICMP) == read.tuple.is_v4() => {
             let &[kind, code, _, _, a, b, _, _] = segment.first_chunk()?;
-            read.speech.words = icmp_words(upper, kind, code, u16::from_be_bytes([a, b]));
+            read.tuple.transport = icmp_words(upper, kind, code, u16::from_be_bytes([a, b]));
         }
         _ => {}
     }
     Some(read)
 }
 
-fn icmp_words(upper: u8, kind: u8, code: u8, id: u16) -> Words {
+fn icmp_words(upper: u8, kind: u8, code: u8, id: u16) -> TransportKey {
     let query = match (upper, kind) {
         _ if code != 0 => None,
         (ICMP, 8 | 13) | (ICMPV6, 128) => Some((kind, true)),
@@ -332,7 +342,7 @@ fn icmp_words(upper: u8, kind: u8, code: u8, id: u16) -> Words {
         _ => None,
     };
     match query {
-        Some((kind, asks)) => Words::Query { kind, asks, id },
-        None => Words::Message(kind, code),
+        Some((kind, asks)) => TransportKey::Query { kind, asks, id },
+        None => TransportKey::Message(kind, code),
     }
 }

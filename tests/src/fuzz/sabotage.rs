@@ -1,20 +1,20 @@
-//! What can be made wrong on purpose, to see that it is found.
+//! Faults on purpose, which a run must find.
 
 use std::str::FromStr;
 
 use fastrand::Rng;
 use manx_dataplane::port::memory::Frame;
 
-/// What is wrong.
+/// The fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
-    /// One policy is missing in what the tables are made of.
+    /// One policy is missing in the input of the tables.
     Policy,
     /// Tables are not published when a policy comes or goes.
     Stale,
     /// The workers' clock stands still.
     Clock,
-    /// Some packets are said to have come by another port than they did: as if sources were not checked.
+    /// Some packets count as having come from another port, as if sources were not checked.
     Source,
     /// A bit of some packets is changed on their way out.
     Bit,
@@ -35,7 +35,7 @@ impl Sabotage {
         (Self::Twice, "twice"),
     ];
 
-    /// Does to a packet on its way out what is to be done. How many times it comes out.
+    /// Applies the fault to a packet on its way out; returns how many times it comes out.
     pub fn tamper(self, chance: &mut Rng, frame: &mut Frame) -> usize {
         if chance.u8(..) > 0 {
             return 1;

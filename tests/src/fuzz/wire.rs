@@ -1,21 +1,21 @@
-//! Packets that came out, as a wire would carry them, and whether one came of a packet that went in.
+//! Packets that came out, as a wire would carry them; and whether one came of a given input.
 
 use std::ops::Range;
 
 use etherparse::checksum::u64_16bit_word as sums;
 use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
 
-use super::craft::mend;
 use super::input::Input;
 use super::read::{
     IPIP, Part, Read, checksum_offset, complement, flag, pseudo, read, sum, sums_up,
 };
+use super::writer::fix_ipv4_checksum;
 use crate::packet::{TCP, UDP};
 
-/// That more fragments follow, in the seventh byte of an IPv4 header.
+/// The flag "more fragments" in the seventh byte of an IPv4 header.
 const MORE: u8 = 0x20;
 
-/// One packet as a wire would carry it, but for a checksum that a device is to finish.
+/// A packet as a wire would carry it. Its checksum may be partial.
 #[derive(Debug, Clone, Copy)]
 pub struct Wire<'a> {
     pub bytes: &'a [u8],
@@ -23,11 +23,11 @@ pub struct Wire<'a> {
     pub is_partial: bool,
 }
 
-/// What is wrong with a packet by itself.
+/// Why a packet is wrong, whatever input it came of.
 pub type Fault = &'static str;
 
 impl<'a> Wire<'a> {
-    /// A packet that is no super-packet.
+    /// Reads a packet that is no super-packet.
     pub fn new(bytes: &'a [u8], checksum: Checksum) -> Result<Self, Fault> {
         let read = read(bytes).ok_or("its headers cannot be read, or are not right")?;
         if read.total != bytes.len() {
@@ -35,7 +35,7 @@ impl<'a> Wire<'a> {
         }
         let is_partial = checksum.is_partial();
         if let Checksum::Partial { start, offset } = checksum {
-            let own = checksum_offset(read.speech.upper, read.speech.is_v4());
+            let own = checksum_offset(read.tuple.upper, read.tuple.is_v4());
             let is_own = usize::from(start) == read.at && own == Some(offset.into());
             if !is_own && usize::from(start) + usize::from(offset) + 2 > bytes.len() {
                 return Err("its unfinished checksum lies outside of it");
@@ -49,31 +49,31 @@ impl<'a> Wire<'a> {
         self.bytes[at..].first_chunk().copied()
     }
 
-    /// Whether the upper layer's checksum is right.
+    /// Checks the transport checksum.
     fn is_right(&self) -> bool {
-        let speech = &self.read.speech;
-        if speech.upper == UDP && speech.is_v4() && self.checksum() == Some([0; 2]) {
+        let tuple = &self.read.tuple;
+        if tuple.upper == UDP && tuple.is_v4() && self.checksum() == Some([0; 2]) {
             return true;
         }
-        // What IP carries behind a datagram is not the datagram's.
+        // IP payload behind the datagram does not belong to it.
         let mut segment = &self.bytes[self.read.at..];
-        if speech.upper == UDP
+        if tuple.upper == UDP
             && let Some(len) =
                 segment.get(4..6).map(|it| usize::from(u16::from_be_bytes([it[0], it[1]])))
         {
             segment = segment.get(..len).unwrap_or(segment);
         }
-        sums_up(sum(speech.source, speech.destination, speech.upper, segment.len(), segment))
+        sums_up(sum(tuple.source, tuple.destination, tuple.upper, segment.len(), segment))
     }
 
-    /// Of a packet of the same [key](super::input::key): whether everything else is as it should be.
+    /// Checks the rest of a packet that has the [key](super::input::key) of an input.
     pub fn is_unharmed(&self, input: &Input) -> Result<(), Fault> {
         let Some(at) = self.read.checksum_at() else { return Ok(()) };
         let before = &input.packet()[at..at + 2];
         let after = &self.bytes[at..at + 2];
         let was_partial = input.offload.checksum.is_partial();
         match (was_partial, self.is_partial) {
-            // Of what its device calls right a right one may be written.
+            // A checksum that the device calls right may be replaced by a right one.
             (false, false) if before != after => {
                 let is_believed = input.offload.checksum == Checksum::Verified && self.is_right();
                 if is_believed { Ok(()) } else { Err("its checksum was changed") }
@@ -87,10 +87,10 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Whether it is a piece of an input, or an input that was changed as its device asked for it; and how many bytes of that one's.
+    /// The bytes of an input that it carries, if it is a fragment or segment of it, or the input itself with its offload done.
     pub fn is_piece(&self, input: &Input) -> Option<usize> {
         let (from, whole) = (input.read?, input.packet());
-        let (ours, theirs) = (&self.read.speech, &from.speech);
+        let (ours, theirs) = (&self.read.tuple, &from.tuple);
         if (ours.source, ours.destination, ours.upper)
             != (theirs.source, theirs.destination, theirs.upper)
         {
@@ -99,7 +99,7 @@ impl<'a> Wire<'a> {
         match (input.offload.segmentation, self.read.part) {
             (Some(segmentation), Part::Whole) => self.is_segment(whole, &from, segmentation),
             (Some(segmentation), _) => {
-                // A datagram that was too long by itself.
+                // A datagram that was too long.
                 let headers = from.headers(whole);
                 if !from.has_segments() || headers > whole.len() {
                     return None;
@@ -112,7 +112,7 @@ impl<'a> Wire<'a> {
                 let mut datagram = whole[from.at..headers].to_vec();
                 datagram.extend_from_slice(payload);
                 let len = self.is_fragment(whole, &from, &datagram, 4..8)?;
-                // Of its headers there are as many as segments.
+                // Each segment repeats the headers.
                 let is_first = matches!(self.read.part, Part::First { .. });
                 Some(if is_first { len.saturating_sub(headers - from.at) } else { len })
             }
@@ -124,7 +124,7 @@ impl<'a> Wire<'a> {
                 is_equal_but(self.bytes, whole, start + offset).then_some(whole.len() - from.at)
             }
             (None, _) => {
-                if from.speech.is_v4() && id(self.bytes) != id(whole) {
+                if from.tuple.is_v4() && id(self.bytes) != id(whole) {
                     return None;
                 }
                 let Checksum::Partial { start, offset } = input.offload.checksum else {
@@ -135,14 +135,14 @@ impl<'a> Wire<'a> {
                     return self.is_fragment(whole, &from, &whole[from.at..], at..at + 2);
                 }
                 let mut finished = whole[from.at..].to_vec();
-                let checksum = written(from.speech.upper, sums::add_slice(0, &finished));
+                let checksum = written(from.tuple.upper, sums::add_slice(0, &finished));
                 finished[at..at + 2].copy_from_slice(&checksum);
                 self.is_fragment(whole, &from, &finished, 0..0)
             }
         }
     }
 
-    /// Whether it is a fragment of what an input carries; what stands in `open` may be anything.
+    /// Whether it is a fragment of an input. The bytes of `open` do not matter.
     fn is_fragment(
         &self,
         whole: &[u8],
@@ -160,7 +160,7 @@ impl<'a> Wire<'a> {
         let differs =
             |(at, (one, other)): (usize, (&u8, &u8))| one != other && !open.contains(&(start + at));
         let is_equal = !piece.iter().zip(before).enumerate().any(differs);
-        // Of the header what every fragment has.
+        // The header fields that all fragments share.
         let (ours, theirs) = (self.bytes, whole);
         let more = if start + piece.len() < carried.len() { MORE } else { theirs[6] & MORE };
         let header = ours[0] >> 4 != 4
@@ -178,10 +178,10 @@ impl<'a> Wire<'a> {
         let payload = &self.bytes[headers..];
         let all = &whole[headers..];
         let is_there = |start: &usize| all.get(*start..start + payload.len()) == Some(payload);
-        let start = if from.speech.upper == TCP {
+        let start = if from.tuple.upper == TCP {
             let distance = sequence(self.bytes, from.at).wrapping_sub(sequence(whole, from.at));
             Some(distance as usize).filter(is_there)
-        } else if from.speech.is_v4() {
+        } else if from.tuple.is_v4() {
             let nth = usize::from(id(self.bytes).wrapping_sub(id(whole)));
             Some(nth * usize::from(segmentation.size)).filter(is_there)
         } else {
@@ -199,12 +199,12 @@ impl<'a> Wire<'a> {
         (is_right && self.repeats(whole, from, headers)).then_some(payload.len())
     }
 
-    /// Whether its headers are a super-packet's, but for what segments have each for itself.
+    /// Whether its headers are those of a super-packet, except for fields that differ by segment.
     fn repeats(&self, whole: &[u8], from: &Read, headers: usize) -> bool {
         let (ours, theirs) = (self.bytes, whole);
         let is_equal = |range: Range<usize>| ours[range.clone()] == theirs[range];
         let at = from.at;
-        let network = if from.speech.is_v4() {
+        let network = if from.tuple.is_v4() {
             (ours[1] ^ theirs[1]) & !3 == 0 && is_equal(6..8) && is_equal(9..10) && is_equal(12..at)
         } else {
             ours[0] == theirs[0]
@@ -213,7 +213,7 @@ impl<'a> Wire<'a> {
                 && is_equal(6..7)
                 && is_equal(8..at)
         };
-        let upper = if from.speech.upper == TCP {
+        let upper = if from.tuple.upper == TCP {
             is_equal(at..at + 4)
                 && is_equal(at + 8..at + 13)
                 && is_equal(at + 14..at + 16)
@@ -225,7 +225,7 @@ impl<'a> Wire<'a> {
     }
 }
 
-/// Equal but for what a hop changes, the checksum and two bytes at `open`.
+/// Whether packets are equal except for the fields that a hop changes, the checksum and two bytes at `open`.
 fn is_equal_but(ours: &[u8], theirs: &[u8], open: usize) -> bool {
     if ours.len() != theirs.len() {
         return false;
@@ -237,7 +237,7 @@ fn is_equal_but(ours: &[u8], theirs: &[u8], open: usize) -> bool {
     (0..ours.len()).all(|at| ours[at] == theirs[at] || !differs(at))
 }
 
-/// A checksum as it is written: UDP's is never 0, which means that there is none.
+/// A checksum as it is written. That of UDP is never 0, because 0 means that there is none.
 fn written(upper: u8, sum: u64) -> [u8; 2] {
     match complement(sum) {
         [0, 0] if upper == UDP => [0xff; 2],
@@ -253,7 +253,7 @@ fn sequence(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at + 4..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Whether a super-packet came out as it went in, its segments perhaps made shorter.
+/// Whether a super-packet came out as it went in. Its segments may be shorter.
 pub fn is_same_super(input: &Input, bytes: &[u8], offload: Offload) -> bool {
     let Some(read) = input.read else { return false };
     let (Some(before), Some(after)) = (input.offload.segmentation, offload.segmentation) else {
@@ -266,16 +266,16 @@ pub fn is_same_super(input: &Input, bytes: &[u8], offload: Offload) -> bool {
         && is_equal_but(bytes, input.packet(), read.checksum_at().unwrap_or_default())
 }
 
-/// Whether a super-packet is what its virtio header calls it. Of a tunnel, which no pod may send, it tells what is inside.
+/// Checks that a super-packet has the kind of its virtio header. That of a tunnel packet, which pods may not send, is the inner one's.
 pub fn is_of_kind(bytes: &[u8], kind: SegmentKind) -> Result<(), Fault> {
-    let speech = read(bytes).ok_or("a super-packet that cannot be read")?.speech;
+    let tuple = read(bytes).ok_or("a super-packet that cannot be read")?.tuple;
     let upper = if kind == SegmentKind::Udp { UDP } else { TCP };
     let is_family = match kind {
-        SegmentKind::Tcp4 => speech.is_v4(),
-        SegmentKind::Tcp6 => !speech.is_v4(),
+        SegmentKind::Tcp4 => tuple.is_v4(),
+        SegmentKind::Tcp6 => !tuple.is_v4(),
         SegmentKind::Udp => true,
     };
-    let is_so = speech.upper == upper && is_family || speech.upper == IPIP;
+    let is_so = tuple.upper == upper && is_family || tuple.upper == IPIP;
     if is_so {
         Ok(())
     } else {
@@ -283,7 +283,7 @@ pub fn is_of_kind(bytes: &[u8], kind: SegmentKind) -> Result<(), Fault> {
     }
 }
 
-/// Cuts a super-packet as the device behind the port would, each segment with its checksum. How many they are.
+/// Cuts a super-packet as the device behind the port would, each segment with its checksum; returns their number.
 pub fn cut(
     bytes: &[u8],
     offload: Offload,
@@ -297,12 +297,12 @@ pub fn cut(
     if !read.has_segments() || headers > bytes.len() {
         return Err("a super-packet of a protocol that has none");
     }
-    let (speech, at) = (&read.speech, read.at);
+    let (tuple, at) = (&read.tuple, read.at);
     let partial_at = match offload.checksum {
         Checksum::Partial { start, offset } => usize::from(start) + usize::from(offset),
         _ => 0,
     };
-    let whole_sum = pseudo(speech.source, speech.destination, speech.upper, bytes.len() - at);
+    let whole_sum = pseudo(tuple.source, tuple.destination, tuple.upper, bytes.len() - at);
     let own = read.checksum_at().filter(|own| *own == partial_at);
     let is_partial = own.is_some_and(|at| bytes[at..at + 2] == complement(whole_sum).map(|it| !it));
     if !is_partial {
@@ -317,15 +317,15 @@ pub fn cut(
         scratch.extend_from_slice(&bytes[..headers]);
         scratch.extend_from_slice(part);
         let total = scratch.len();
-        if speech.is_v4() {
+        if tuple.is_v4() {
             scratch[2..4].copy_from_slice(&(total as u16).to_be_bytes());
             let id = id(bytes).wrapping_add(nth as u16);
             scratch[4..6].copy_from_slice(&id.to_be_bytes());
-            mend(scratch);
+            fix_ipv4_checksum(scratch);
         } else {
             scratch[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
         }
-        if speech.upper == TCP {
+        if tuple.upper == TCP {
             let sequence = sequence(bytes, at).wrapping_add(from as u32);
             scratch[at + 4..at + 8].copy_from_slice(&sequence.to_be_bytes());
             if nth + 1 < count {
@@ -339,8 +339,8 @@ pub fn cut(
         }
         let field = partial_at..partial_at + 2;
         scratch[field.clone()].fill(0);
-        let sum = sum(speech.source, speech.destination, speech.upper, total - at, &scratch[at..]);
-        scratch[field].copy_from_slice(&written(speech.upper, sum));
+        let sum = sum(tuple.source, tuple.destination, tuple.upper, total - at, &scratch[at..]);
+        scratch[field].copy_from_slice(&written(tuple.upper, sum));
         each(scratch)?;
     }
     Ok(count as u64)

@@ -1,4 +1,4 @@
-//! One world: two nodes with real workers, a plan that changes, and packets in batches, each judged when all of it has settled.
+//! One world: two nodes with real workers, a plan that changes, and packets in batches. Each batch is judged when no packet moves any more.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::tables::{Connections as Following, Established, PortId};
 
+use super::batch::{Counts, NodeBatch, Output, Violation};
 use super::coverage::{Coverage, Event, Kind};
 use super::epoch::Epoch;
 use super::generate::Generator;
@@ -20,13 +21,12 @@ use super::judge::Judge;
 use super::oracle::Terms;
 use super::plan::Plan;
 use super::sabotage::Sabotage;
-use super::side::{Counts, Output, Side, Violation};
 use crate::fabric::{Fabric, HOST, RAW, UNDERLAY};
 
 /// A port that no tables name.
 pub const STRAY: PortId = PortId(6);
 
-/// How a world is made.
+/// The settings of a world.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub workers: usize,
@@ -38,7 +38,7 @@ pub struct Settings {
 impl Settings {
     fn new(rng: &mut Rng) -> Self {
         let flows = [256, 1024, 4096][rng.usize(..3)];
-        // A census needs as many segments.
+        // The check of the buffers needs as many segments.
         let buffers = [64, 128][rng.usize(..2)];
         Self {
             workers: rng.usize(1..4),
@@ -48,7 +48,7 @@ impl Settings {
         }
     }
 
-    /// What is counted of a world.
+    /// The events of these settings.
     pub(super) fn events(&self) -> [Option<Event>; 4] {
         let workers = match self.workers {
             1 => Event::OneWorker,
@@ -64,7 +64,7 @@ impl Settings {
         [Some(workers), Some(overlay), terms[0], terms[1]]
     }
 
-    /// What a tunnel leaves of the underlay's MTU.
+    /// The MTU of the tunnel.
     fn tunnel_mtu(&self) -> u32 {
         match self.overlay {
             Overlay::Ipip => 1480,
@@ -78,17 +78,17 @@ pub struct World {
     pub settings: Settings,
     pub plan: Plan,
     pub(super) fabric: Fabric,
-    /// What each node has made of the manifests.
+    /// The cluster that each node has imported.
     pub(super) clusters: [Cluster; 2],
-    /// What has devices: the pod and its attachment's number.
+    /// The pods with devices, and the numbers of their attachments.
     pub(super) devices: [BTreeMap<PortId, (usize, u32)>; 2],
-    /// Those that a batch may be judged by, the one that stands at the end.
+    /// The epochs that a batch may be judged by, the current one last.
     pub(super) epochs: Vec<Rc<Epoch>>,
     pub(super) judge: Judge,
     pub(super) generator: Generator,
-    /// Chooses what the packets do not depend on: which worker turns next.
+    /// Random numbers for choices that packets do not depend on: which worker runs next.
     pub(super) chance: Rng,
-    pub(super) sides: [Side; 2],
+    pub(super) node_batches: [NodeBatch; 2],
     pub(super) sabotage: Option<Sabotage>,
     pub(super) now: Duration,
     pub batches: u64,
@@ -101,8 +101,8 @@ impl World {
         let mut rng = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let settings = Settings::new(&mut rng);
         let mut plan = Plan::new(&mut rng);
-        for at in 0..plan.seats.len() {
-            // Now and then one comes later.
+        for at in 0..plan.planned_pods.len() {
+            // Some pods are attached later.
             if rng.u8(..8) > 0 {
                 plan.attach(at);
             }
@@ -110,7 +110,7 @@ impl World {
         if sabotage == Some(Sabotage::Policy) {
             plan.hidden = Some(rng.usize(..plan.policies()));
         }
-        let mut fabric = Fabric::sized(settings.workers, settings.sizes);
+        let mut fabric = Fabric::closed_with(settings.workers, settings.sizes);
         let Terms { is_strict, keeps } = settings.terms;
         let established = if keeps { Established::Keep } else { Established::Judge };
         fabric.connections = Following { tcp_strict: is_strict, established };
@@ -135,7 +135,7 @@ impl World {
             judge,
             generator,
             chance,
-            sides: Default::default(),
+            node_batches: Default::default(),
             sabotage,
             now: Duration::from_secs(1),
             batches: 0,
@@ -148,7 +148,7 @@ impl World {
         world
     }
 
-    /// Makes packets, sends them, lets everything settle and judges it. Returns how many they were.
+    /// Generates and sends packets, and judges them when none moves any more; returns their number.
     pub fn batch(&mut self, coverage: &mut Coverage) -> Result<u64, Box<Violation>> {
         self.batches += 1;
         let most = [1, 4, 16, 48, 48][self.generator.rng.usize(..5)];
@@ -169,7 +169,7 @@ impl World {
             self.change(coverage, true);
         }
         self.settle(coverage);
-        self.close(coverage)?;
+        self.judge_nodes(coverage)?;
         self.pass_time(coverage);
         Ok(packets)
     }
@@ -179,7 +179,7 @@ impl World {
         self.generator.rng.u8(..) == 0
     }
 
-    /// Sends a packet, if there is such a port and it has room.
+    /// Sends a packet, if the port exists and has room.
     fn inject(&mut self, injected: Injected) {
         let Injected { node, port, worker, ref bytes, offload, .. } = injected;
         let is_there = matches!(port, HOST | RAW | STRAY) || self.devices[node].contains_key(&port);
@@ -190,10 +190,10 @@ impl World {
         if self.sabotage == Some(Sabotage::Source) && self.chance.u8(..) == 0 {
             input.misattribute();
         }
-        self.sides[node].add(&self.judge.hasher, input);
+        self.node_batches[node].add(&self.judge.hasher, input);
     }
 
-    /// A few turns of any workers.
+    /// Runs some workers for a few turns.
     pub(super) fn some_turns(&mut self) {
         for _ in 0..self.chance.usize(..6) {
             let (node, worker) = (self.chance.usize(..2), self.chance.usize(..8));
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// Turns all workers of a node, in any order, until none finds anything.
+    /// Runs the workers of a node, in any order, until none finds a packet.
     pub(super) fn run(&mut self, node: usize) {
         let node = &mut self.fabric.nodes[node];
         let workers = node.workers();
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Lets both nodes go on until nothing moves, and carries what they send each other.
+    /// Runs both nodes, and carries packets between them, until no packet moves any more.
     pub(super) fn settle(&mut self, coverage: &mut Coverage) {
         loop {
             let mut moved = false;
@@ -232,13 +232,13 @@ impl World {
         }
     }
 
-    /// Takes what a node's ports have sent. Whether anything was carried to the other node.
+    /// Collects the packets that a node's ports have sent; returns whether one was carried to the other node.
     pub(super) fn collect(&mut self, node: usize, coverage: &mut Coverage) -> bool {
         let mut carried = Vec::new();
         for (port, wire) in &self.fabric.nodes[node].wires {
             while let Some(mut frame) = wire.collect() {
                 if let Some(port) = self.carries(*port, node, &frame.bytes) {
-                    // A wire says nothing beside the bytes.
+                    // A wire carries only bytes.
                     let offload = if port == RAW { Offload::default() } else { frame.offload };
                     let mut bytes = self.generator.buffer();
                     bytes.clear();
@@ -250,10 +250,12 @@ impl World {
                     None => 1,
                 };
                 for _ in 1..times {
-                    self.sides[node].outputs.push(Output { port: *port, frame: frame.clone() });
+                    self.node_batches[node]
+                        .outputs
+                        .push(Output { port: *port, frame: frame.clone() });
                 }
                 if times > 0 {
-                    self.sides[node].outputs.push(Output { port: *port, frame });
+                    self.node_batches[node].outputs.push(Output { port: *port, frame });
                 }
             }
         }
@@ -274,43 +276,43 @@ impl World {
         moved
     }
 
-    /// By which port a packet goes on to the other node: by the tunnel, or, IPv6, through the nodes' kernels.
+    /// The port by which a packet goes on to the other node: the tunnel, or for IPv6 the nodes' kernels.
     fn carries(&self, port: PortId, node: usize, bytes: &[u8]) -> Option<PortId> {
         match port {
             RAW => (bytes.get(16..20)? == UNDERLAY[1 - node].octets()).then_some(RAW),
             HOST if bytes.first()? >> 4 == 6 => {
-                let destination = super::read::read(bytes)?.speech.destination;
-                let far = |seat: &super::plan::Seat| {
-                    seat.node != node
-                        && seat.attachment.is_some()
-                        && seat.addresses.contains(&destination)
+                let destination = super::read::read(bytes)?.tuple.destination;
+                let far = |planned: &super::plan::PlannedPod| {
+                    planned.node != node
+                        && planned.attachment.is_some()
+                        && planned.addresses.contains(&destination)
                 };
-                self.plan.seats.iter().any(far).then_some(HOST)
+                self.plan.planned_pods.iter().any(far).then_some(HOST)
             }
             _ => None,
         }
     }
 
-    /// Judges what has settled.
-    fn close(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
+    /// Judges the batch at each node.
+    fn judge_nodes(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
         let now = self.now.as_secs_f64();
         if self.epochs[0].number == 0 {
             coverage.count(Event::BeforeTables);
         }
         for node in 0..2 {
             while self.fabric.nodes[node].reports.try_recv().is_ok() {}
-            let side = &mut self.sides[node];
-            side.after = Counts::of(&self.fabric.nodes[node]);
-            let judged = self.judge.judge(node, side, now, &self.epochs, coverage);
-            for input in &side.inputs {
+            let node_batch = &mut self.node_batches[node];
+            node_batch.after = Counts::read(&self.fabric.nodes[node]);
+            let judged = self.judge.judge(node, node_batch, now, &self.epochs, coverage);
+            for input in &node_batch.inputs {
                 self.history.add(self.batches, now, node, input);
             }
             judged?;
-            side.before = side.after;
-            for Output { port, frame } in side.outputs.drain(..) {
+            node_batch.before = node_batch.after;
+            for Output { port, frame } in node_batch.outputs.drain(..) {
                 self.fabric.nodes[node].wires[&port].recycle(frame);
             }
-            side.clear(&mut self.generator.spare);
+            node_batch.clear(&mut self.generator.spare);
         }
         let last = self.epochs.len() - 1;
         self.epochs.drain(..last);

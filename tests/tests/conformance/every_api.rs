@@ -18,6 +18,7 @@ use manx_oracle::{
 };
 use manx_policy_compiler::check::{self, Reference};
 use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{
     Action, Direction, Noted, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName,
     Transport, Verdict,
@@ -504,6 +505,78 @@ fn reason(why: &VerdictReason, reference: &Reason, direction: Direction) -> Reas
     }
 }
 
+/// All that judge the packets of one cluster.
+struct Judges<'a> {
+    /// The problems of the import and the manifests, for a failure.
+    text: &'a str,
+    oracle: &'a Oracle,
+    reference: &'a Reference<'a>,
+    image: &'a Image,
+}
+
+impl Judges<'_> {
+    /// Checks that all judges give the same decision about a packet of a pod. Returns the kinds of what decided it.
+    fn agree(
+        &self,
+        local: &Party,
+        peer: IpAddr,
+        asked: Packet,
+        transport: Transport,
+        direction: Direction,
+    ) -> Result<Vec<&'static str>, TestCaseError> {
+        let Self { text, .. } = self;
+        let Party::Pod { namespace, name, address } = local else { return Ok(Vec::new()) };
+        let pod = ObjectName::new(namespace, name);
+        let other = Party::Address(peer);
+        let (from, to) = match direction {
+            Direction::Egress => (local, &other),
+            Direction::Ingress => (&other, local),
+        };
+        let judgement = self.oracle.judge(from, to, asked);
+        let verdict = match direction {
+            Direction::Egress => judgement.egress,
+            Direction::Ingress => judgement.ingress,
+        };
+        let packet = check::Packet { local: *address, peer, transport };
+        let decision = self.reference.judge(&pod, direction, &packet);
+        let (staged, enforced): (Vec<_>, Vec<_>) =
+            decision.noted.iter().cloned().partition(|noted| noted.policy().kind.staged());
+        let by_oracle = self.oracle.staged(from, to, asked);
+        let by_oracle = by_oracle.iter().map(noted);
+        prop_assert_eq!(by_oracle.collect::<Vec<_>>(), &staged[..], "staged: {}", text);
+        let through: Vec<RuleName> = verdict.through.iter().map(rule_name).collect();
+        prop_assert!(
+            enforced.iter().map(Noted::rule).eq(through.iter().map(Some)),
+            "noted: {:?}, {through:?}: {text}",
+            decision.noted
+        );
+        let reference = decision.reason;
+        prop_assert_eq!(
+            &reason(&verdict.why, &reference, direction),
+            &reference,
+            "oracle, reference: {} {} {} {:?}\n{}",
+            direction,
+            pod,
+            peer,
+            transport,
+            text
+        );
+        let chain = self.image.chain(&pod, direction).unwrap();
+        let (own, its) = (self.image.identity(*address), self.image.identity(peer));
+        let path = self.image.classify(chain, own, its, transport);
+        prop_assert_eq!(&self.image.path(path).decision.reason, &reference, "rows: {}", text);
+        let kind = match &reference {
+            Reason::NotIsolated(_) => "profile",
+            Reason::Rule(rule, _) => rule.policy.kind.name(),
+            Reason::Isolated(..) => "tier end",
+            Reason::Broken(..) => "broken",
+            _ => "unknown",
+        };
+        let ends = staged.iter().any(|noted| noted.rule().is_none());
+        Ok([kind].into_iter().chain(ends.then_some("staged tier end")).collect())
+    }
+}
+
 #[test]
 fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
     let seen: RefCell<BTreeMap<&str, u32>> = RefCell::default();
@@ -520,82 +593,20 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
             parties.len(),
             imported.model.endpoints.values().map(|pod| pod.addresses.len()).sum::<usize>()
         );
+        let problems = imported.problems.iter().map(manx_objects::problem::Problem::summary);
+        let text = format!("{:#?}{text}", problems.collect::<Vec<_>>());
+        let judges = Judges { text: &text, oracle: &oracle, reference: &judge, image: &image };
         for local in &parties {
-            let Party::Pod { namespace, name, address } = local else { continue };
-            let pod = ObjectName::new(namespace, name);
-            for peer in PEERS.map(|peer| peer.parse::<IpAddr>().unwrap()) {
-                if peer.is_ipv4() != address.is_ipv4() || peer == *address {
+            let Party::Pod { address, .. } = local else { continue };
+            let peers = PEERS.map(|peer| peer.parse::<IpAddr>().unwrap());
+            for peer in peers.into_iter().filter(|peer| peer != address) {
+                if peer.is_ipv4() != address.is_ipv4() {
                     continue;
                 }
-                for (asked, transport) in packets(peer.is_ipv4()) {
+                for (packet, transport) in packets(peer.is_ipv4()) {
                     for direction in Direction::ALL {
-                        let other = Party::Address(peer);
-                        let verdict = match direction {
-                            Direction::Egress => oracle.judge(local, &other, asked).egress,
-                            Direction::Ingress => oracle.judge(&other, local, asked).ingress,
-                        };
-                        let packet = check::Packet { local: *address, peer, transport };
-                        let decision = judge.judge(&pod, direction, &packet);
-                        let reference = decision.reason;
-                        let enforced = decision.noted.iter();
-                        let enforced = enforced.filter(|noted| !noted.policy().kind.staged());
-                        let through: Vec<RuleName> =
-                            verdict.through.iter().map(rule_name).collect();
-                        let (from, to) = match direction {
-                            Direction::Egress => (local, &other),
-                            Direction::Ingress => (&other, local),
-                        };
-                        let staged: Vec<_> = decision
-                            .noted
-                            .iter()
-                            .filter(|noted| noted.policy().kind.staged())
-                            .cloned()
-                            .collect();
-                        let told = oracle.staged(from, to, asked);
-                        let told = told.iter().map(noted);
-                        prop_assert_eq!(told.collect::<Vec<_>>(), &staged[..], "staged: {}", text);
-                        prop_assert!(
-                            enforced.map(Noted::rule).eq(through.iter().map(Some)),
-                            "noted: {:?}, {:?}: {}",
-                            decision.noted,
-                            through,
-                            text
-                        );
-                        prop_assert_eq!(
-                            &reason(&verdict.why, &reference, direction),
-                            &reference,
-                            "oracle, reference: {} {} {} {:?}\n{}",
-                            direction,
-                            pod,
-                            peer,
-                            transport,
-                            format!(
-                                "{:#?}{text}",
-                                imported
-                                    .problems
-                                    .iter()
-                                    .map(manx_objects::problem::Problem::summary)
-                                    .collect::<Vec<_>>()
-                            )
-                        );
-                        let chain = image.chain(&pod, direction).unwrap();
-                        let (own, its) = (image.identity(*address), image.identity(peer));
-                        let path = image.classify(chain, own, its, transport);
-                        prop_assert_eq!(
-                            &image.path(path).decision.reason,
-                            &reference,
-                            "rows: {}",
-                            text
-                        );
-                        let kind = match &reference {
-                            Reason::NotIsolated(_) => "profile",
-                            Reason::Rule(rule, _) => rule.policy.kind.name(),
-                            Reason::Isolated(..) => "tier end",
-                            Reason::Broken(..) => "broken",
-                            _ => "unknown",
-                        };
-                        let ends = staged.iter().any(|noted| noted.rule().is_none());
-                        for kind in [kind].into_iter().chain(ends.then_some("staged tier end")) {
+                        let kinds = judges.agree(local, peer, packet, transport, direction)?;
+                        for kind in kinds {
                             *seen.borrow_mut().entry(kind).or_default() += 1;
                         }
                     }

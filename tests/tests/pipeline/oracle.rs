@@ -13,11 +13,11 @@ use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
 use manx_fixtures::{generate, probe};
 use manx_objects::object::ObjectKey;
-use manx_oracle::{Oracle, Packet, Party, VerdictReason};
+use manx_oracle::{Judgement, Oracle, Packet, Party, VerdictReason};
 use manx_policy_compiler::model::{
     Direction, ObjectName, PolicyKind, PolicyName, Reason, RuleName, Verdict,
 };
-use manx_tests::fabric::{Fabric, HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
+use manx_tests::fabric::{Delivery, Fabric, HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
 use manx_tests::packet::{self, TTL, Tuple};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -257,90 +257,137 @@ fn one_cluster(cluster: &Cluster, choices: &[Choice], seen: &mut Seen) {
     }
 }
 
+/// What one packet is about: its ends, their nodes, and the judgement of the oracle.
+struct Probe<'a> {
+    from: &'a End,
+    to: &'a End,
+    tuple: Tuple,
+    judgement: Judgement,
+    source_node: usize,
+    /// Where the packet comes out if it is allowed.
+    node: usize,
+    port: PortId,
+    /// Whether the destination is a node that counts as the world.
+    to_world: bool,
+}
+
+impl<'a> Probe<'a> {
+    fn new(oracle: &Oracle, (from, to): (&'a End, &'a End), tuple: Tuple) -> Self {
+        let has_ports = matches!(tuple.protocol, 6 | 17 | 132);
+        let port = has_ports.then_some(tuple.destination_port);
+        let packet = Packet::to_port(tuple.protocol, port);
+        let mut judgement = oracle.judge(&from.party, &to.party, packet);
+        // A pod that is not valid is attached to no port here, so its address is in the world.
+        for side in [&mut judgement.egress, &mut judgement.ingress] {
+            if side.why == VerdictReason::NoEndpoint {
+                *side = VerdictReason::NoPod.into();
+            }
+        }
+        let source_node = from.node.or(to.node).unwrap();
+        let (mut node, mut port) = (to.node.unwrap_or(source_node), to.port);
+        // Another node than the pod's own is in the world, unless its address is behind the tunnel.
+        let is_router = ROUTER.map(IpAddr::from).contains(&to.address());
+        let to_world = to.is_node() && node != source_node && !is_router;
+        if to_world {
+            (node, port) = (source_node, HOST);
+        }
+        Self { from, to, tuple, judgement, source_node, node, port, to_world }
+    }
+
+    fn crosses_nodes(&self) -> bool {
+        self.node != self.source_node
+    }
+
+    fn text(&self) -> String {
+        let Self { from, to, tuple, judgement, .. } = self;
+        format!("{tuple:?} from {} to {}: {judgement}", from.party, to.party)
+    }
+
+    /// Expects that the rules which decide the packet count it so often.
+    fn expect_decisions(&self, expected: &mut [Expected; 2], times: u64) {
+        if let Some(rule) = reason(&self.judgement.egress.why, Direction::Egress) {
+            *expected[self.source_node].decisions.entry(rule).or_default() += times;
+        }
+        if !self.judgement.egress.allows() {
+            return;
+        }
+        if let Some(rule) = reason(&self.judgement.ingress.why, Direction::Ingress) {
+            *expected[self.node].decisions.entry(rule).or_default() += times;
+        }
+    }
+
+    /// The packet comes out once, with a lower hop limit, and so does its answer.
+    fn check_delivery(&self, fabric: &mut Fabric, opening: Vec<u8>, delivered: &[Delivery]) {
+        let Self { from, to, node, port, .. } = *self;
+        assert_eq!(delivered.len(), 1, "{}: {delivered:?}", self.text());
+        assert_eq!((delivered[0].node, delivered[0].port), (node, port), "{}", self.text());
+        let is_own = |end: &End| end.is_node() && !self.to_world;
+        // Each node that is not an end itself is a hop.
+        let first = !is_own(from) && (self.crosses_nodes() || !is_own(to));
+        let second = self.crosses_nodes() && !is_own(to);
+        let hops = u8::from(first) + u8::from(second);
+        let arrived = packet::with_ttl(opening, TTL - hops);
+        assert_eq!(delivered[0].frame.bytes, arrived, "{}", self.text());
+        let back = fabric.send_at(node, port, &self.tuple.answer());
+        assert_eq!(back.len(), 1, "no answer: {}: {:?}", self.text(), fabric.nodes[node].drops());
+        let expected = (self.source_node, from.port);
+        assert_eq!((back[0].node, back[0].port), expected, "{}", self.text());
+    }
+
+    /// Expects one drop; returns the direction whose policy denies the packet.
+    fn expect_drop(&self, expected: &mut [Expected; 2]) -> &'static str {
+        let (node, port, reason, direction) = if self.judgement.egress.allows() {
+            let port = match (self.crosses_nodes(), self.tuple.source.is_ipv4()) {
+                (false, _) => self.from.port,
+                (true, true) => RAW,
+                (true, false) => HOST,
+            };
+            (self.node, port, DropReason::PolicyIngress, "ingress")
+        } else {
+            (self.source_node, self.from.port, DropReason::PolicyEgress, "egress")
+        };
+        *expected[node].drops.entry((port, reason.name())).or_default() += 1;
+        direction
+    }
+
+    /// The kind of the two ends, in words.
+    fn kind(&self) -> &'static str {
+        let (from, to, cross) = (self.from, self.to, self.crosses_nodes());
+        let (source, destination) = (from.pod(), to.pod());
+        match (&source, &destination) {
+            (Some(_), Some(_)) if source == destination => "itself",
+            (Some(_), Some(_)) if cross => "cross node",
+            (Some(_), Some(_)) => "same node",
+            (Some(_), None) if to.is_node() => "pod to node",
+            (Some(_), None) => "pod to external",
+            (None, _) if from.is_node() && cross => "node to remote pod",
+            (None, _) if from.is_node() => "node to own pod",
+            (None, _) => "external to pod",
+        }
+    }
+}
+
 fn one_probe(
     fabric: &mut Fabric,
     oracle: &Oracle,
-    (from, to): (&End, &End),
+    ends: (&End, &End),
     tuple: Tuple,
     expected: &mut [Expected; 2],
     seen: &mut Seen,
 ) {
-    let has_ports = matches!(tuple.protocol, 6 | 17 | 132);
-    let port = has_ports.then_some(tuple.destination_port);
-    let mut judgement = oracle.judge(&from.party, &to.party, Packet::to_port(tuple.protocol, port));
-    // A pod that is not valid is attached to no port here: somebody in the world has its address.
-    for side in [&mut judgement.egress, &mut judgement.ingress] {
-        if side.why == VerdictReason::NoEndpoint {
-            *side = VerdictReason::NoPod.into();
-        }
-    }
-    let source_node = from.node.or(to.node).unwrap();
-    let (mut node, mut at) = (to.node.unwrap_or(source_node), to.port);
-    // A node that is not the pod's own is somebody in the world, unless its address is behind the tunnel.
-    let in_world =
-        to.is_node() && node != source_node && !ROUTER.map(IpAddr::from).contains(&to.address());
-    if in_world {
-        (node, at) = (source_node, HOST);
-    }
-    let cross = node != source_node;
-    let text = || format!("{tuple:?} from {} to {}: {judgement}", from.party, to.party);
-
-    let (source_pod, destination_pod) = (from.pod(), to.pod());
-    let itself = source_pod.is_some() && source_pod == destination_pod;
-    let mut passes = |times: u64| {
-        let rule = reason(&judgement.egress.why, Direction::Egress);
-        if let Some(rule) = rule {
-            *expected[source_node].decisions.entry(rule).or_default() += times;
-        }
-        if !judgement.egress.allows() {
-            return;
-        }
-        if let Some(rule) = reason(&judgement.ingress.why, Direction::Ingress) {
-            *expected[node].decisions.entry(rule).or_default() += times;
-        }
-    };
+    let probe = Probe::new(oracle, ends, tuple);
     let opening = tuple.opening();
-    let delivered = fabric.send_at(source_node, from.port, &opening);
-    let verdict = if judgement.allowed() {
-        passes(2);
-        assert_eq!(delivered.len(), 1, "{}: {delivered:?}", text());
-        assert_eq!((delivered[0].node, delivered[0].port), (node, at), "{}", text());
-        let own_node = |end: &End| end.is_node() && !in_world;
-        // A hop at each node that is not an end itself.
-        let first = !own_node(from) && (cross || !own_node(to));
-        let second = cross && !own_node(to);
-        let hops = u8::from(first) + u8::from(second);
-        let arrived = packet::with_ttl(opening, TTL - hops);
-        assert_eq!(delivered[0].frame.bytes, arrived, "{}", text());
-        let back = fabric.send_at(node, at, &tuple.answer());
-        assert_eq!(back.len(), 1, "no answer: {}: {:?}", text(), fabric.nodes[node].drops());
-        assert_eq!((back[0].node, back[0].port), (source_node, from.port), "{}", text());
+    let delivered = fabric.send_at(probe.source_node, probe.from.port, &opening);
+    let verdict = if probe.judgement.allowed() {
+        probe.expect_decisions(expected, 2);
+        probe.check_delivery(fabric, opening, &delivered);
         "allowed"
     } else {
-        passes(1);
-        assert_eq!(delivered, [], "{}", text());
-        let (drop_node, port, why, verdict) = if judgement.egress.allows() {
-            let port = if cross && tuple.source.is_ipv4() { RAW } else { from.port };
-            let port = if cross && !tuple.source.is_ipv4() { HOST } else { port };
-            (node, port, DropReason::PolicyIngress, "ingress")
-        } else {
-            (source_node, from.port, DropReason::PolicyEgress, "egress")
-        };
-        *expected[drop_node].drops.entry((port, why.name())).or_default() += 1;
-        verdict
-    };
-
-    let way = match (&source_pod, &destination_pod) {
-        (Some(_), Some(_)) if itself => "itself",
-        (Some(_), Some(_)) if cross => "cross node",
-        (Some(_), Some(_)) => "same node",
-        (Some(_), None) if to.is_node() => "pod to node",
-        (Some(_), None) => "pod to external",
-        (None, _) if from.is_node() && cross => "node to remote pod",
-        (None, _) if from.is_node() => "node to own pod",
-        (None, _) => "external to pod",
+        probe.expect_decisions(expected, 1);
+        assert_eq!(delivered, [], "{}", probe.text());
+        probe.expect_drop(expected)
     };
     let family = if tuple.source.is_ipv4() { "v4" } else { "v6" };
-    *seen.entry(format!("{way} {family} {verdict}")).or_default() += 1;
+    *seen.entry(format!("{} {family} {verdict}", probe.kind())).or_default() += 1;
     *seen.entry(format!("protocol {} {verdict}", tuple.protocol)).or_default() += 1;
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::model::{
     Action, NetworkSet, ObjectName, Order, PolicyKind, PolicyName, PortMatch, Rule,
 };
 use manx_policy_compiler::selector::Selector;
-use manx_policy_compiler::compile::PodChange;
 
 use super::shapes::{Shape, members, policy, shuffled};
 

@@ -4,10 +4,10 @@ use fastrand::Rng;
 use manx_dataplane::port::memory::Frame;
 use manx_objects::contents::Contents;
 
+use super::super::batch::Counts;
 use super::super::coverage::Kind;
 use super::super::input::Injected;
 use super::super::plan::Plan;
-use super::super::side::Counts;
 use super::*;
 use crate::fabric::NODES;
 use crate::packet::{TTL, Tuple, with_ttl};
@@ -27,7 +27,7 @@ impl Bench {
     fn new() -> Self {
         let mut plan = Plan::new(&mut Rng::with_seed(1));
         for at in ENDS {
-            plan.seats[at].name.namespace = "lab".into();
+            plan.planned_pods[at].name.namespace = "lab".into();
             plan.attach(at);
         }
         let judge = Judge {
@@ -44,10 +44,10 @@ impl Bench {
     fn publish(&mut self, policy: &str) -> Rc<Epoch> {
         let mut text = "{apiVersion: v1, kind: Namespace, metadata: {name: lab}}\n".to_owned();
         for (at, label) in ENDS.into_iter().zip(["a", "b"]) {
-            let seat = &self.plan.seats[at];
+            let planned = &self.plan.planned_pods[at];
             text += &format!(
                 "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {}, namespace: lab, labels: {{app: {label}}}}}, spec: {{nodeName: {}}}, status: {{podIPs: [{{ip: \"{}\"}}]}}}}\n",
-                seat.name.name, NODES[0], seat.addresses[0]
+                planned.name.name, NODES[0], planned.addresses[0]
             );
         }
         text += &format!("---\n{policy}\n");
@@ -57,16 +57,16 @@ impl Bench {
     }
 
     fn port(&self, end: usize) -> PortId {
-        self.plan.seats[ENDS[end]].attachment.unwrap().port
+        self.plan.planned_pods[ENDS[end]].attachment.unwrap().port
     }
 
     fn tuple(&self) -> Tuple {
-        let [from, to] = ENDS.map(|at| self.plan.seats[at].addresses[0].to_string());
+        let [from, to] = ENDS.map(|at| self.plan.planned_pods[at].addresses[0].to_string());
         Tuple::new(&from, &to, UDP, 53)
     }
 
     /// The first pod speaks to the second one, which answers.
-    fn talk(&mut self, epoch: &Rc<Epoch>) {
+    fn conversation(&mut self, epoch: &Rc<Epoch>) {
         let packets =
             [(self.port(0), self.tuple().opening()), (self.port(1), self.tuple().answer())];
         self.batch(&[Rc::clone(epoch)], packets.to_vec(), Vec::new()).unwrap();
@@ -86,16 +86,16 @@ impl Bench {
         outputs: Vec<Output>,
     ) -> Result<(), String> {
         // Not everything has to arrive.
-        let mut side = Side { is_incomplete: true, ..Side::default() };
+        let mut node_batch = NodeBatch { is_incomplete: true, ..NodeBatch::default() };
         for (port, bytes) in packets {
-            let (kind, offload) = (Kind::Talk, Offload::default());
+            let (kind, offload) = (Kind::Conversation, Offload::default());
             let sent = Injected { node: 0, port, worker: 0, bytes, offload, kind, is_clean: true };
-            side.add(&self.judge.hasher, Input::new(sent, Overlay::Ipip, 1480));
+            node_batch.add(&self.judge.hasher, Input::new(sent, Overlay::Ipip, 1480));
         }
         let count = outputs.len() as u64;
-        side.after = Counts { received: count, sent: count, ..Counts::default() };
-        side.outputs = outputs;
-        let judged = self.judge.judge(0, &mut side, 1.0, epochs, &mut Coverage::default());
+        node_batch.after = Counts { received: count, sent: count, ..Counts::default() };
+        node_batch.outputs = outputs;
+        let judged = self.judge.judge(0, &mut node_batch, 1.0, epochs, &mut Coverage::default());
         judged.map_err(|violation| violation.law)
     }
 }
@@ -104,11 +104,11 @@ impl Bench {
 fn a_kept_connection_passes_by_tables_in_which_its_end_is_where_it_was() {
     let mut bench = Bench::new();
     let open = bench.publish("");
-    bench.talk(&open);
+    bench.conversation(&open);
     let closed = bench.publish(CLOSED);
     let port = bench.port(1);
     // Another attachment with the same port and the same address, and for a moment none: policy allows what goes to the world.
-    bench.plan.seats[ENDS[1]].attachment = None;
+    bench.plan.planned_pods[ENDS[1]].attachment = None;
     let gone = bench.publish(CLOSED);
     bench.plan.attach(ENDS[1]);
     let other = bench.publish(CLOSED);
@@ -125,11 +125,11 @@ fn a_kept_connection_passes_by_tables_in_which_its_end_is_where_it_was() {
 fn a_connection_may_be_kept_whose_end_was_away_for_a_moment() {
     let mut bench = Bench::new();
     let open = bench.publish("");
-    bench.talk(&open);
+    bench.conversation(&open);
     let closed = bench.publish(CLOSED);
-    let (port, attachment) = (bench.port(1), bench.plan.seats[ENDS[1]].attachment.take());
+    let (port, attachment) = (bench.port(1), bench.plan.planned_pods[ENDS[1]].attachment.take());
     let gone = bench.publish(CLOSED);
-    bench.plan.seats[ENDS[1]].attachment = attachment;
+    bench.plan.planned_pods[ENDS[1]].attachment = attachment;
     let back = bench.publish(CLOSED);
 
     bench.goes_on(&[closed, gone, Rc::clone(&back)], port).unwrap();
@@ -145,19 +145,19 @@ fn of_equal_packets_the_one_with_nothing_wrong_has_come_out() {
         let mut bench = Bench::new();
         let open = bench.publish("");
         let bytes = bench.tuple().opening();
-        let mut side = Side { is_incomplete: true, ..Side::default() };
+        let mut node_batch = NodeBatch { is_incomplete: true, ..NodeBatch::default() };
         for is_clean in order {
-            let (kind, offload) = (Kind::Talk, Offload::default());
+            let (kind, offload) = (Kind::Conversation, Offload::default());
             let (port, bytes) = (bench.port(0), bytes.clone());
             let sent = Injected { node: 0, port, worker: 0, bytes, offload, kind, is_clean };
-            side.add(&bench.judge.hasher, Input::new(sent, Overlay::Ipip, 1480));
+            node_batch.add(&bench.judge.hasher, Input::new(sent, Overlay::Ipip, 1480));
         }
         let frame = Frame { bytes: with_ttl(bytes, TTL - 1), offload: Offload::default() };
-        side.outputs = vec![Output { port: bench.port(1), frame }];
-        side.after = Counts { received: 1, sent: 1, ..Counts::default() };
-        let judged = bench.judge.judge(0, &mut side, 1.0, &[open], &mut Coverage::default());
+        node_batch.outputs = vec![Output { port: bench.port(1), frame }];
+        node_batch.after = Counts { received: 1, sent: 1, ..Counts::default() };
+        let judged = bench.judge.judge(0, &mut node_batch, 1.0, &[open], &mut Coverage::default());
         judged.map_err(|violation| violation.law).unwrap();
-        let came_out = side.inputs.iter().map(|it| it.outcome == Outcome::CameOut);
+        let came_out = node_batch.inputs.iter().map(|it| it.outcome == Outcome::CameOut);
         assert_eq!(came_out.collect::<Vec<_>>(), order);
     }
 }

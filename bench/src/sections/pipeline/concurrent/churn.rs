@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{Direction, Endpoint, Model, ObjectName};
-use manx_policy_compiler::compile::PodChange;
 
 use super::load::{CONTROL_CORE, Outcome, established, load, require_no_loss};
 use crate::error::Failure;

@@ -1,32 +1,32 @@
-//! Whether everything is accounted for: what had to arrive has, and each packet was counted once.
+//! The balance of a batch: every packet that had to arrive has arrived, and each packet was counted once.
 
 use std::fmt::Write as _;
 
 use manx_dataplane::fate::DropReason;
 
+use super::batch::{Counts, NodeBatch, Output, Violation};
 use super::coverage::{Coverage, Event};
 use super::epoch::{Epoch, Place};
 use super::input::{Input, Outcome};
 use super::judge::Judge;
 use super::oracle::{Because, Law, Passage};
-use super::read::{Part, Speech, read_about};
-use super::side::{Counts, Output, Side, Violation};
+use super::read::{FlowTuple, Part, read_about};
 
 impl Judge {
-    /// Whoever had to arrive has.
+    /// Checks that every packet that had to arrive has arrived.
     pub(super) fn arrivals(
         &self,
         law: &Law<'_>,
-        side: &Side,
+        node_batch: &NodeBatch,
         counts: &Counts,
         coverage: &mut Coverage,
     ) -> Result<(), Box<Violation>> {
         let [epoch] = law.epochs else { return Ok(()) };
-        if counts.is_crowded() || side.is_incomplete {
+        if counts.is_crowded() || node_batch.is_incomplete {
             return Ok(());
         }
-        let evictions = (counts.evictions == 0).then_some(side.after.evictions);
-        for input in &side.inputs {
+        let evictions = (counts.evictions == 0).then_some(node_batch.after.evictions);
+        for input in &node_batch.inputs {
             let is_cut = input.pieces > 0 && input.pieces < input.carried();
             let must = if is_cut {
                 Some(Event::SureTalk)
@@ -53,7 +53,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Whether a packet has to arrive; `evictions`: if nobody was evicted meanwhile, how many were before.
+    /// Whether a packet had to arrive. `evictions`: the number of evictions before, if there were none meanwhile.
     fn must_arrive(
         &self,
         law: &Law<'_>,
@@ -70,9 +70,9 @@ impl Judge {
         if (hop && read.ttl <= 1) || !is_short || input.ecn.is_none() {
             return None;
         }
-        let speech = &read.speech;
-        let is_certain = |speech: &Speech| {
-            let known = law.connections.find(speech, law.now);
+        let tuple = &read.tuple;
+        let is_certain = |tuple: &FlowTuple| {
+            let known = law.connections.find(tuple, law.now);
             evictions.is_some_and(|it| {
                 known.is_some_and(|known| known.is_certain(epoch.number, it, law.now))
             })
@@ -82,48 +82,56 @@ impl Judge {
             Because::Allowed if input.is_fresh && law.terms.admits(&read) => {
                 Some(Event::SureOpening)
             }
-            Because::Allowed if is_certain(speech) => Some(Event::SureTalk),
-            Because::Reply if is_certain(&speech.reversed()) => Some(Event::SureReply),
+            Because::Allowed if is_certain(tuple) => Some(Event::SureTalk),
+            Because::Reply if is_certain(&tuple.reversed()) => Some(Event::SureReply),
             Because::Related => {
                 let quoted = read_about(input.packet(), &read)?;
-                is_certain(&quoted.speech).then_some(Event::SureError)
+                is_certain(&quoted.tuple).then_some(Event::SureError)
             }
             _ => None,
         }
     }
 
-    /// Of what has come out the node knows the connections.
-    pub(super) fn make_certain(&mut self, node: usize, side: &Side, now: f64, epoch: &Epoch) {
-        for input in side.inputs.iter().filter(|it| it.outcome == Outcome::CameOut && it.entered) {
-            let Some(speech) = input.read.map(|read| read.speech) else { continue };
+    /// Records that the node knows the connections of all outputs.
+    pub(super) fn make_certain(
+        &mut self,
+        node: usize,
+        node_batch: &NodeBatch,
+        now: f64,
+        epoch: &Epoch,
+    ) {
+        for input in
+            node_batch.inputs.iter().filter(|it| it.outcome == Outcome::CameOut && it.entered)
+        {
+            let Some(tuple) = input.read.map(|read| read.tuple) else { continue };
             let known = &mut self.connections[node];
-            let is_first = input.is_fresh && epoch.allows(node, &speech);
-            let (number, evictions) = (epoch.number, side.after.evictions);
-            known.make_certain(&speech, number, evictions, now, is_first);
-            known.make_certain(&speech.reversed(), number, evictions, now, false);
+            let is_first = input.is_fresh && epoch.allows(node, &tuple);
+            let (number, evictions) = (epoch.number, node_batch.after.evictions);
+            known.make_certain(&tuple, number, evictions, now, is_first);
+            known.make_certain(&tuple.reversed(), number, evictions, now, false);
         }
     }
 }
 
-/// Whether each packet was counted once, and what was sent came out.
+/// Checks that each packet was counted once, and that all packets that were sent came out.
 pub(super) fn balance(
     node: usize,
-    side: &Side,
+    node_batch: &NodeBatch,
     counts: &Counts,
     sent: u64,
 ) -> Result<(), Box<Violation>> {
     let broken = |law: String| {
-        let law = format!("{law}{}", fates(side));
+        let law = format!("{law}{}", fates(node_batch));
         Err(Box::new(Violation { law, node, output: None, input: None }))
     };
     let dropped = counts.drops.iter().sum::<u64>() + counts.portless;
-    let came_out = side.inputs.iter().filter(|it| it.outcome == Outcome::CameOut);
+    let came_out = node_batch.inputs.iter().filter(|it| it.outcome == Outcome::CameOut);
     let forwarded: u64 = came_out.map(Input::units).sum();
     let sent_law = format!("{sent} packets came out, and {} were counted as sent", counts.sent);
     if counts.sent != sent {
         return broken(sent_law);
     }
-    // What was refused on its way out may be a piece of what came out otherwise, or an error of the node's own.
+    // A packet that a port refused may be a segment of a super-packet that came out, or the node's own error.
     let refused = counts.dropped(DropReason::TransmitRefused);
     let received = counts.received;
     if received > dropped + forwarded || received + refused < dropped + forwarded {
@@ -132,12 +140,14 @@ pub(super) fn balance(
             counts.sent, counts.drops
         ));
     }
-    let inputs = side.inputs.len() as u64;
-    let is_plain = side
+    let inputs = node_batch.inputs.len() as u64;
+    let is_plain = node_batch
         .inputs
         .iter()
         .all(|it| it.sent.offload.segmentation.is_none() && it.offload.segmentation.is_none());
-    if !side.is_incomplete && (counts.received < inputs || is_plain && counts.received != inputs) {
+    if !node_batch.is_incomplete
+        && (counts.received < inputs || is_plain && counts.received != inputs)
+    {
         return broken(format!(
             "{inputs} packets went in, and {} were counted as received",
             counts.received
@@ -146,14 +156,14 @@ pub(super) fn balance(
     Ok(())
 }
 
-/// What became of each input, for who wants to know why counts are not equal.
-fn fates(side: &Side) -> String {
+/// The outcome of each input, to explain counters that differ.
+fn fates(node_batch: &NodeBatch) -> String {
     let mut text = String::new();
-    for input in &side.inputs {
-        let speech = input.read.map(|read| (read.speech, read.part, read.ttl));
+    for input in &node_batch.inputs {
+        let tuple = input.read.map(|read| (read.tuple, read.part, read.ttl));
         let _ = write!(
             text,
-            "\n{:?} at port {}, {} bytes, {:?}, {} in pieces of {}, {} units, {:?}: {speech:?}",
+            "\n{:?} at port {}, {} bytes, {:?}, {} in pieces of {}, {} units, {:?}: {tuple:?}",
             input.sent.kind,
             input.sent.port.0,
             input.packet().len(),
@@ -164,7 +174,7 @@ fn fates(side: &Side) -> String {
             input.offload,
         );
     }
-    for Output { port, frame } in &side.outputs {
+    for Output { port, frame } in &node_batch.outputs {
         let _ = write!(
             text,
             "\nout at port {}, {} bytes, {:?}",

@@ -1,4 +1,4 @@
-//! What goes in at a node in a batch, what comes out, what the node counts of it, and what may be wrong with it.
+//! A batch at one node: its inputs and outputs, the node's counters, and a violation.
 
 use ahash::{AHashMap, RandomState};
 use manx_dataplane::fate::DropReason;
@@ -15,7 +15,7 @@ pub struct Output {
     pub frame: Frame,
 }
 
-/// What a node has counted.
+/// The counters of a node.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     pub received: u64,
@@ -27,8 +27,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All that a node has counted.
-    pub fn of(node: &Node) -> Self {
+    /// Reads the counters of a node.
+    pub fn read(node: &Node) -> Self {
         let mut counts = Self::default();
         for wire in node.wires.values() {
             wire.each(|counters| {
@@ -62,7 +62,7 @@ impl Counts {
         self.drops[reason as usize]
     }
 
-    /// Whether something died because there was no room.
+    /// Whether a packet was dropped because there was no room.
     pub fn is_crowded(&self) -> bool {
         [DropReason::NoBuffer, DropReason::TransmitRefused, DropReason::HandoffFull]
             .into_iter()
@@ -70,21 +70,21 @@ impl Counts {
     }
 }
 
-/// A node's part of a batch.
+/// The part of a batch at one node.
 #[derive(Default)]
-pub struct Side {
+pub struct NodeBatch {
     pub inputs: Vec<Input>,
     pub keys: AHashMap<u64, usize>,
-    /// Inputs of which something may come that has not their key.
+    /// The inputs that may come out with another key.
     pub changing: Vec<usize>,
     pub outputs: Vec<Output>,
     pub before: Counts,
     pub after: Counts,
-    /// A port has gone while packets may have waited there.
+    /// Whether a port was detached while packets may have waited there.
     pub is_incomplete: bool,
 }
 
-impl Side {
+impl NodeBatch {
     pub fn add(&mut self, hasher: &RandomState, mut input: Input) {
         let at = self.inputs.len();
         if let Some(read) = &input.read {
@@ -97,7 +97,7 @@ impl Side {
         self.inputs.push(input);
     }
 
-    /// Makes ready for the next batch. The inputs' buffers are to be used again.
+    /// Clears it for the next batch. The buffers of the inputs go to `spare`.
     pub fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
         spare.extend(self.inputs.drain(..).map(|input| input.sent.bytes));
         self.keys.clear();
@@ -107,12 +107,12 @@ impl Side {
     }
 }
 
-/// What is wrong.
+/// A violation of a law.
 #[derive(Debug)]
 pub struct Violation {
     pub law: String,
     pub node: usize,
     pub output: Option<Output>,
-    /// The input, and where the packet begins in it.
+    /// The input, and the offset of the packet in it.
     pub input: Option<(Injected, usize)>,
 }

@@ -1,19 +1,19 @@
-//! The end of a world: are all buffers at home?
+//! At the end of a world all buffers must be back in their pools.
 
 use std::net::IpAddr;
 
 use manx_dataplane::port::Capabilities;
 use manx_dataplane::worker::Command;
 
+use super::batch::Violation;
 use super::coverage::{Coverage, Event};
-use super::craft;
-use super::read::Speech;
-use super::side::Violation;
+use super::read::FlowTuple;
 use super::world::World;
+use super::writer;
 
 impl World {
-    /// All buffers are at home: each worker can cut a super-packet into as many segments as it has.
-    pub fn census(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
+    /// Checks that no buffer is lost: each worker can cut a super-packet into as many segments as it has buffers.
+    pub fn check_buffers(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
         for node in 0..2 {
             self.census_of(node, coverage)?;
         }
@@ -21,21 +21,21 @@ impl World {
     }
 
     fn census_of(&mut self, node: usize, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
-        // Nothing passes a pod that is not valid.
+        // A pod that is not valid can send nothing.
         let epoch = &self.epochs[0];
         let speaks = |address: &&IpAddr| {
-            let itself = Speech::echo(**address, **address, 1);
+            let itself = FlowTuple::echo(**address, **address, 1);
             address.is_ipv4() && epoch.allows(node, &itself)
         };
-        let found = self.devices[node].iter().find_map(|(port, (seat, _))| {
-            self.plan.seats[*seat].addresses.iter().find(speaks).map(|own| (*port, *own))
+        let found = self.devices[node].iter().find_map(|(port, (planned, _))| {
+            self.plan.planned_pods[*planned].addresses.iter().find(speaks).map(|own| (*port, *own))
         });
         let Some((port, own)) = found else { return Ok(()) };
         let at = &mut self.fabric.nodes[node];
-        at.tell(|| Command::Detach(port));
+        at.send_command(|| Command::Detach(port));
         at.attach(port, Capabilities::default());
         let buffers = self.settings.sizes.buffers;
-        let (bytes, offload) = craft::of_segments(own, buffers, 500);
+        let (bytes, offload) = writer::super_packet_of(own, buffers, 500);
         for worker in 0..self.settings.workers {
             self.fabric.nodes[node].wires[&port].inject_at(worker, &bytes, offload);
             self.run(node);
@@ -47,7 +47,7 @@ impl World {
                 );
                 return Err(Box::new(Violation { law, node, output: None, input: None }));
             }
-            coverage.count(Event::Census);
+            coverage.count(Event::BuffersChecked);
         }
         Ok(())
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
+mod imports;
+
 /// The normal and build dependencies of every package of the workspace, direct ones, by name; optional ones too.
 fn direct() -> BTreeMap<String, BTreeSet<String>> {
     let metadata = MetadataCommand::new().no_deps().exec().unwrap();
@@ -151,11 +153,6 @@ fn sources(paths: impl IntoIterator<Item = PathBuf>) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Where the sources of a crate are.
-fn crate_sources(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")
-}
-
 /// The names of [`SYSTEM`] that sources have, each with its file.
 fn reached(paths: impl IntoIterator<Item = PathBuf>) -> Vec<String> {
     let mut found = Vec::new();
@@ -168,12 +165,12 @@ fn reached(paths: impl IntoIterator<Item = PathBuf>) -> Vec<String> {
 
 #[test]
 fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
-    let compiler = crate_sources("policy-compiler");
+    let compiler = sources_of("policy-compiler");
     assert!(sources([compiler.clone()]).len() > 20, "the walk finds what is there");
     // It may use a second core, in one place: what it makes depends on no thread.
     let [threads] = &reached([compiler])[..] else { panic!("one name, in join.rs alone") };
     assert!(threads.starts_with("std::thread in ") && threads.ends_with("join.rs"), "{threads}");
-    let dataplane = crate_sources("dataplane");
+    let dataplane = sources_of("dataplane");
     let pure = [
         "wire",
         "packet.rs",
@@ -202,11 +199,11 @@ fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
 #[test]
 fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
     for name in ["objects", "oracle", "calculation", "analysis"] {
-        let sources = crate_sources(&format!("control/{name}"));
+        let sources = sources_of(&format!("control/{name}"));
         assert!(sources.is_dir(), "{name}");
         assert_eq!(reached([sources]), [""; 0]);
     }
-    let datastore = crate_sources("control/datastore");
+    let datastore = sources_of("control/datastore");
     assert!(!reached([datastore]).is_empty(), "and sees what does reach the system");
 }
 
@@ -342,7 +339,7 @@ fn leads_to(modules: &BTreeMap<String, (bool, BTreeSet<String>)>, from: &str, to
 fn folders_of_control_do_not_import_one_another_in_a_loop() {
     let mut edges = 0;
     for (package, _) in CONTROL {
-        let sources = crate_sources(&control_folder(package).unwrap());
+        let sources = sources_of(&control_folder(package).unwrap());
         let modules = root_modules(&sources);
         edges += modules.values().map(|(_, imports)| imports.len()).sum::<usize>();
         for (name, (is_folder, _)) in &modules {
@@ -353,70 +350,6 @@ fn folders_of_control_do_not_import_one_another_in_a_loop() {
         }
     }
     assert!(edges > 100, "the walk finds what is there: {edges}");
-}
-
-/// The files of a crate as module paths, each with the files that it imports: by `crate::`, by `super::`, or by declaring them.
-fn imports(root: &Path) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
-    let files: BTreeMap<Vec<String>, String> = sources([root.to_owned()])
-        .into_iter()
-        .map(|(path, text)| {
-            let path = path.strip_prefix(root).unwrap().with_extension("");
-            let mut module: Vec<String> =
-                path.iter().map(|name| name.to_string_lossy().into_owned()).collect();
-            module.pop_if(|name| name == "mod" || name == "lib");
-            (module, text)
-        })
-        .collect();
-    let named = |module: &[String], text: &str| {
-        let mut found = BTreeSet::new();
-        for (at, start) in text.match_indices("crate::").chain(text.match_indices("super::")) {
-            if text[..at].ends_with(|c: char| c == ':' || c == '_' || c.is_alphanumeric()) {
-                continue;
-            }
-            let mut path = if start == "crate::" { Vec::new() } else { module.to_vec() };
-            let rest = &text[at + if start == "crate::" { start.len() } else { 0 }..];
-            let end = rest.find(|c: char| c != ':' && c != '_' && !c.is_alphanumeric());
-            for segment in rest[..end.unwrap_or(rest.len())].split("::").filter(|it| !it.is_empty())
-            {
-                if segment == "super" {
-                    path.pop();
-                } else {
-                    path.push(segment.to_owned());
-                }
-            }
-            while !files.contains_key(&path) {
-                path.pop();
-            }
-            found.insert(path);
-        }
-        for line in text.lines().filter_map(|line| line.strip_suffix(';')) {
-            if let Some((_, name)) = line.split_once("mod ").filter(|(before, _)| before.len() < 12)
-            {
-                let child = [module, &[name.to_owned()]].concat();
-                found.extend(files.contains_key(&child).then_some(child));
-            }
-        }
-        found.remove(module);
-        found
-    };
-    files.iter().map(|(module, text)| (module.clone(), named(module, text))).collect()
-}
-
-#[test]
-fn no_files_of_the_policy_compiler_import_one_another_in_a_loop() {
-    let mut left = imports(&crate_sources("policy-compiler"));
-    assert!(left.len() > 80, "the walk finds what is there");
-    assert!(left.values().map(BTreeSet::len).sum::<usize>() > 300, "and what they import");
-    loop {
-        let is_left = |module: &Vec<String>| left.contains_key(module);
-        let free = left.iter().filter(|(_, imported)| !imported.iter().any(is_left));
-        let free: Vec<Vec<String>> = free.map(|(module, _)| module.clone()).collect();
-        if free.is_empty() {
-            break;
-        }
-        free.iter().for_each(|module| drop(left.remove(module)));
-    }
-    assert!(left.is_empty(), "files in a loop, and files that import these: {left:#?}");
 }
 
 #[test]
@@ -431,4 +364,57 @@ fn every_crate_of_the_workspace_is_known_here() {
     ]);
     known.extend(CONTROL.iter().map(|(package, _)| (*package).to_owned()));
     assert_eq!(names, known, "a new crate needs a place in the order of layers");
+}
+
+/// The folder of the sources of a package in this folder of the workspace.
+fn sources_of(package: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(package).join("src")
+}
+
+/// The imports of the library and the program of a package.
+fn imports_of(package: &str) -> imports::Imports {
+    let roots = ["lib.rs", "main.rs"].map(|name| sources_of(package).join(name));
+    let mut all = imports::Imports::new();
+    for root in roots.iter().filter(|root| root.exists()) {
+        all.extend(imports::read(root));
+    }
+    all
+}
+
+/// Crates in which no files import one another in a loop.
+const WITHOUT_LOOPS: &[&str] = &["bench", "control/api", "control/datastore", "policy-compiler"];
+/// Crates in which a loop of files stays in one folder, and no folders of the first level import one another in a loop.
+const WITHOUT_LOOPS_OF_FOLDERS: &[&str] =
+    &["control/analysis", "control/api", "control/datastore", "control/linux", "control/oracle"];
+
+#[test]
+fn no_files_import_one_another_in_a_loop() {
+    for name in WITHOUT_LOOPS {
+        let imports = imports_of(name);
+        assert!(imports.len() > 3, "the reader finds the files of {name}: {imports:?}");
+        let found = imports::loops(&imports);
+        let found = found.iter().map(|files| imports::describe(&imports, files));
+        assert_eq!(found.collect::<Vec<_>>(), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn no_folders_import_one_another_in_a_loop() {
+    for name in WITHOUT_LOOPS_OF_FOLDERS {
+        let imports = imports_of(name);
+        assert!(imports.len() > 3, "the reader finds the files of {name}: {imports:?}");
+        let sources = sources_of(name);
+        let modules = imports::between_modules(&imports, &sources);
+        let has_folder = |it: &BTreeSet<PathBuf>| it.iter().any(|it| sources.join(it).is_dir());
+        let loops = imports::loops(&modules);
+        let loops = loops.iter().filter(|it| has_folder(it));
+        let mut found: Vec<String> = loops.map(|it| imports::describe(&modules, it)).collect();
+        for files in imports::loops(&imports) {
+            let folders: BTreeSet<PathBuf> = files.iter().map(|it| imports::folder(it)).collect();
+            if folders.len() > 1 {
+                found.push(imports::describe(&imports, &files));
+            }
+        }
+        assert_eq!(found, [""; 0], "{name}");
+    }
 }

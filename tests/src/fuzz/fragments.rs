@@ -1,20 +1,20 @@
-//! Fragments: as they should be, late, and such as overlap, are tiny or stand nowhere.
+//! Fragments: correct ones, late ones, and those that overlap, are tiny or have no place in the packet.
 
 use manx_dataplane::packet::Offload;
 
+use super::conversations::NextPacket;
 use super::coverage::Kind;
-use super::craft::{self, Style};
 use super::generate::{Generator, Home};
-use super::read::{Speech, Words};
-use super::talks::Turn;
+use super::read::{FlowTuple, TransportKey};
+use super::writer::{self, Style};
 
 impl Generator {
-    /// A packet cut into pieces of so many bytes (a multiple of eight), but for the last.
-    fn cut(&mut self, turn: &Turn, style: &Style, sizes: &[usize]) -> Vec<Vec<u8>> {
+    /// The fragments of a packet. Their payloads have these sizes in turn (multiples of eight), except the last.
+    fn cut(&mut self, next: &NextPacket, style: &Style, sizes: &[usize]) -> Vec<Vec<u8>> {
         let mut whole = Vec::new();
-        let style = Style { may_be_cut: true, extra: craft::Extra::Nothing, ..*style };
-        craft::write(&mut whole, &turn.speech, &style);
-        let v4 = turn.speech.is_v4();
+        let style = Style { may_be_cut: true, extra: writer::Extra::Nothing, ..*style };
+        writer::write(&mut whole, &next.tuple, &style);
+        let v4 = next.tuple.is_v4();
         let header = if v4 { 20 } else { 40 };
         let (mut pieces, mut at) = (Vec::new(), 0);
         let carried = whole.len() - header;
@@ -29,27 +29,27 @@ impl Generator {
     }
 
     pub fn fragments(&mut self) {
-        let turn = Turn { flags: 0x10, ..self.turn() };
-        let mut style = self.style(&turn);
+        let next = NextPacket { flags: 0x10, ..self.next_packet() };
+        let mut style = self.style(&next);
         style.payload = self.rng.usize(64..2000);
         let size = self.rng.usize(4..120) * 8;
-        let mut pieces = self.cut(&turn, &style, &[size]);
+        let mut pieces = self.cut(&next, &style, &[size]);
         match self.rng.u8(..4) {
             0 => self.rng.shuffle(&mut pieces),
-            // Without its first one.
+            // The first fragment is missing.
             1 if self.rng.bool() => drop(pieces.remove(0)),
             _ => {}
         }
-        // Some come much later: the first one may be forgotten by then, or other tables be published.
+        // Some come much later: then the first fragment may be forgotten, or other tables may be published.
         let late = if self.rng.u8(..8) == 0 { pieces.pop() } else { None };
-        self.push_pieces(Kind::Fragment, &turn.speech, pieces);
+        self.push_pieces(Kind::Fragment, &next.tuple, pieces);
         if let Some(late) = late {
-            self.push(Kind::LateFragment, &turn.speech, late, Offload::default(), false);
+            self.push(Kind::LateFragment, &next.tuple, late, Offload::default(), false);
             self.late.extend(self.made.pop());
         }
     }
 
-    /// One of the fragments that were held back.
+    /// Sends one of the fragments that were held back.
     pub fn late_fragment(&mut self) {
         if !self.late.is_empty() {
             let at = self.rng.usize(..self.late.len());
@@ -57,12 +57,12 @@ impl Generator {
         }
     }
 
-    fn push_pieces(&mut self, kind: Kind, speech: &Speech, pieces: Vec<Vec<u8>>) {
+    fn push_pieces(&mut self, kind: Kind, tuple: &FlowTuple, pieces: Vec<Vec<u8>>) {
         let from = self.made.len();
         for piece in pieces {
-            self.push(kind, speech, piece, Offload::default(), false);
+            self.push(kind, tuple, piece, Offload::default(), false);
         }
-        // Mostly one worker reads them all.
+        // Mostly one worker reads all of them.
         if self.rng.u8(..4) > 0
             && let Some(worker) = self.made.get(from).map(|it| it.worker)
         {
@@ -71,28 +71,28 @@ impl Generator {
     }
 
     pub(super) fn odd_fragments(&mut self) {
-        let turn = Turn { flags: 0x10, ..self.turn() };
-        let mut style = self.style(&turn);
+        let next = NextPacket { flags: 0x10, ..self.next_packet() };
+        let mut style = self.style(&next);
         style.payload = self.rng.usize(64..600);
-        let mut pieces = self.cut(&turn, &style, &[64]);
+        let mut pieces = self.cut(&next, &style, &[64]);
         let mut whole = Vec::new();
-        craft::write(&mut whole, &turn.speech, &style);
+        writer::write(&mut whole, &next.tuple, &style);
         let id = style.serial as u32;
         match self.rng.u8(..6) {
-            // A tiny first one, and a later one over its header (RFC 1858, RFC 3128).
+            // A tiny first fragment, and a later one that overlaps its header (RFC 1858, RFC 3128).
             0 => pieces = vec![fragment(&whole, 0, 8, true, id), fragment(&whole, 8, 32, true, id)],
             1 => pieces.push(fragment(&whole, 8, 16, true, id)),
             2 => pieces.push(fragment(&whole, 32, 40, true, id)),
-            // Two beginnings that say different things.
+            // Two first fragments with different ports.
             3 => {
-                let mut other = turn;
-                if let Words::Ports(_, to) = &mut other.speech.words {
+                let mut other = next;
+                if let TransportKey::Ports(_, to) = &mut other.tuple.transport {
                     *to ^= 1;
                 }
                 let more = self.cut(&other, &style, &[64]);
                 pieces.insert(1.min(pieces.len()), more[0].clone());
             }
-            // Not a multiple of eight; beyond 64 KB; nothing in it.
+            // A size that is no multiple of eight, an end beyond 64 KB, or no payload.
             4 => {
                 pieces = vec![
                     fragment(&whole, 0, 61, true, id),
@@ -101,9 +101,9 @@ impl Generator {
             }
             _ => pieces.push(fragment(&whole, 64, 0, false, id)),
         }
-        self.push_pieces(Kind::OddFragment, &turn.speech, pieces);
+        self.push_pieces(Kind::OddFragment, &next.tuple, pieces);
         if self.rng.u8(..4) == 0 {
-            // Somebody else's of the same number.
+            // A fragment with the same identification from another port.
             let at = self.made.len() - 1;
             let (mut copy, (source, _)) = (self.made[at].clone(), self.ends());
             if let Home::Pod { node, port } = self.home(source) {
@@ -114,7 +114,7 @@ impl Generator {
     }
 }
 
-/// A piece of a whole packet: so many bytes of what is behind the IP header, from `at` on.
+/// A fragment of a packet: `len` bytes of the IP payload from `at` on.
 fn fragment(whole: &[u8], at: usize, len: usize, more: bool, id: u32) -> Vec<u8> {
     let v4 = whole[0] >> 4 == 4;
     let header = if v4 { 20 } else { 40 };
@@ -133,6 +133,6 @@ fn fragment(whole: &[u8], at: usize, len: usize, more: bool, id: u32) -> Vec<u8>
         piece.extend_from_slice(&id.to_be_bytes());
     }
     piece.extend_from_slice(&carried[from..(from + len).min(carried.len())]);
-    craft::close_ip(&mut piece);
+    writer::fix_ip_header(&mut piece);
     piece
 }

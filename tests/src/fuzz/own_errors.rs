@@ -1,4 +1,4 @@
-//! ICMP errors that a node sends by itself.
+//! ICMP errors that a node sends itself.
 
 use manx_dataplane::tables::PortId;
 
@@ -11,7 +11,10 @@ use crate::packet::ICMP;
 
 type Refusal = (String, Option<usize>);
 
-/// Whether a packet is an error of the node's own about an input, which is then answered. Errors: it is one, and wrong.
+/// Whether a packet is the node's own error about an input, which is then answered.
+///
+/// # Errors
+/// It is an error of the node, and it is wrong.
 pub fn find(
     law: &Law<'_>,
     inputs: &mut [Input],
@@ -21,7 +24,7 @@ pub fn find(
     coverage: &mut Coverage,
 ) -> Result<bool, Refusal> {
     let read = &wire.read;
-    if !wire.read.is_error() || !own_addresses(law.node)[1..].contains(&read.speech.source) {
+    if !wire.read.is_error() || !own_addresses(law.node)[1..].contains(&read.tuple.source) {
         return Ok(false);
     }
     let Some(quote) = wire.bytes.get(read.at + 8..) else { return Ok(false) };
@@ -34,7 +37,7 @@ pub fn find(
     if let Err(fault) = is_whole(wire) {
         return refuse(fault.to_owned());
     }
-    let mut refused = "an error about what may not pass".to_owned();
+    let mut refused = "an error about a packet that may not pass".to_owned();
     for epoch in law.epochs.iter().rev() {
         match law.passage_in(epoch, input) {
             Ok(passage) => match cause(epoch, input, passage, wire, tunnel_mtu) {
@@ -43,37 +46,36 @@ pub fn find(
                     coverage.count(event);
                     return Ok(true);
                 }
-                None => refused = "an error that says what is not so".to_owned(),
+                None => refused = "an error with a wrong cause".to_owned(),
             },
-            Err(_) if is_of_node_to_nobody(law, epoch, input, wire) => {
+            Err(_) if is_node_to_missing_pod(law, epoch, input, wire) => {
                 inputs[at].outcome = Outcome::Answered;
                 coverage.count(Event::Unreachable);
                 return Ok(true);
             }
-            Err(why) => refused = format!("an error about what may not pass: {why}"),
+            Err(why) => refused = format!("an error about a packet that may not pass: {why}"),
         }
     }
     refuse(refused)
 }
 
-/// The node may reach its own pods, and learns when there is no such pod: one that has a device, and that the cluster does not know
-/// as a valid pod.
-fn is_of_node_to_nobody(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wire<'_>) -> bool {
-    let Some(speech) = input.read.map(|read| read.speech) else { return false };
-    let ends = [speech.source, speech.destination].map(|address| epoch.place(law.node, address));
-    let is_unreachable = matches!(wire.read.speech.icmp(), Some((3, 1) | (1, 3)));
+/// Whether the node is told that its own packet reached no pod: the address has a device, but the cluster has no valid pod there.
+fn is_node_to_missing_pod(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wire<'_>) -> bool {
+    let Some(tuple) = input.read.map(|read| read.tuple) else { return false };
+    let ends = [tuple.source, tuple.destination].map(|address| epoch.place(law.node, address));
+    let is_unreachable = matches!(wire.read.tuple.icmp(), Some((3, 1) | (1, 3)));
     matches!(ends, [Place::Node, Place::Pod(_)])
         && is_unreachable
         && input.entry.is_some_and(|entry| epoch.may_enter(law.node, entry, ends[0]))
 }
 
-/// Whether it is right by itself, and not longer than it may be (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
+/// Whether its checksum is right and it is not too long (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
 fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
-    let speech = &wire.read.speech;
+    let tuple = &wire.read.tuple;
     let segment = &wire.bytes[wire.read.at..];
     let sum =
-        super::read::sum(speech.source, speech.destination, speech.upper, segment.len(), segment);
-    let most = if speech.is_v4() { 576 } else { 1280 };
+        super::read::sum(tuple.source, tuple.destination, tuple.upper, segment.len(), segment);
+    let most = if tuple.is_v4() { 576 } else { 1280 };
     if !super::read::sums_up(sum) {
         return Err("the checksum of the node's own error is wrong");
     }
@@ -88,7 +90,7 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     let Some(read) = &input.read else { return false };
     let packet = input.packet();
     let Some(begin) = packet.get(..quote.len()) else { return false };
-    // A tunnel's congestion may have been marked before.
+    // The congestion mark of a tunnel may have been copied before.
     let is_same = |at: usize| {
         let marked = if quote[0] >> 4 == 4 { at == 1 || at == 10 || at == 11 } else { at == 1 };
         quote[at] == begin[at] || marked
@@ -96,7 +98,7 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
     quote.len() >= 20 && (0..quote.len()).all(is_same) && !read.is_error() && !read.is_later()
 }
 
-/// What the error says, if it is so.
+/// The event that the error reports; `None`: it did not happen.
 fn cause(
     epoch: &Epoch,
     input: &Input,
@@ -104,12 +106,12 @@ fn cause(
     wire: &Wire<'_>,
     tunnel_mtu: u32,
 ) -> Option<Event> {
-    let (read, speech) = (input.read?, &wire.read.speech);
-    if speech.destination != read.speech.source {
+    let (read, tuple) = (input.read?, &wire.read.tuple);
+    if tuple.destination != read.tuple.source {
         return None;
     }
     let header = &wire.bytes[wire.read.at..];
-    match (speech.upper == ICMP, speech.icmp()?) {
+    match (tuple.upper == ICMP, tuple.icmp()?) {
         (true, (11, 0)) | (false, (3, 0)) => {
             let hop = from != Place::Node && to != Place::Node;
             (hop && read.ttl <= 1).then_some(Event::TimeExceeded)

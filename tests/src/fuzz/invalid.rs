@@ -1,5 +1,5 @@
-//! Packets that are wrong on purpose: somebody else's, to nowhere, in pieces that do not fit, out of tunnels that lie, with bits
-//! changed, and with virtio headers that say what is not so.
+//! Packets that are invalid on purpose: with another pod's source, to addresses without a pod, with fragments that do not fit, from
+//! false tunnels, with changed bits, and with false virtio headers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,20 +7,20 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::port::virtio;
 use manx_dataplane::tables::PortId;
 
+use super::conversations::NextPacket;
 use super::coverage::Kind;
-use super::craft::{self, Outer, mend};
 use super::generate::{Generator, Home};
 use super::input::Injected;
-use super::read::{Speech, Words};
-use super::talks::Turn;
+use super::read::{FlowTuple, TransportKey};
+use super::writer::{self, Outer, fix_ipv4_checksum};
 use crate::fabric::{HOST, RAW, UNDERLAY};
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
-/// Calico's network.
+/// The VXLAN network of Calico.
 const VNI: u32 = 4096;
 
 impl Generator {
-    pub fn lie(&mut self) {
+    pub fn invalid_packet(&mut self) {
         match self.rng.u8(..24) {
             0..3 => self.odd_fragments(),
             3..5 => self.false_error(),
@@ -36,11 +36,11 @@ impl Generator {
         }
     }
 
-    fn written(&mut self, speech: &Speech) -> Vec<u8> {
-        let turn = Turn { speech: *speech, flags: 0x10, sequence: 1 };
-        let style = self.style(&turn);
+    fn written(&mut self, tuple: &FlowTuple) -> Vec<u8> {
+        let next = NextPacket { tuple: *tuple, flags: 0x10, sequence: 1 };
+        let style = self.style(&next);
         let mut bytes = self.buffer();
-        craft::write(&mut bytes, speech, &style);
+        writer::write(&mut bytes, tuple, &style);
         bytes
     }
 
@@ -68,44 +68,45 @@ impl Generator {
         let upper = if source.is_ipv4() { ICMP } else { ICMPV6 };
         let mut message = vec![kind, code, 0, 0, 0, 0, 5, 0];
         message.extend_from_slice(quoted);
-        let speech = Speech { source, destination, upper, words: Words::Message(kind, code) };
-        let turn = Turn { speech, flags: 0, sequence: 0 };
-        let style = self.style(&turn);
+        let tuple =
+            FlowTuple { source, destination, upper, transport: TransportKey::Message(kind, code) };
+        let next = NextPacket { tuple, flags: 0, sequence: 0 };
+        let style = self.style(&next);
         let mut bytes = Vec::with_capacity(message.len() + 60);
-        craft::write_around(&mut bytes, &speech, &style, &message);
+        writer::write_around(&mut bytes, &tuple, &style, &message);
         let at = if source.is_ipv4() { 20 } else { 40 };
-        craft::close(&mut bytes, &speech, at);
+        writer::fix_headers(&mut bytes, &tuple, at);
         bytes
     }
 
-    /// What is told whoever sent a packet of a connection that goes on.
+    /// An ICMP error to the sender of a packet of an open connection.
     pub fn error(&mut self) {
-        let turn = self.turn();
-        let speech = turn.speech;
-        let mut quoted = self.written(&speech);
+        let next = self.next_packet();
+        let tuple = next.tuple;
+        let mut quoted = self.written(&tuple);
         if self.rng.bool() {
-            let header = if speech.is_v4() { 20 } else { 40 };
+            let header = if tuple.is_v4() { 20 } else { 40 };
             quoted.truncate(header + 8);
         }
         quoted.truncate(500);
-        let v4 = speech.is_v4();
+        let v4 = tuple.is_v4();
         let (kind, code) = if v4 {
             self.pick(&[(3, 1), (3, 3), (3, 4), (11, 0), (12, 0)])
         } else {
             self.pick(&[(1, 4), (2, 0), (3, 0), (4, 1)])
         };
-        // Nobody is told that an answer has not arrived.
-        let is_clean = !matches!(speech.words, Words::Query { asks: false, .. });
-        let bytes = self.error_about(&quoted, speech.destination, speech.source, kind, code);
-        self.push(Kind::Error, &speech.reversed(), bytes, Offload::default(), is_clean);
+        // There is no error about an ICMP answer.
+        let is_clean = !matches!(tuple.transport, TransportKey::Query { asks: false, .. });
+        let bytes = self.error_about(&quoted, tuple.destination, tuple.source, kind, code);
+        self.push(Kind::Error, &tuple.reversed(), bytes, Offload::default(), is_clean);
     }
 
     fn false_error(&mut self) {
-        let turn = self.turn();
-        let speech = turn.speech;
-        let quoted = self.written(&speech);
+        let next = self.next_packet();
+        let tuple = next.tuple;
+        let quoted = self.written(&tuple);
         let (stranger, other) = self.ends();
-        let v4 = speech.is_v4();
+        let v4 = tuple.is_v4();
         let (kind, code) = if v4 {
             self.pick(&[(3, 1), (5, 1), (11, 0)])
         } else {
@@ -113,23 +114,23 @@ impl Generator {
         };
         let same = |address: IpAddr| address.is_ipv4() == v4;
         let (source, destination) = match self.rng.u8(..4) {
-            // From somebody else, to somebody else, about another's packet.
-            0 if same(stranger) => (stranger, speech.source),
-            1 if same(other) => (speech.destination, other),
-            2 => (speech.source, speech.destination),
-            _ => (speech.destination, speech.source),
+            // From a stranger, to a stranger, or in the wrong direction.
+            0 if same(stranger) => (stranger, tuple.source),
+            1 if same(other) => (tuple.destination, other),
+            2 => (tuple.source, tuple.destination),
+            _ => (tuple.destination, tuple.source),
         };
         let mut bytes = self.error_about(&quoted, source, destination, kind, code);
         if self.rng.u8(..3) == 0 {
             bytes = self.error_about(&bytes.clone(), destination, source, kind, code);
         }
-        let from = Speech { source, destination, ..speech };
+        let from = FlowTuple { source, destination, ..tuple };
         self.push(Kind::FalseError, &from, bytes, Offload::default(), false);
     }
 
     fn spoofed(&mut self) {
-        let turn = self.turn();
-        let bytes = self.written(&turn.speech);
+        let next = self.next_packet();
+        let bytes = self.written(&next.tuple);
         let (somebody, _) = self.ends();
         let (node, port) = match self.home(somebody) {
             Home::Pod { node, port } => (node, port),
@@ -144,8 +145,8 @@ impl Generator {
         let own = self.pick(&pods);
         let (Home::Pod { node, port }, IpAddr::V4(from)) = (self.home(own), own) else { return };
         let inner = {
-            let turn = self.turn();
-            self.written(&turn.speech)
+            let next = self.next_packet();
+            self.written(&next.tuple)
         };
         let to = self.pick(&[
             UNDERLAY[0],
@@ -154,12 +155,12 @@ impl Generator {
             Ipv4Addr::new(10, 0, 0, 1),
         ]);
         let vxlan = self.rng.bool().then_some(VNI);
-        let bytes = craft::wrap(&Outer { from, to, vxlan, ecn: 0, options: false }, &inner);
+        let bytes = writer::encapsulate(&Outer { from, to, vxlan, ecn: 0, options: false }, &inner);
         self.push_at(node, port, Kind::PodTunnel, bytes, false);
     }
 
-    /// The other node's pod or router, and a pod of this node's.
-    fn tunnelled_speech(&mut self, node: usize) -> Option<Speech> {
+    /// A tuple from a pod or the router of the other node to a pod of this node.
+    fn tunnelled_tuple(&mut self, node: usize) -> Option<FlowTuple> {
         let of = |home: Home, node: usize| matches!(home, Home::Pod { node: at, .. } if at == node);
         let pods = self.pods[0].clone();
         let far: Vec<IpAddr> =
@@ -172,14 +173,14 @@ impl Generator {
         let router = IpAddr::from([10, 244, 2 - node as u8, 1]);
         let source = if self.rng.u8(..8) == 0 { router } else { self.pick(&far) };
         let destination = self.pick(&near);
-        let speech = self.speech();
-        match speech.words {
-            Words::Ports(..) => Some(Speech { source, destination, ..speech }),
-            _ => Some(Speech::echo(source, destination, self.rng.u16(..))),
+        let tuple = self.tuple();
+        match tuple.transport {
+            TransportKey::Ports(..) => Some(FlowTuple { source, destination, ..tuple }),
+            _ => Some(FlowTuple::echo(source, destination, self.rng.u16(..))),
         }
     }
 
-    /// The tunnel from the other node to this one, as this world has it.
+    /// The outer header from the other node to this one, with this world's encapsulation.
     fn outer(&self, node: usize) -> Outer {
         let vxlan = self.is_vxlan.then_some(VNI);
         Outer { from: UNDERLAY[1 - node], to: UNDERLAY[node], vxlan, ecn: 0, options: false }
@@ -187,68 +188,70 @@ impl Generator {
 
     fn tunnelled(&mut self) {
         let node = self.rng.usize(..2);
-        let Some(speech) = self.tunnelled_speech(node) else { return };
-        let inner = self.written(&speech);
+        let Some(tuple) = self.tunnelled_tuple(node) else { return };
+        let inner = self.written(&tuple);
         let mut outer = self.outer(node);
         outer.ecn = inner[1] & 3;
         outer.options = self.rng.u8(..8) == 0;
-        let bytes = craft::wrap(&outer, &inner);
+        let bytes = writer::encapsulate(&outer, &inner);
         self.push_at(node, RAW, Kind::Tunnelled, bytes, true);
     }
 
     fn false_tunnel(&mut self) {
         let node = self.rng.usize(..2);
-        let Some(mut speech) = self.tunnelled_speech(node) else { return };
+        let Some(mut tuple) = self.tunnelled_tuple(node) else { return };
         let mut outer = self.outer(node);
         let stranger = Ipv4Addr::new(172, 18, 0, 77);
-        let near = speech.destination;
+        let near = tuple.destination;
         let lie = self.rng.u8(..12);
         match lie {
-            0 => speech.source = near,
-            1 => speech.source = IpAddr::from([192, 0, 2, 1]),
-            2 => speech.source = UNDERLAY[1 - node].into(),
-            3 => speech.source = IpAddr::from([10, 244, 1 + node as u8, 77]),
+            0 => tuple.source = near,
+            1 => tuple.source = IpAddr::from([192, 0, 2, 1]),
+            2 => tuple.source = UNDERLAY[1 - node].into(),
+            3 => tuple.source = IpAddr::from([10, 244, 1 + node as u8, 77]),
             4 => outer.from = stranger,
             5 => outer.to = stranger,
             6 => (outer.from, outer.to) = (outer.to, outer.to),
             7 => outer.ecn = 3,
             8 => outer.vxlan = if self.is_vxlan { None } else { Some(VNI) },
             9 => outer.vxlan = Some(77),
-            10 => speech = self.turn().speech,
-            _ => speech.destination = IpAddr::from([10, 244, 1 + node as u8, 1]),
+            10 => tuple = self.next_packet().tuple,
+            _ => tuple.destination = IpAddr::from([10, 244, 1 + node as u8, 1]),
         }
-        let mut inner = self.written(&speech);
+        let mut inner = self.written(&tuple);
         if lie == 7 {
             inner[1] &= !3;
-            mend(&mut inner);
+            fix_ipv4_checksum(&mut inner);
         }
-        let bytes = craft::wrap(&outer, &inner);
+        let bytes = writer::encapsulate(&outer, &inner);
         self.push_at(node, RAW, Kind::FalseTunnel, bytes, false);
     }
 
     /// What kernels of one machine pass each other unfinished, and a socket without metadata hands up.
     fn unmarked(&mut self) {
         let node = self.rng.usize(..2);
-        let Some(speech) = self.tunnelled_speech(node) else { return };
-        let Speech { words: words @ Words::Ports(..), .. } = speech else { return };
+        let Some(tuple) = self.tunnelled_tuple(node) else { return };
+        let FlowTuple { transport: transport @ TransportKey::Ports(..), .. } = tuple else {
+            return;
+        };
         let upper = self.pick(&[TCP, TCP, UDP]);
-        let speech = Speech { upper, words, ..speech };
-        let turn = Turn { speech, flags: 0x10, sequence: self.rng.u32(..) };
-        let mut style = self.style(&turn);
+        let tuple = FlowTuple { upper, transport, ..tuple };
+        let next = NextPacket { tuple, flags: 0x10, sequence: self.rng.u32(..) };
+        let mut style = self.style(&next);
         if upper == TCP && self.rng.bool() {
             style.payload = self.rng.usize(1500..9000);
         }
         (style.ttl, style.ecn) = (64, 0);
         let mut inner = Vec::new();
-        craft::write(&mut inner, &speech, &style);
-        craft::unfinish(&mut inner, &speech, 20);
-        let bytes = craft::wrap(&self.outer(node), &inner);
+        writer::write(&mut inner, &tuple, &style);
+        writer::make_checksum_partial(&mut inner, &tuple, 20);
+        let bytes = writer::encapsulate(&self.outer(node), &inner);
         self.push_at(node, RAW, Kind::Unmarked, bytes, false);
     }
 
     fn nowhere(&mut self) {
-        let mut speech = self.turn().speech;
-        let v4 = speech.is_v4();
+        let mut tuple = self.next_packet().tuple;
+        let v4 = tuple.is_v4();
         let of: &[&str] = if v4 {
             &[
                 "10.244.1.77",
@@ -264,13 +267,13 @@ impl Generator {
             &["fd44:1::77", "fd44:2::77", "fe80::1", "ff02::1", "ff0e::1", "::1", "::"]
         };
         let address = self.pick(of).parse().unwrap();
-        let (node, port, _) = self.spot(&speech);
+        let (node, port, _) = self.spot(&tuple);
         if self.rng.u8(..4) == 0 {
-            speech.source = address;
+            tuple.source = address;
         } else {
-            speech.destination = address;
+            tuple.destination = address;
         }
-        let bytes = self.written(&speech);
+        let bytes = self.written(&tuple);
         self.push_at(node, port, Kind::Nowhere, bytes, false);
     }
 
@@ -295,15 +298,15 @@ impl Generator {
             (far, own, true),
             (router, own, true),
         ]);
-        let speech = self.speech();
-        let speech = match speech.words {
-            Words::Ports(..) => Speech { source, destination, ..speech },
-            _ => Speech::echo(source, destination, 7),
+        let tuple = self.tuple();
+        let tuple = match tuple.transport {
+            TransportKey::Ports(..) => FlowTuple { source, destination, ..tuple },
+            _ => FlowTuple::echo(source, destination, 7),
         };
-        let bytes = self.written(&speech);
+        let bytes = self.written(&tuple);
         if tunnel {
             let outer = Outer { ecn: bytes[1] & 3, ..self.outer(node) };
-            let bytes = craft::wrap(&outer, &bytes);
+            let bytes = writer::encapsulate(&outer, &bytes);
             self.push_at(node, RAW, Kind::Transit, bytes, false);
         } else {
             self.push_at(node, HOST, Kind::Transit, bytes, false);
@@ -312,13 +315,13 @@ impl Generator {
 
     /// What a device's header says is chosen at random; what a port refuses to believe goes in without it.
     fn false_offload(&mut self) {
-        let turn = self.turn();
-        let mut style = self.style(&turn);
+        let next = self.next_packet();
+        let mut style = self.style(&next);
         if self.rng.bool() {
             style.payload = self.rng.usize(1000..5000);
         }
         let mut bytes = Vec::new();
-        craft::write(&mut bytes, &turn.speech, &style);
+        writer::write(&mut bytes, &next.tuple, &style);
         let len = bytes.len() as u16;
         let mut header = [0; virtio::HEADER_LEN];
         header[0] = self.pick(&[0, 1, 1, 1, 2, 3]);
@@ -331,6 +334,6 @@ impl Generator {
             header[at..at + 2].copy_from_slice(&value.to_ne_bytes());
         }
         let offload = virtio::decode(&header, &bytes, 0).unwrap_or_default();
-        self.push(Kind::FalseOffload, &turn.speech, bytes, offload, false);
+        self.push(Kind::FalseOffload, &next.tuple, bytes, offload, false);
     }
 }

@@ -1,36 +1,36 @@
-//! Who speaks to whom, and what they say next: connections whose both ends speak.
+//! Connections in which both ends send, and their next packets.
 
 use std::net::IpAddr;
 
 use fastrand::Rng;
 
 use super::generate::Generator;
-use super::read::{Speech, Words, flag};
+use super::read::{FlowTuple, TransportKey, flag};
 use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
-/// Connections that go on at once.
-const TALKS: usize = 96;
+/// The number of connections at the same time.
+const CONVERSATIONS: usize = 96;
 
-/// A connection as its ends see it.
+/// A connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Talk {
-    /// From the side that opened it.
-    speech: Speech,
-    /// Packets so far.
+pub struct Conversation {
+    /// Its tuple from the side that opened it.
+    tuple: FlowTuple,
+    /// The number of packets so far.
     stage: u32,
     sequences: [u32; 2],
 }
 
-/// What one end says next.
+/// The next packet of one end.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn {
-    pub speech: Speech,
+pub struct NextPacket {
+    pub tuple: FlowTuple,
     pub flags: u8,
     pub sequence: u32,
 }
 
 impl Generator {
-    /// Two ends of one family, at least one of them mostly a pod.
+    /// The addresses of two ends of one family. Mostly at least one of them is a pod.
     pub fn ends(&mut self) -> (IpAddr, IpAddr) {
         let family = usize::from(self.rng.u8(..4) == 0 && !self.pods[1].is_empty());
         let some = |of: &[IpAddr], rng: &mut Rng| of.get(rng.usize(..of.len().max(1))).copied();
@@ -43,8 +43,8 @@ impl Generator {
         if self.rng.u8(..4) == 0 { (other, one) } else { (one, other) }
     }
 
-    /// Ports, or what there is instead.
-    pub fn speech(&mut self) -> Speech {
+    /// A tuple with ports, or with an ICMP query.
+    pub fn tuple(&mut self) -> FlowTuple {
         let (source, destination) = self.ends();
         let v4 = source.is_ipv4();
         match self.rng.u8(..16) {
@@ -59,14 +59,14 @@ impl Generator {
                     0 => self.port(),
                     _ => 1024 + (self.serial.wrapping_mul(7) % 64_000) as u16,
                 };
-                Speech { source, destination, upper, words: Words::Ports(from, to) }
+                FlowTuple { source, destination, upper, transport: TransportKey::Ports(from, to) }
             }
-            13 | 14 => Speech::echo(source, destination, self.serial as u16),
+            13 | 14 => FlowTuple::echo(source, destination, self.serial as u16),
             _ => {
                 let upper = if v4 { ICMP } else { ICMPV6 };
                 let kind = if v4 { 13 } else { 128 };
-                let words = Words::Query { kind, asks: true, id: self.rng.u16(..) };
-                Speech { source, destination, upper, words }
+                let transport = TransportKey::Query { kind, asks: true, id: self.rng.u16(..) };
+                FlowTuple { source, destination, upper, transport }
             }
         }
     }
@@ -76,20 +76,20 @@ impl Generator {
         self.ports[self.rng.usize(..self.ports.len())]
     }
 
-    /// What somebody says next: mostly of a connection that goes on.
-    pub fn turn(&mut self) -> Turn {
-        if self.talks.is_empty() || self.rng.u8(..8) == 0 {
+    /// The next packet: mostly of an open connection.
+    pub fn next_packet(&mut self) -> NextPacket {
+        if self.conversations.is_empty() || self.rng.u8(..8) == 0 {
             return self.begin();
         }
-        let at = self.rng.usize(..self.talks.len());
-        let talk = &mut self.talks[at];
-        let answers = match talk.stage {
+        let at = self.rng.usize(..self.conversations.len());
+        let conversation = &mut self.conversations[at];
+        let answers = match conversation.stage {
             0 => false,
             1 => true,
             _ => self.rng.bool(),
         };
         let side = usize::from(answers);
-        let flags = match (talk.speech.upper, talk.stage, self.rng.u8(..64)) {
+        let flags = match (conversation.tuple.upper, conversation.stage, self.rng.u8(..64)) {
             (TCP, 0, _) => flag::SYN,
             (TCP, 1, _) => flag::SYN | flag::ACK,
             (TCP, _, 0 | 1) => flag::FIN | flag::ACK,
@@ -99,25 +99,25 @@ impl Generator {
             (TCP, ..) => flag::ACK,
             _ => 0,
         };
-        talk.stage += 1;
-        let sequence = talk.sequences[side];
-        talk.sequences[side] = sequence.wrapping_add(10_000);
-        let speech = if answers { talk.speech.reversed() } else { talk.speech };
-        Turn { speech, flags, sequence }
+        conversation.stage += 1;
+        let sequence = conversation.sequences[side];
+        conversation.sequences[side] = sequence.wrapping_add(10_000);
+        let tuple = if answers { conversation.tuple.reversed() } else { conversation.tuple };
+        NextPacket { tuple, flags, sequence }
     }
 
-    /// Begins another connection.
-    pub(super) fn begin(&mut self) -> Turn {
-        let speech = self.speech();
+    /// Opens another connection.
+    pub(super) fn begin(&mut self) -> NextPacket {
+        let tuple = self.tuple();
         let sequences = [self.rng.u32(..), self.rng.u32(..)];
-        let talk = Talk { speech, stage: 1, sequences };
-        if self.talks.len() < TALKS {
-            self.talks.push(talk);
+        let conversation = Conversation { tuple, stage: 1, sequences };
+        if self.conversations.len() < CONVERSATIONS {
+            self.conversations.push(conversation);
         } else {
-            let at = self.rng.usize(..TALKS);
-            self.talks[at] = talk;
+            let at = self.rng.usize(..CONVERSATIONS);
+            self.conversations[at] = conversation;
         }
-        let flags = if speech.upper == TCP { flag::SYN } else { 0 };
-        Turn { speech, flags, sequence: sequences[0] }
+        let flags = if tuple.upper == TCP { flag::SYN } else { 0 };
+        NextPacket { tuple, flags, sequence: sequences[0] }
     }
 }
