@@ -3,6 +3,7 @@
 mod capture;
 mod denials;
 pub mod device;
+mod device_work;
 mod fault;
 pub mod host_device;
 pub mod ipam;
@@ -18,6 +19,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use manx_dataplane::pipeline::Sizes;
@@ -27,6 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use self::device::AgentNamespace;
+use self::device_work::{Completed, DeviceWork};
 use self::host_device::HostDevice;
 use self::node::{Agent, Parts};
 use self::server::{PendingRequest, Server};
@@ -216,7 +219,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     let tunnels = uplink::open(&uplink, settings.packet_socket, workers)?;
     let addresses =
         ipam::store::Store::open(&settings.socket.with_extension("addresses"), &place.blocks)?;
-    let namespace = AgentNamespace::create()?;
+    let namespace = Arc::new(AgentNamespace::create()?);
     let pod_device = pod_device::choose(settings.pod_device, workers)?;
     let (host_device, host) = HostDevice::attach(
         &namespace,
@@ -231,12 +234,14 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     let of_each =
         worker::Settings { sizes: Sizes::default(), polling: settings.polling, core: None };
     let workers = Workers::spawn(of_each, &settings.cores, &report).map_err(Error::Worker)?;
+    let (device_work, completed) = DeviceWork::new(Arc::clone(&namespace));
     let mut agent = Agent::new(Parts {
         name: settings.name.clone(),
         store,
         workers,
         reports,
         namespace,
+        device_work,
         host_device,
         pod_device,
         polling: settings.polling,
@@ -266,8 +271,8 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    let ended =
-        run_control_loop(&mut agent, EventSources { watcher, inbox, peers, next_hops }).await;
+    let sources = EventSources { watcher, inbox, completed, peers, next_hops };
+    let ended = run_control_loop(&mut agent, sources).await;
     tracing::info!(node = settings.name, "stopping");
     ended
 }
@@ -276,6 +281,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
 struct EventSources {
     watcher: Watcher,
     inbox: mpsc::Receiver<PendingRequest>,
+    completed: mpsc::UnboundedReceiver<Completed>,
     /// Tells the follower of next hops whom to look for.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     next_hops: watch::Receiver<uplink::NextHops>,
@@ -286,15 +292,14 @@ async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Resul
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
+    let mut ended = Vec::new();
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
-            Some(PendingRequest { call, answer }) = sources.inbox.recv() => {
-                let given = agent.handle(call);
-                // A client that went away no longer waits.
-                let _ = answer.send(given);
-            }
+            Some(request) = sources.inbox.recv() => agent.handle(request),
+            // One publication is for all that have ended until now.
+            _ = sources.completed.recv_many(&mut ended, usize::MAX) => agent.commit(ended.drain(..)),
             _ = sources.watcher.changed() => {
                 if agent.refresh() {
                     sources.peers.send_replace(agent.peers());

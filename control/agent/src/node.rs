@@ -1,12 +1,12 @@
 //! The agent's state, and what each event does to it. One thread owns it; nothing in it is shared or locked.
 
 mod devices;
-mod pods;
+pub(super) mod pods;
 mod publication;
 mod reports;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,15 +20,17 @@ use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Tables};
 use manx_dataplane::worker::{Polling, Workers};
 use manx_policy_compiler::model::ObjectName;
 
+use self::pods::PodRequest;
 use super::Error;
 use super::capture;
 use super::denials::Denials;
 use super::device::{AgentNamespace, OpenDevice, Queues};
+use super::device_work::DeviceWork;
 use super::fault::Fault;
 use super::host_device::HostDevice;
 use super::pod_device::PodDevice;
 use super::port_ids::PortIds;
-use super::server::Outcome;
+use super::server::{Outcome, PendingRequest};
 use super::uplink::NextHops;
 use super::verify::Verifier;
 use crate::ipam;
@@ -66,6 +68,9 @@ pub(super) struct Agent {
     pub(super) ports: BTreeMap<PortId, Port>,
     pub(super) pods: BTreeMap<ObjectName, Pod>,
     pub(super) locals: BTreeMap<ObjectName, Local>,
+    /// The pods on whose devices threads work, and the requests that wait for that, in order of arrival.
+    busy: BTreeMap<ObjectName, VecDeque<PodRequest>>,
+    device_work: DeviceWork,
     pub(super) calculation: Calculation,
     pub(super) tables: Arc<Tables>,
     /// How often pods have changed in tables that were in use.
@@ -78,7 +83,7 @@ pub(super) struct Agent {
     pub(super) reports: Receiver<Report>,
     /// What the agent cannot go on after.
     pub(super) failed: Option<Error>,
-    namespace: AgentNamespace,
+    namespace: Arc<AgentNamespace>,
     host_device: HostDevice,
     pod_device: Device,
     polling: Polling,
@@ -105,7 +110,8 @@ pub(super) struct Parts {
     pub(super) store: Store,
     pub(super) workers: Workers,
     pub(super) reports: Receiver<Report>,
-    pub(super) namespace: AgentNamespace,
+    pub(super) namespace: Arc<AgentNamespace>,
+    pub(super) device_work: DeviceWork,
     pub(super) host_device: HostDevice,
     pub(super) pod_device: Device,
     pub(super) polling: Polling,
@@ -134,6 +140,8 @@ impl Agent {
             ports: BTreeMap::new(),
             pods: BTreeMap::new(),
             locals: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            device_work: parts.device_work,
             calculation: Calculation::default(),
             tables: Arc::new(Tables::closed()),
             changed_in_place: 0,
@@ -181,22 +189,21 @@ impl Agent {
         Ok(id)
     }
 
-    /// Answers a call.
-    pub(super) fn handle(&mut self, call: Call) -> Outcome {
-        match call {
-            Call::Attach(attach) => Outcome::Reply(self.attach(&attach).map(Reply::Attached)),
-            Call::Detach(pod) => {
-                self.detach(&pod);
-                Outcome::Reply(Ok(Reply::Detached))
-            }
+    /// Takes a request. Its reply follows at once, or when the work that it asks for has ended.
+    pub(super) fn handle(&mut self, PendingRequest { call, answer }: PendingRequest) {
+        let outcome = match call {
+            Call::Attach(attach) => return self.submit(PodRequest::Attach(attach, answer)),
+            Call::Detach(pod) => return self.submit(PodRequest::Detach(pod, answer)),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(status::status(self))))),
-            Call::Explain(request) => self.explain(request),
+            Call::Explain(inquiry) => self.explain(inquiry),
             Call::Denials => {
                 self.read_reports();
                 Outcome::Reply(Ok(Reply::Denials(self.denials.all())))
             }
             Call::Capture(what) => self.capture(&what),
-        }
+        };
+        // A client that went away no longer waits.
+        let _ = answer.send(outcome);
     }
 
     /// By the objects that the agent has loaded, on a thread of its own: there may be very many of them.

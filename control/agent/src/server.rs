@@ -1,20 +1,8 @@
 //! The agent's socket: takes requests, brings answers.
 //!
 //! The server knows the protocol and nothing of the agent. It sends each request, with a channel for the outcome, through
-//! one channel to the agent. The agent's single-threaded control loop handles requests between its other events:
-//!
-//! ```no_run
-//! # use crate::server::{Outcome, PendingRequest, Server};
-//! # async fn serve(server: Server) {
-//! let (requests, mut inbox) = tokio::sync::mpsc::channel(16);
-//! tokio::spawn(server.run(requests));
-//! while let Some(PendingRequest { call, answer }) = inbox.recv().await {
-//!     // A client that went away no longer waits: nothing to do about it.
-//!     let _ = answer.send(Outcome::Reply(todo(call)));
-//! }
-//! # }
-//! # fn todo(_: manx_api::Call) -> manx_api::Response { Ok(manx_api::Reply::Detached) }
-//! ```
+//! one channel to the agent. The agent's single-threaded control loop takes requests between its other events, and sends each
+//! outcome when it is there: at once, or when the work that the request asks for has ended.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -39,8 +27,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use manx_api::{Call, ErrorKind, Failure, Reply, Request, Response};
 use manx_linux::private;
 
-/// Connections served at once; more wait in the socket's backlog.
-const CONNECTIONS: usize = 64;
+/// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod is
+/// attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
+const CONNECTIONS: usize = 512;
 /// How long the listener rests when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
 
@@ -152,7 +141,7 @@ impl Server {
         Ok(Self { listener, path: path.to_owned(), _lock: lock })
     }
 
-    /// Serves connections, 64 at once, until nobody takes requests any more.
+    /// Serves connections, 512 at once, until nobody takes requests any more.
     pub async fn run(self, requests: mpsc::Sender<PendingRequest>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let turn = Arc::new(Semaphore::new(1));

@@ -1,101 +1,235 @@
 //! Pods that are attached and detached.
+//!
+//! Attaching has three steps. The control loop reserves an address; a thread that may block makes the device
+//! ([`DeviceWork`](super::super::device_work::DeviceWork)); the control loop commits: it takes the device as a port and publishes
+//! tables that name the pod. The caller gets its reply after that, so the pod's policy is in force. Detaching goes the other way
+//! round. Work for many pods runs at once; requests for one pod run one after the other, in order of arrival. What fails
+//! leaves nothing: neither a device nor an address.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::port::vxlan;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Command;
 use manx_policy_compiler::model::ObjectName;
+use tokio::sync::oneshot;
 
-use super::super::Error;
-use super::super::pod_device::{self, Attachment};
+use super::super::device::{AgentNamespace, OpenDevice};
+use super::super::device_work::{Commit, Completed};
+use super::super::pod_device::{self, Attachment, PodDevice};
+use super::super::server::Outcome;
 use super::{Agent, Pod};
-use manx_api::{Attach, Attached, ErrorKind, Failure, PodName};
+use manx_api::{self as api, Attach, Attached, ErrorKind, Failure, PodName, Response};
 use manx_calculation::calc::{self, Local};
 use manx_calculation::import::Overlay;
 
+/// Takes the reply to a request. A client that went away has closed it.
+type Caller = oneshot::Sender<Outcome>;
+
+/// What a caller wants of a pod.
+pub(super) enum PodRequest {
+    /// To be attached.
+    Attach(Attach, Caller),
+    /// To be detached, and its addresses released.
+    Detach(PodName, Caller),
+}
+
+impl PodRequest {
+    fn pod(&self) -> ObjectName {
+        let (Self::Attach(Attach { pod, .. }, _) | Self::Detach(pod, _)) = self;
+        ObjectName::new(&pod.namespace, &pod.name)
+    }
+}
+
+/// Who gets which reply.
+pub(in super::super) type Reply = (Caller, Response);
+
+/// What follows when a pod's device is gone.
+struct Departure {
+    /// Whose addresses are released; `None`: the pod keeps them.
+    release: Option<PodName>,
+    reply: Option<Reply>,
+}
+
 impl Agent {
-    pub(super) fn attach(&mut self, attach: &Attach) -> Result<Attached, Failure> {
-        let name = ObjectName::new(&attach.pod.namespace, &attach.pod.name);
+    /// Does what is asked for, now or after what is under way for the same pod.
+    pub(super) fn submit(&mut self, request: PodRequest) {
+        let name = request.pod();
+        match self.busy.get_mut(&name) {
+            Some(waiting) => waiting.push_back(request),
+            None => self.begin(name, request),
+        }
+    }
+
+    fn begin(&mut self, name: ObjectName, request: PodRequest) {
+        match request {
+            PodRequest::Attach(attach, caller) => self.begin_attach(name, attach, caller),
+            PodRequest::Detach(pod, caller) => {
+                let reply = Some((caller, Ok(api::Reply::Detached)));
+                self.begin_detach(&name, Departure { release: Some(pod), reply });
+            }
+        }
+    }
+
+    /// The first step: an address is reserved. A repeated request for what is there gets its reply at once; another device
+    /// of the pod goes first.
+    fn begin_attach(&mut self, name: ObjectName, attach: Attach, caller: Caller) {
         if let (Some(pod), Some(local)) = (self.pods.get(&name), self.locals.get(&name)) {
             if pod.device.is(&attach.netns, &attach.interface) {
-                return Ok(Attached {
-                    addresses: local.addresses.clone(),
-                    device: pod.device.device(),
-                    mtu: local.mtu,
-                });
+                let addresses = local.addresses.clone();
+                let attached = Attached { addresses, device: pod.device.device(), mtu: local.mtu };
+                return reply(caller, Ok(api::Reply::Attached(attached)));
             }
-            self.detach(&attach.pod);
+            let departure = Departure { release: Some(attach.pod.clone()), reply: None };
+            self.begin_detach(&name, departure);
+            return self.submit(PodRequest::Attach(attach, caller));
         }
-        let addresses = self
-            .addresses
-            .assign(&attach.pod)
-            .map_err(|error| Failure { kind: error.kind(), message: error.to_string() })?;
+        let addresses = match self.addresses.assign(&attach.pod) {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                let failure = Failure { kind: error.kind(), message: error.to_string() };
+                return reply(caller, Err(failure));
+            }
+        };
+        self.start_attach(name, attach, addresses, caller);
+    }
+
+    /// The second step: a thread makes the device.
+    fn start_attach(
+        &mut self,
+        name: ObjectName,
+        attach: Attach,
+        addresses: Vec<IpAddr>,
+        caller: Caller,
+    ) {
         let mtu = self.pod_mtu();
-        let made = pod_device::attach(
-            &self.namespace,
-            &Attachment {
+        let (segments, device) = (self.pod_segments(mtu), self.pod_device);
+        let (queues, polling) = (self.workers.len(), self.polling);
+        let pod = name.clone();
+        let work = move |namespace: &AgentNamespace| -> Commit {
+            let attachment = Attachment {
                 netns: &attach.netns,
                 interface: &attach.interface,
                 addresses: &addresses,
                 mtu,
-                segments: self.pod_segments(mtu),
-                device: self.pod_device,
-                queues: self.workers.len(),
-                polling: self.polling,
-            },
-        );
-        let (device, held) = match made {
-            Ok(made) => made,
-            Err(error) => {
-                self.release(&attach.pod);
-                return Err(Failure { kind: error.kind(), message: error.to_string() });
+                segments,
+                device,
+                queues,
+                polling,
+            };
+            match pod_device::attach(namespace, &attachment) {
+                Ok(made) => Box::new(move |agent| {
+                    let attached = Attached { addresses, device, mtu };
+                    agent.adopt(pod, attach.pod, attached, made, caller)
+                }),
+                Err(error) => Box::new(move |agent| {
+                    agent.release(&attach.pod);
+                    let message = error.to_string();
+                    Some((caller, Err(Failure { kind: error.kind(), message })))
+                }),
             }
         };
-        let port = match self.attach_port(format!("pod:{}", attach.pod), held) {
+        self.start(name, work);
+    }
+
+    /// Runs work for a pod; requests for it wait from now on.
+    fn start(
+        &mut self,
+        name: ObjectName,
+        work: impl FnOnce(&AgentNamespace) -> Commit + Send + 'static,
+    ) {
+        self.busy.insert(name.clone(), VecDeque::new());
+        self.device_work.start(name, work);
+    }
+
+    /// First nothing leads to the pod, then its port goes, then its device, on a thread; the address may be another pod's only
+    /// after that.
+    fn begin_detach(&mut self, name: &ObjectName, departure: Departure) {
+        self.locals.remove(name);
+        let Some(gone) = self.pods.remove(name) else { return self.depart(departure) };
+        self.publish();
+        self.detach_port(gone.port);
+        if departure.release.is_some() {
+            tracing::info!(pod = %name, "detached");
+        }
+        self.start_removal(name, gone.device, departure);
+    }
+
+    fn start_removal(&mut self, name: &ObjectName, device: PodDevice, departure: Departure) {
+        let pod = name.clone();
+        self.start(name.clone(), move |namespace| {
+            if let Err(error) = device.detach(namespace) {
+                tracing::warn!(%pod, %error, "the pod's interface could not be removed");
+            }
+            Box::new(|agent| {
+                agent.depart(departure);
+                None
+            })
+        });
+    }
+
+    /// Takes a pod's port and device away, of which nothing is left to use. The pod keeps its addresses.
+    pub(super) fn detach_device(&mut self, name: &ObjectName) {
+        self.begin_detach(name, Departure { release: None, reply: None });
+    }
+
+    /// The third step, of all whose device work has ended: one publication names all that are attached now, and then the
+    /// callers get their replies.
+    pub(in super::super) fn commit(&mut self, completed: impl IntoIterator<Item = Completed>) {
+        let (mut replies, mut requests) = (Vec::new(), Vec::new());
+        for Completed { pod, commit } in completed {
+            requests.extend(self.busy.remove(&pod).unwrap_or_default());
+            replies.extend(commit(self));
+        }
+        if replies.iter().any(|(_, response)| response.is_ok()) {
+            self.publish();
+        }
+        for (caller, response) in replies {
+            reply(caller, response);
+        }
+        for request in requests {
+            self.submit(request);
+        }
+    }
+
+    /// Takes a device that was made as a port, and its pod as an endpoint. Where there is no port, the device goes first, and
+    /// the caller is told then.
+    fn adopt(
+        &mut self,
+        name: ObjectName,
+        pod: PodName,
+        attached: Attached,
+        (device, queues): (PodDevice, OpenDevice),
+        caller: Caller,
+    ) -> Option<Reply> {
+        let port = match self.attach_port(format!("pod:{pod}"), queues) {
             Ok(port) => port,
             Err(error) => {
-                if let Err(error) = device.detach(&self.namespace) {
-                    tracing::warn!(pod = %attach.pod, %error, "the pod's interface could not be removed");
-                }
-                self.release(&attach.pod);
-                return Err(internal(&error));
+                let failure = Failure { kind: ErrorKind::Internal, message: error.to_string() };
+                let reply = Some((caller, Err(failure)));
+                self.start_removal(&name, device, Departure { release: Some(pod), reply });
+                return None;
             }
         };
         self.attachments += 1;
-        let local = Local {
-            index: self.free_index(),
-            attachment: self.attachments,
-            port,
-            addresses: addresses.clone(),
-            mtu,
-        };
-        self.pods.insert(name.clone(), Pod { device, port });
-        self.locals.insert(name, local);
-        self.publish();
-        tracing::info!(pod = %attach.pod, ?addresses, device = ?self.pod_device, "attached");
-        Ok(Attached { addresses, device: self.pod_device, mtu })
+        let (index, attachment) = (self.free_index(), self.attachments);
+        let (addresses, mtu) = (attached.addresses.clone(), attached.mtu);
+        tracing::info!(%pod, ?addresses, device = ?attached.device, "attached");
+        self.locals.insert(name.clone(), Local { index, attachment, port, addresses, mtu });
+        self.pods.insert(name, Pod { device, port });
+        Some((caller, Ok(api::Reply::Attached(attached))))
     }
 
-    pub(super) fn detach(&mut self, pod: &PodName) {
-        if self.detach_device(&ObjectName::new(&pod.namespace, &pod.name)) {
-            tracing::info!(%pod, "detached");
+    /// The device is gone.
+    fn depart(&mut self, Departure { release, reply: to }: Departure) {
+        if let Some(pod) = release {
+            self.release(&pod);
         }
-        self.release(pod);
-    }
-
-    /// Takes the pod's port and device away; it keeps its addresses. Returns whether it had them.
-    pub(super) fn detach_device(&mut self, name: &ObjectName) -> bool {
-        self.locals.remove(name);
-        let Some(gone) = self.pods.remove(name) else { return false };
-        // First nothing leads there, then the port goes; the address may be somebody else's only after that.
-        self.publish();
-        self.detach_port(gone.port);
-        if let Err(error) = gone.device.detach(&self.namespace) {
-            tracing::warn!(pod = %name, %error, "the pod's interface could not be removed");
+        if let Some((caller, response)) = to {
+            reply(caller, response);
         }
-        true
     }
 
     /// Takes a port that the last tables do not name from the workers.
@@ -117,13 +251,13 @@ impl Agent {
         (0..=taken.len() as u32).find(|index| !taken.contains(index)).unwrap_or_default()
     }
 
-    /// Of how many segments pods' super-packets may be: where there is VXLAN, of as many as its socket sends at once.
+    /// How many segments the pods' super-packets may have: where there is VXLAN, as many as its socket sends at once.
     fn pod_segments(&self, mtu: u32) -> Option<u32> {
         let vxlan = self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan);
         vxlan.then(|| vxlan::segments_at_once(mtu))
     }
 
-    /// Pods' packets must fit the tunnels that there are, and IPIP, which is Calico's default.
+    /// The MTU that fits every tunnel that there is, and IPIP, which is Calico's default.
     fn pod_mtu(&self) -> u32 {
         let overlays = self.topology.peers().into_iter().map(|peer| peer.overlay);
         let headers = overlays.map(|overlay| calc::encapsulation(overlay).header_len());
@@ -132,6 +266,7 @@ impl Agent {
     }
 }
 
-fn internal(error: &Error) -> Failure {
-    Failure { kind: ErrorKind::Internal, message: error.to_string() }
+fn reply(caller: Caller, response: Response) {
+    // A client that went away no longer waits.
+    let _ = caller.send(Outcome::Reply(response));
 }

@@ -1,6 +1,7 @@
 //! Whole rigs, as their users start them, with the traffic of the kernel's own sockets.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod attach;
 mod bench;
 mod capture;
 mod change;

@@ -1,0 +1,78 @@
+//! Pods that are attached while the agent does other work.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use manx_api::client::Client;
+use manx_api::{Attach, PodName};
+use nix::sys::stat::Mode;
+
+use crate::bench::{Bench, json};
+
+fn pod(name: &str) -> PodName {
+    PodName { namespace: "demo".to_owned(), name: name.to_owned() }
+}
+
+/// The names of the pods that the first node's agent has attached.
+fn attached(bench: &Bench) -> BTreeSet<String> {
+    let status = json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
+    let endpoints = status["endpoints"].as_array().unwrap().iter();
+    endpoints.map(|endpoint| endpoint["pod"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A namespace whose path cannot be opened before somebody writes to it: a FIFO (`fifo(7)`).
+fn slow(bench: &Bench) -> PathBuf {
+    let path = bench.folder.path().join("slow");
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+    path
+}
+
+#[test]
+fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() {
+    let Some(bench) = Bench::new() else { return };
+    bench.keep_open(&[]);
+    let socket = bench.socket(0);
+    let before = attached(&bench);
+    let netns = slow(&bench);
+    let call = |name: &str, netns: &Path, interface: &str| {
+        let attach =
+            Attach { pod: pod(name), netns: netns.to_owned(), interface: interface.to_owned() };
+        let mut agent = Client::connect(Path::new(&socket)).unwrap();
+        agent.attach(attach)
+    };
+    // Pods of the first node; their namespaces are numbered by their pods' names, and may hold many interfaces.
+    let living = bench.folder.path().join("manx/rigs/demo/ns/pod-1");
+    let names: Vec<String> = (0..40).map(|number| format!("many-{number}")).collect();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| call("waits", &netns, "eth0"));
+        let (call, living) = (&call, &living);
+        let many = names.iter().map(|name| scope.spawn(move || call(name, living, name)));
+        let many: Vec<_> = many.collect();
+        let addresses: BTreeSet<IpAddr> =
+            many.into_iter().flat_map(|one| one.join().unwrap().unwrap().addresses).collect();
+        assert!(addresses.len() >= names.len(), "each has its own: {addresses:?}");
+        let expected: BTreeSet<String> = before.iter().chain(&names).cloned().collect();
+        assert_eq!(attached(&bench), expected, "and one still waits");
+        assert!(!waiting.is_finished());
+
+        // A request for the same pod waits for the one before it.
+        let detaching = scope.spawn(|| {
+            Client::connect(Path::new(&socket)).unwrap().detach(pod("waits")).unwrap();
+        });
+        let mut agent = Client::connect(Path::new(&socket)).unwrap();
+        for name in &names {
+            agent.detach(pod(name)).unwrap();
+        }
+        assert_eq!(attached(&bench), before);
+        assert!(!detaching.is_finished() && !waiting.is_finished());
+
+        drop(OpenOptions::new().write(true).open(&netns).unwrap());
+        let failure = waiting.join().unwrap().unwrap_err().to_string();
+        assert!(failure.contains("slow") && failure.contains("namespace"), "{failure}");
+        detaching.join().unwrap();
+    });
+    assert_eq!(attached(&bench), before);
+}
