@@ -122,6 +122,23 @@ impl Epoch {
         }
     }
 
+    /// The world between this epoch and the next one, after pods have changed in the tables in use: policy is already that of
+    /// `next`, and every address is still where it was.
+    pub fn with_policy_of(&self, next: &Self, contents: &Contents) -> Self {
+        Self {
+            number: next.number,
+            versions: self.versions,
+            places: self.places.clone(),
+            ports: self.ports.clone(),
+            parties: next.parties.clone(),
+            planned_pods: self.planned_pods.clone(),
+            oracle: Oracle::new(&contents.objects),
+            numbers: Rc::clone(&next.numbers),
+            verdicts: RefCell::default(),
+            is_closed: self.is_closed,
+        }
+    }
+
     /// Where an address is.
     pub fn place(&self, node: usize, address: IpAddr) -> Place {
         if self.is_closed {

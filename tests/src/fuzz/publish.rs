@@ -24,7 +24,7 @@ impl World {
         for cluster in &mut self.clusters {
             cluster.clone_from(&self.fabric.cluster);
         }
-        self.publish([NextStep::Tables; 2], false, coverage);
+        self.publish([NextStep::Tables; 2], false, false, coverage);
         let last = self.epochs.len() - 1;
         self.epochs.drain(..last);
     }
@@ -58,6 +58,7 @@ impl World {
 
     fn follow(&mut self, change: Change, is_busy: bool, coverage: &mut Coverage) {
         let followed = self.take_in(&self.plan.manifests(true));
+        let mut in_place = followed.iter().any(|it| matches!(it, NextStep::Nothing(_)));
         let wanted = self.plan.planned_pods.clone();
         let gone = self.gone();
         if !gone.is_empty() {
@@ -72,7 +73,8 @@ impl World {
                 };
                 planned.attachment = planned.attachment.filter(is_there);
             }
-            self.publish([NextStep::Tables; 2], is_busy, coverage);
+            self.publish([NextStep::Tables; 2], in_place, is_busy, coverage);
+            in_place = false;
             self.plan.planned_pods = wanted;
         }
         self.attach_devices(coverage);
@@ -81,7 +83,7 @@ impl World {
             (_, Change::Policy | Change::Labels) => followed,
             _ => [NextStep::Tables; 2],
         };
-        self.publish(follow_up, is_busy, coverage);
+        self.publish(follow_up, in_place, is_busy, coverage);
     }
 
     /// The nodes import new manifests as agents do; returns what is left to do for each.
@@ -155,7 +157,14 @@ impl World {
     }
 
     /// Publishes the remaining tables, and adds the new epoch.
-    fn publish(&mut self, follow_ups: [NextStep; 2], is_busy: bool, coverage: &mut Coverage) {
+    /// `in_place`: a node has changed pods in the tables in use before it publishes the next ones.
+    fn publish(
+        &mut self,
+        follow_ups: [NextStep; 2],
+        in_place: bool,
+        is_busy: bool,
+        coverage: &mut Coverage,
+    ) {
         let mut versions = self.epochs[self.epochs.len() - 1].versions;
         self.place_pods();
         for node in 0..2 {
@@ -169,15 +178,16 @@ impl World {
             std::mem::swap(&mut self.fabric.cluster, &mut self.clusters[node]);
             versions[node] = self.hand_over_tables(node, tables, is_busy);
         }
-        let number = self.epochs[self.epochs.len() - 1].number + 1;
-        let epoch = match self.plan.hidden {
-            None => Epoch::new(&self.plan, number, versions, &self.fabric.contents),
-            Some(_) => {
-                let whole = self.plan.manifests(false);
-                let whole = Contents::from_texts([("cluster.yaml", &*whole)]);
-                Epoch::new(&self.plan, number, versions, &whole)
-            }
-        };
+        let before = Rc::clone(&self.epochs[self.epochs.len() - 1]);
+        let whole = self.plan.hidden.map(|_| {
+            let whole = self.plan.manifests(false);
+            Contents::from_texts([("cluster.yaml", &*whole)])
+        });
+        let contents = whole.as_ref().unwrap_or(&self.fabric.contents);
+        let epoch = Epoch::new(&self.plan, before.number + 1, versions, contents);
+        if in_place {
+            self.epochs.push(Rc::new(before.with_policy_of(&epoch, contents)));
+        }
         self.epochs.push(Rc::new(epoch));
     }
 
