@@ -1,4 +1,5 @@
-//! Whether a connection passes: who asks whom, with what packet, and the answer, by the objects alone.
+//! Whether a connection passes by the objects alone: finds the parties of a request, their packet and the interfaces on its way,
+//! and asks the oracle.
 
 mod traversal;
 
@@ -62,8 +63,8 @@ pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     }
 }
 
-/// Everybody that a text may mean: a pod or node once for each of its addresses. An address means the pod or node that has
-/// it. `Err` says why there is nobody.
+/// The parties that a text names: a pod or node stands once for each of its addresses. An address names the pod or node that
+/// has it. `Err` says why the text names nobody.
 fn parties(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<Party>, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         let everybody = oracle.pods().chain(nodes(contents, |_| true));

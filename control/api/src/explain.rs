@@ -9,17 +9,17 @@ use crate::trace::Trace;
 /// A request: whether a connection passes, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainRequest {
-    /// Who asks: `NAMESPACE/POD`, `POD`, `node/NAME` or an address.
+    /// The source: `NAMESPACE/POD`, `POD`, `node/NAME` or an address.
     pub from: String,
-    /// Who is asked.
+    /// The destination, likewise.
     pub to: String,
-    /// With what.
+    /// The packet.
     pub packet: PacketSpec,
-    /// From which port.
+    /// The source port.
     pub source_port: u16,
-    /// By the IPv6 addresses of parties that have both.
+    /// Whether parties with addresses of both families use IPv6.
     pub ipv6: bool,
-    /// The nodes' uplink, by which host endpoints find it; else as the agent has it, or `eth0`.
+    /// The name of the nodes' uplink, by which host endpoints find it. Absent: as the agent has it, or `eth0`.
     pub uplink: Option<String>,
 }
 

@@ -8,20 +8,20 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The whole story of a connection.
+/// Everything that decides about a connection, from its source to its destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Who asks.
+    /// The source.
     pub from: String,
-    /// Who is asked.
+    /// The destination.
     pub to: String,
-    /// With what.
+    /// The packet.
     pub packet: String,
-    /// Whether it passes, by all that is enforced.
+    /// Whether it passes by what is enforced.
     pub allowed: bool,
-    /// Whether it would pass if all policy were enforced: that of host endpoints is in part only.
+    /// Whether it would pass if all policy were enforced. Policy of host endpoints is enforced in part only.
     pub intended: bool,
-    /// Why the packet gets nowhere whatever policy says, if it does not.
+    /// Why no route leads there, whatever policy says. Absent if one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// At the source.
@@ -51,9 +51,9 @@ pub struct SideTrace {
     /// The tier whose end decided, if it is one's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier_end: Option<String>,
-    /// The policies that deny the endpoint everything, and why nobody can evaluate them.
+    /// The policies that are not valid and therefore deny the endpoint everything.
     pub broken: Vec<UnusablePolicy>,
-    /// The tiers that have a policy for the endpoint in this direction, as far as the search went.
+    /// The tiers with a policy for the endpoint in this direction, up to the one that decided.
     pub tiers: Vec<TierSteps>,
     /// The profiles, where no policy decided.
     pub profiles: Vec<PolicySteps>,
@@ -76,7 +76,7 @@ pub struct DecidingRule {
     pub index: usize,
 }
 
-/// A policy that nobody can evaluate.
+/// A policy that cannot be evaluated, because it is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnusablePolicy {
     /// Its name.
@@ -156,7 +156,7 @@ pub struct StageTrace {
 }
 
 impl Trace {
-    /// The same where nothing passes, since no route leads there.
+    /// The same trace, denied because no route leads there.
     #[must_use]
     pub fn without_route(self, why: String) -> Self {
         Self { allowed: false, intended: false, no_route: Some(why), ..self }

@@ -99,6 +99,8 @@ pub struct Calculation {
     version: u64,
     /// Of the attached pods.
     revisions: BTreeMap<ObjectName, Revision>,
+    /// Of what is decided at the node's own interfaces, if anything is.
+    host_revision: Option<Revision>,
     /// The last number of a revision.
     last_revision: u32,
     counted: BTreeMap<u32, Counted>,
@@ -112,6 +114,7 @@ pub struct Calculation {
 
 /// An endpoint's policy: the image's hash of it, and the number under which flows remember it. No two meanings have the
 /// same number, be they one pod's or those of pods that had an address one after the other.
+#[derive(Clone, Copy)]
 struct Revision {
     hash: u64,
     number: u32,
@@ -168,15 +171,17 @@ impl Calculation {
 
     /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
-        let is_host = |name: &ObjectName| name.namespace.is_empty();
-        self.revisions.retain(|name, _| inputs.locals.contains_key(name) || is_host(name));
+        self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
         let mut endpoints = vec![None; len];
         for (name, local) in inputs.locals {
             let chains =
                 (image.chain(name, Direction::Ingress), image.chain(name, Direction::Egress));
             if let (Some(ingress), Some(egress)) = chains {
-                let revision = self.revision(name, image.revision(name));
+                let before = self.revisions.get(name).copied();
+                let revision = self.renumber(before, image.revision(name));
+                self.revisions.insert(name.clone(), revision);
+                let revision = revision.number;
                 let link = Link::native(local.port, local.mtu);
                 let attachment = local.attachment;
                 endpoints[local.index as usize] =
@@ -193,10 +198,8 @@ impl Calculation {
         hosts: [Option<ObjectName>; 2],
     ) -> HostPolicy {
         let drops_to_node = inputs.cluster.drops_to_node;
-        // No pod has that name.
-        let name = ObjectName::new("", "");
         if !drops_to_node && hosts.iter().all(Option::is_none) {
-            self.revisions.remove(&name);
+            self.host_revision = None;
             return HostPolicy::default();
         }
         let mut hasher = DefaultHasher::new();
@@ -207,22 +210,19 @@ impl Calculation {
             Some(interface_chains(image, &host, inputs.uplink.is_some()))
         });
         (native.is_some(), tunnelled.is_some(), inputs.uplink.is_some()).hash(&mut hasher);
-        let revision = self.revision(&name, hasher.finish());
+        let revision = self.renumber(self.host_revision, hasher.finish());
+        self.host_revision = Some(revision);
+        let revision = revision.number;
         HostPolicy { native, tunnelled, drops_to_node, revision }
     }
 
-    fn revision(&mut self, name: &ObjectName, hash: u64) -> u32 {
-        let last = &mut self.last_revision;
-        let mut next = || {
-            *last = last.wrapping_add(1).max(1);
-            *last
-        };
-        let revision =
-            self.revisions.entry(name.clone()).or_insert_with(|| Revision { hash, number: next() });
-        if revision.hash != hash {
-            *revision = Revision { hash, number: next() };
+    /// The revision of a policy with this hash: the one before if the policy is the same, else one with the next number.
+    fn renumber(&mut self, before: Option<Revision>, hash: u64) -> Revision {
+        if let Some(before) = before.filter(|before| before.hash == hash) {
+            return before;
         }
-        revision.number
+        self.last_revision = self.last_revision.wrapping_add(1).max(1);
+        Revision { hash, number: self.last_revision }
     }
 
     /// Notes what the slots of the image count.
@@ -261,6 +261,7 @@ impl Calculation {
         }
         self.compiler.release(&gone);
         self.revisions.clear();
+        self.host_revision = None;
     }
 
     /// The routes of the last tables.

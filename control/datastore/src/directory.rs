@@ -66,12 +66,12 @@ impl Store {
         &self.contents
     }
 
-    /// The same, for whoever looks at them while the store goes on: it then changes a copy.
+    /// The same, shared: the caller may read them while the store goes on. The store then changes a copy.
     pub fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.contents)
     }
 
-    /// Reads what has changed since the last time, and tells what follows; `None` if nothing has.
+    /// Reads what has changed since the last refresh and returns how the contents differ; `None` if they do not.
     pub fn refresh(&mut self) -> Option<Changes> {
         self.refresh_at(Moment::now())
     }
@@ -121,8 +121,8 @@ impl Store {
         Some(changes.unwrap_or_else(|| self.rebuild()))
     }
 
-    /// Takes in what files say now in the place of what they said. `None` where it takes more: something is or was wrong
-    /// with one of them, or an object is or was defined twice.
+    /// Replaces what these files said before by what they say now. `None`: the contents have to be rebuilt, because something
+    /// is or was wrong with one of the files, or an object is or was defined twice.
     fn apply_texts(&mut self, said: &[(String, PreviousText)]) -> Option<Changes> {
         let mut changed = BTreeMap::new();
         let contents = Arc::make_mut(&mut self.contents);
