@@ -4,7 +4,7 @@
 //! its own; the caller waits, so that no other code ever sees a thread in a foreign namespace:
 //!
 //! ```no_run
-//! # use manx::{netlink, netns};
+//! # use manx_linux::{netlink, netns};
 //! # fn up(pod: std::os::fd::OwnedFd) -> Result<(), netlink::Error> {
 //! netlink::in_netns(&pod, async |netlink| {
 //!     let lo = netlink.existing("lo").await?;
