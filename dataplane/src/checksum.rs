@@ -1,11 +1,7 @@
-//! The Internet checksum (RFC 1071): computed, completed, verified, adjusted (RFC 1624).
+//! The Internet checksum (RFC 1071): computed, verified, adjusted (RFC 1624).
 //!
 //! A sum is a `u32` that holds a ones' complement sum of big-endian 16-bit words, not yet folded to 16 bits. Sums add with
-//! `+`: [`sum`] and the pseudo-headers stay below 2^20, so thousands fit.
-
-use crate::packet::{Checksum, Packet};
-use crate::wire::address::Address;
-use crate::wire::{Malformed, udp};
+//! `+`: [`sum`] and the sum of a pseudo-header stay below 2^20, so thousands fit.
 
 /// Words that [`sum`] adds side by side, so that no addition waits for the one before.
 const LANES: usize = 4;
@@ -55,10 +51,11 @@ pub const fn fold64(sum: u64) -> u32 {
     sum + carry as u32
 }
 
-/// Whether a sum that is not 0 folds to 16 bits that are all ones: whether it is a multiple of 2^16 - 1.
+/// Whether a sum that is not 0 folds to 16 bits that are all ones: whether it is a multiple of m = 2^16 - 1.
 ///
-/// That, times 1 + 2^16 + 2^32 + 2^48, is 2^64 - 1, and so -1. Times minus that number, then, a multiple becomes the quotient, which
-/// is that number at most; and anything else becomes more, for the quotients are taken.
+/// Let q = (2^64 - 1) / m, which is whole; m times q is 2^64 - 1, which is -1 in 64 bits. So a multiple k times m,
+/// multiplied by -q, becomes k, which is q at most. Multiplication by -q is one to one, so any other number becomes
+/// more than q.
 #[inline]
 pub const fn folds_to_ones(sum: u64) -> bool {
     const QUOTIENTS: u64 = u64::MAX / 0xffff;
@@ -95,13 +92,6 @@ pub const fn is_right(sum: u32) -> bool {
     fold(sum) == 0xffff
 }
 
-/// The pseudo-header's sum, either family: addresses, protocol and length of the layer-4 part (RFC 9293, section 3.1;
-/// RFC 8200, section 8.1).
-#[inline]
-pub fn pseudo(source: Address, destination: Address, protocol: u8, len: u32) -> u32 {
-    source.checksum() + destination.checksum() + u32::from(protocol) + (len & 0xffff) + (len >> 16)
-}
-
 /// The checksum after one 16-bit word that it covers changed from `old` to `new`.
 ///
 /// With C the checksum and ~ the complement, the data's sum is ~C. Taking m out of it is adding ~m, because m + ~m is
@@ -114,35 +104,17 @@ pub const fn adjust(checksum: u16, old: u16, new: u16) -> u16 {
     finish(!checksum as u32 + !old as u32 + new as u32)
 }
 
-/// Turns [`Checksum::Partial`] into a whole checksum, over everything from the layer-4 header to the packet's end. A UDP
-/// checksum of 0 is sent as 0xffff, or it would mean "none" (RFC 768). Any other state is left alone.
-///
-/// For plain packets: a super-packet's segments get theirs when it is cut.
-#[inline]
-pub fn complete_partial(packet: &mut Packet) -> Result<(), Malformed> {
-    let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
-    let (start, offset) = (usize::from(start), usize::from(offset));
-    let covered = packet.bytes_mut().get_mut(start..).ok_or(Malformed)?;
-    let complete = match finish(sum(covered)) {
-        0 if offset == udp::CHECKSUM_OFFSET => 0xffff,
-        other => other,
-    };
-    let field = covered.get_mut(offset..offset + 2).ok_or(Malformed)?;
-    field.copy_from_slice(&complete.to_be_bytes());
-    packet.offload.checksum = Checksum::Verified;
-    Ok(())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use etherparse::checksum::Sum16BitWords;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::Pool;
+    use crate::packet::{Checksum, Pool};
     use crate::parse::parse;
+    use crate::wire::address::{Address, pseudo};
     use crate::wire::arbitrary::{self, Transport};
-    use crate::wire::{icmpv6, protocol, tcp};
+    use crate::wire::{Malformed, icmpv6, protocol, tcp, udp};
 
     /// Whether a layer-4 checksum is right over all of `segment`, header and payload.
     ///
@@ -154,10 +126,10 @@ pub(crate) mod tests {
         protocol: u8,
         segment: &[u8],
     ) -> bool {
-        let pseudo = || pseudo(source, destination, protocol, segment.len() as u32);
+        let pseudo_sum = || pseudo(source, destination, protocol, segment.len() as u32);
         match protocol {
             protocol::TCP => {
-                tcp::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
+                tcp::View::new_checked(segment).is_ok() && is_right(pseudo_sum() + sum(segment))
             }
             protocol::UDP => match udp::View::new_checked(segment) {
                 Err(Malformed) => false,
@@ -166,13 +138,13 @@ pub(crate) mod tests {
                     // UDP's own length counts; what IP carries behind it is not UDP's.
                     let len = view.len();
                     let covered = &segment[..usize::from(len)];
-                    let pseudo = super::pseudo(source, destination, protocol, u32::from(len));
-                    is_right(pseudo + sum(covered))
+                    let pseudo_sum = pseudo(source, destination, protocol, u32::from(len));
+                    is_right(pseudo_sum + sum(covered))
                 }
             },
             protocol::ICMPV4 => is_right(sum(segment)),
             protocol::ICMPV6 => {
-                icmpv6::View::new_checked(segment).is_ok() && is_right(pseudo() + sum(segment))
+                icmpv6::View::new_checked(segment).is_ok() && is_right(pseudo_sum() + sum(segment))
             }
             _ => true,
         }
@@ -252,7 +224,7 @@ pub(crate) mod tests {
             let mut packet = pool.take_filled(&bytes).unwrap();
             packet.bytes_mut()[start + offset..][..2].copy_from_slice(&seed.to_be_bytes());
             packet.offload.checksum = Checksum::Partial { start: start as u16, offset: offset as u16 };
-            prop_assert_eq!(complete_partial(&mut packet), Ok(()));
+            prop_assert_eq!(packet.complete_checksum(), Ok(()));
             prop_assert_eq!(packet.bytes(), bytes);
             prop_assert_eq!(packet.offload.checksum, Checksum::Verified);
         }
@@ -263,7 +235,7 @@ pub(crate) mod tests {
         let mut pool = Pool::new(1);
         let mut packet = pool.take_filled(&[0xff, 0xff, 0, 0, 0, 0, 0, 0]).unwrap();
         packet.offload.checksum = Checksum::Partial { start: 0, offset: 6 };
-        complete_partial(&mut packet).unwrap();
+        packet.complete_checksum().unwrap();
         assert_eq!(packet.bytes()[6..], [0xff, 0xff]);
     }
 
@@ -273,7 +245,7 @@ pub(crate) mod tests {
         let mut packet = pool.take_filled(&[0; 40]).unwrap();
         for (start, offset) in [(41, 0), (20, 19), (20, u16::MAX), (u16::MAX, u16::MAX)] {
             packet.offload.checksum = Checksum::Partial { start, offset };
-            assert_eq!(complete_partial(&mut packet), Err(Malformed), "{start} {offset}");
+            assert_eq!(packet.complete_checksum(), Err(Malformed), "{start} {offset}");
         }
     }
 }

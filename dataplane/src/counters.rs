@@ -4,12 +4,12 @@
 //! that is a batch old; they never see one go back.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
 use crate::flow::RuleCounters;
 use crate::policy::NO_SLOT;
-use crate::stage::StageCounters;
+use crate::stage::Stage;
 
 /// One counter with a single writer.
 #[derive(Debug, Default)]
@@ -83,6 +83,35 @@ pub struct WorkerCounters {
     pub rules: SlotCounters,
     /// Cycles by stage, while somebody asks for them.
     pub stages: StageCounters,
+}
+
+/// Cycles of a worker by stage, while they are asked for. What a batch takes outside of them is nobody's.
+#[derive(Debug, Default)]
+pub struct StageCounters {
+    is_enabled: AtomicBool,
+    cycles: [Counter; Stage::ALL.len()],
+}
+
+impl StageCounters {
+    /// From the worker's next batch on they are measured, or not any more.
+    pub fn enable(&self, is_enabled: bool) {
+        self.is_enabled.store(is_enabled, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_enabled.load(Relaxed)
+    }
+
+    /// Adds ticks; only the owning worker calls this.
+    pub(crate) fn add(&self, stage: Stage, ticks: u64) {
+        self.cycles[stage as usize].add(ticks);
+    }
+
+    /// [Ticks](crate::sys::clock::ticks) until now.
+    pub fn read(&self, stage: Stage) -> u64 {
+        self.cycles[stage as usize].read()
+    }
 }
 
 const CHUNK: usize = 1024;

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 
 use crate::checksum;
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet};
 use crate::wire::ipv4::{self, field};
 use crate::wire::{Ecn, Malformed, array_at, ethernet, protocol, put, udp, vxlan};

@@ -3,7 +3,7 @@
 use crate::checksum;
 use crate::packet::{Packet, Pool};
 use crate::parse::{Fragment, Parsed};
-use crate::wire::address::Address;
+use crate::wire::address::{Address, pseudo};
 use crate::wire::{extension, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
 /// The longest error over IPv4 (RFC 1812, section 4.3.2.3).
@@ -111,7 +111,7 @@ fn build_error_v6(
     let mut packet = concatenate(pool, &[&ip, &icmp, quote])?;
     let mut ip = ipv6::View::new_checked(packet.bytes_mut()).ok()?;
     let mut message = icmpv6::View::new_checked(ip.payload_mut()).ok()?;
-    let sum = checksum::pseudo(from, to, protocol::ICMPV6, u32::from(len))
+    let sum = pseudo(from, to, protocol::ICMPV6, u32::from(len))
         + checksum::sum(&icmp)
         + checksum::sum(message.payload());
     message.set_checksum(checksum::finish(sum));

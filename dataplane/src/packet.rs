@@ -5,7 +5,9 @@
 
 use std::ops::{Deref, DerefMut};
 
+use crate::checksum::{finish, sum};
 use crate::sys::memory::prefetch;
+use crate::wire::{Malformed, udp};
 
 /// Bytes free in front of every received packet: an Ethernet and an outer IPv4 header fit, with room to spare.
 pub const HEADROOM: usize = 128;
@@ -20,7 +22,7 @@ const CAPACITY: usize = HEADROOM + COLOURS * LINE + MAX_PACKET + 1;
 /// What is known of a packet's layer-4 checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// In the packet, as the sender wrote it; nobody has looked.
+    /// In the packet, as the sender wrote it; it has not been verified.
     #[default]
     Unverified,
     /// In the packet, and the device or this program has verified it.
@@ -36,7 +38,7 @@ pub enum Checksum {
 }
 
 impl Checksum {
-    /// Whether somebody has yet to write it.
+    /// Whether it has yet to be written.
     #[inline]
     pub const fn is_partial(self) -> bool {
         matches!(self, Self::Partial { .. })
@@ -72,6 +74,47 @@ pub struct Offload {
     pub checksum: Checksum,
     /// Present on a super-packet.
     pub segmentation: Option<Segmentation>,
+}
+
+/// What a port's far side takes without help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is had or not by itself")]
+pub struct Capabilities {
+    /// Packets whose layer-4 checksum is still partial.
+    pub partial_checksum: bool,
+    /// TCP super-packets.
+    pub tcp_segmentation: bool,
+    /// UDP super-packets.
+    pub udp_segmentation: bool,
+    /// Super-packets behind one outer header, which is repeated with theirs.
+    pub tunnel_segmentation: bool,
+}
+
+impl Capabilities {
+    /// What TUN and AF_PACKET on a veth take, of a recent kernel.
+    pub const ALL: Self = Self {
+        partial_checksum: true,
+        tcp_segmentation: true,
+        udp_segmentation: true,
+        tunnel_segmentation: false,
+    };
+
+    /// Whether a packet in this state may be handed to [`PacketIo::transmit`](crate::port::PacketIo::transmit). A port refuses any other.
+    #[inline]
+    pub fn take(self, offload: Offload) -> bool {
+        let checksum =
+            self.partial_checksum || !matches!(offload.checksum, Checksum::Partial { .. });
+        checksum && offload.segmentation.is_none_or(|it| self.segment(it.kind))
+    }
+
+    /// Whether it takes super-packets of a kind.
+    #[inline]
+    pub fn segment(self, kind: SegmentKind) -> bool {
+        match kind {
+            SegmentKind::Tcp4 | SegmentKind::Tcp6 => self.tcp_segmentation,
+            SegmentKind::Udp => self.udp_segmentation,
+        }
+    }
 }
 
 /// One packet and its buffer. It changes hands often, and is one pointer.
@@ -216,7 +259,28 @@ impl Body {
         }
     }
 
-    /// Whether a wire could carry it: nobody has yet to write a checksum or to cut it.
+    /// Completes a [partial](Checksum::Partial) checksum over everything from the layer-4 header to the packet's end. A UDP
+    /// checksum of 0 is written as 0xffff, because 0 means that there is none (RFC 768). A checksum in any other state stays as it
+    /// is.
+    ///
+    /// For packets without segmentation: the segments of a super-packet get their checksums when it is cut. Errors: the
+    /// checksum's place lies outside the packet.
+    #[inline]
+    pub fn complete_checksum(&mut self) -> Result<(), Malformed> {
+        let Checksum::Partial { start, offset } = self.offload.checksum else { return Ok(()) };
+        let (start, offset) = (usize::from(start), usize::from(offset));
+        let covered = self.bytes_mut().get_mut(start..).ok_or(Malformed)?;
+        let complete = match finish(sum(covered)) {
+            0 if offset == udp::CHECKSUM_OFFSET => 0xffff,
+            other => other,
+        };
+        let field = covered.get_mut(offset..offset + 2).ok_or(Malformed)?;
+        field.copy_from_slice(&complete.to_be_bytes());
+        self.offload.checksum = Checksum::Verified;
+        Ok(())
+    }
+
+    /// Whether a wire could carry it: no checksum is missing, and it is no super-packet.
     #[inline]
     pub fn is_finished(&self) -> bool {
         self.offload.segmentation.is_none() && !self.offload.checksum.is_partial()

@@ -1,9 +1,9 @@
-//! Policy's part of a decision: a pure function of the tables, the two ends and what is evaluation for.
+//! Evaluates policy: a pure function of the tables, the two ends of a flow, and its protocol and ports.
 
 use manx_policy_compiler::image::{self, ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Transport, Verdict};
 
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
 use crate::flow::{PolicyStamp, RuleCounters};
 use crate::tables::{NextHop, Tables};
 
@@ -59,19 +59,19 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     }
 }
 
-/// What the node's interfaces have said of a packet before connection tracking.
+/// What untracked policy of the node's interfaces has allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UntrackedAllows {
-    /// It is allowed where it arrives: no other policy of that interface is evaluation.
+    /// The packet is allowed where it comes in: no other policy of that interface is evaluated.
     pub ingress: bool,
-    /// Likewise where it leaves.
+    /// The same where it goes out.
     pub egress: bool,
-    /// The slots of what allowed it.
+    /// The slots of the rules that allowed it.
     pub rules: RuleCounters,
 }
 
 impl UntrackedAllows {
-    /// Nothing was said.
+    /// Untracked policy has allowed nothing.
     pub const NONE: Self =
         Self { ingress: false, egress: false, rules: PolicyVerdict::without_rules(None).rules };
 
@@ -81,7 +81,8 @@ impl UntrackedAllows {
     }
 }
 
-/// Asks the interfaces that a packet, of whichever direction of its flow, passes before connection tracking (`doNotTrack`).
+/// Evaluates untracked policy (`doNotTrack`) of the interfaces that a packet passes, in whichever direction of its
+/// flow.
 #[inline]
 pub fn evaluate_untracked(
     tables: &Tables,
@@ -105,12 +106,13 @@ pub fn evaluate_untracked(
     Ok(UntrackedAllows { ingress: arrives, egress: leaves, rules: evaluation.verdict.rules })
 }
 
-/// Judges a flow in its original direction, asking everybody on its way: egress of a local source, the node's interface where
-/// it leaves, the node's interface where it arrives, ingress of a local destination.
+/// Evaluates policy for a flow in its original direction, in the order in which the packet meets it: egress of a
+/// local source, the node's interface where it leaves, the node's interface where it arrives, ingress of a local
+/// destination.
 ///
-/// Two exceptions, both Kubernetes': a pod can always reach itself, and a node can always reach its own pods.
+/// Two exceptions, both of Kubernetes: a pod can always reach itself, and a node can always reach its own pods.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "who asks holds all of it in registers")]
+#[expect(clippy::inline_always, reason = "the caller holds all of it in registers")]
 pub fn evaluate_policy(
     tables: &Tables,
     ends: &FlowEnds,
@@ -146,7 +148,7 @@ pub fn evaluate_policy(
             None => return evaluation.verdict.deny(DropReason::NoTables),
         },
         NextHop::Node => None,
-        // It has left, or is nowhere.
+        // It leaves the node, or has no route.
         NextHop::Host | NextHop::Tunnel(_) | NextHop::NoRoute | NextHop::Unreachable => {
             return evaluation.verdict;
         }
@@ -159,7 +161,7 @@ pub fn evaluate_policy(
     evaluation.verdict
 }
 
-/// A flow on its way past everybody who is evaluation about it.
+/// The evaluation of the chains that a flow meets, and the verdict so far.
 struct Evaluation<'a> {
     tables: &'a Tables,
     identities: [Identity; 2],
@@ -186,16 +188,16 @@ impl<'a> Evaluation<'a> {
         self.denies(if local { owned.local[at] } else { chains.forward[at] }, direction)
     }
 
-    /// Whether a chain denies the flow. What it decided by is kept; of an interface and a pod in one direction the one that
-    /// was evaluation last.
+    /// Whether a chain denies the flow. The slot of its rule is recorded; of an interface and a pod in one direction
+    /// the one that is evaluated last.
     fn denies(&mut self, chain: ChainId, direction: Direction) -> bool {
         let path = self.path(chain, direction);
         self.record_slot(path.slot, direction);
         path.verdict == Verdict::Deny
     }
 
-    /// What a chain whose tiers do not end in a drop decides; `None`: it leaves that to those that come behind it, as it
-    /// does with failsafe ports.
+    /// What a chain decides whose tiers do not end in a drop. `None`: it leaves the decision to the chains behind
+    /// it, as it does for failsafe ports.
     fn decides(&mut self, chain: ChainId, direction: Direction) -> Option<Verdict> {
         let path = self.path(chain, direction);
         if path.passes_on {
@@ -222,7 +224,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// Not inlined: who asks need not have what he knows in memory.
+/// Not inlined, so that the caller need not keep its values in memory.
 #[inline(never)]
 fn path(
     image: &Image,

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
 use crate::tables::{PortId, Tables};
 
 /// The first packet of a flow that was denied.

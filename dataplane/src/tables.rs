@@ -11,6 +11,8 @@ use manx_policy_compiler::image::{ChainId, Identity, Image};
 use manx_policy_compiler::model::Direction;
 use manx_policy_compiler::prefix_map::PrefixMap;
 
+use zerocopy::FromZeros;
+
 use crate::encapsulation::{Encapsulation, Outer};
 use crate::wire::address::Address;
 
@@ -18,7 +20,8 @@ use crate::wire::address::Address;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// Where an address is reached, and so where packets from it must come from. Routes hold it as a `u32`.
+/// The next hop of an address: where packets to it go, and so where packets from it must come from. Routes hold it
+/// as an [`EncodedNextHop`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NextHop {
     /// Nowhere.
@@ -36,16 +39,16 @@ pub enum NextHop {
 }
 
 /// A [`NextHop`] in one number: what routes and flows hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(transparent)]
 pub struct EncodedNextHop(pub u32);
 
 impl EncodedNextHop {
     /// This node.
     pub const NODE: Self = NextHop::Node.encode();
-    /// In which bit this node differs from the world, and in none other.
+    /// The bit in which this node differs from the world; they differ in no other.
     pub const NODE_OR_HOST: u32 = NextHop::Node.encode().0 ^ NextHop::Host.encode().0;
-    /// In which bits the tunnels to one node differ, and in none other.
+    /// The bits in which the tunnels to one node differ; they differ in no other.
     pub const TUNNELS_OF_A_NODE: u32 =
         NextHop::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
 }
@@ -96,6 +99,15 @@ impl NextHop {
             _ => Self::NoRoute,
         }
     }
+}
+
+/// The two next hops of a packet: back to its source, and on to its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextHopPair {
+    /// The next hop towards the source: where the packet comes from.
+    pub from: EncodedNextHop,
+    /// The next hop towards the destination: where the packet goes.
+    pub to: EncodedNextHop,
 }
 
 /// An endpoint of this node.
@@ -199,7 +211,8 @@ pub struct InterfaceChains {
     pub owned: Option<OwnedChains>,
 }
 
-/// What else judges the packets of an interface that all of the node's packets pass here.
+/// The further chains of an interface that all packets of the node pass. They wait for an uplink that Manx owns: an
+/// agent, which shares it with the kernel, publishes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnedChains {
     /// Of what the node's own processes receive and send.
@@ -376,7 +389,7 @@ impl Tables {
 
     /// As [`Tables::next_hop`], as routes hold it.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "who asks may know the address' family")]
+    #[expect(clippy::inline_always, reason = "the caller may know the family of the address")]
     pub fn encoded_next_hop(&self, address: Address) -> EncodedNextHop {
         EncodedNextHop(match address.to_v4() {
             Some(v4) => self.routes.lookup_v4(v4.to_bits()),
@@ -394,8 +407,8 @@ impl Tables {
         }
     }
 
-    /// How often what stands at two IPv4 addresses may have been changed in these tables: a sum of counts. To be read before
-    /// anything is looked up. What stands at IPv6 addresses never changes in place.
+    /// How often the cells of two IPv4 addresses may have been changed in these tables: a sum of counts. It must be
+    /// read before anything is looked up. The cells of IPv6 addresses never change in place.
     #[inline]
     pub fn changes(&self, addresses: [u32; 2]) -> u32 {
         self.image.changes_v4(addresses)

@@ -14,11 +14,11 @@ use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, impor
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::topology::{Peer, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowEntry;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::Sizes;
-use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
@@ -42,6 +42,9 @@ pub const RAW: PortId = PortId(1);
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
 const QUEUE: usize = 1024;
+/// Ticks that a batch takes at most: far more than any does, because builds for tests are slow and often interrupted, and what they
+/// show must not depend on the machine.
+const BATCH_TICKS: u64 = 100_000_000;
 
 /// A packet that came out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +144,9 @@ impl Node {
             let (commands, receiver) = unbounded();
             let counters = Arc::new(WorkerCounters::default());
             let shown = Arc::clone(&counters);
-            let worker = Worker::new(settings, share, receiver, sender.clone(), counters).unwrap();
+            let mut worker =
+                Worker::new(settings, share, receiver, sender.clone(), counters).unwrap();
+            worker.set_batch_ticks(BATCH_TICKS);
             ((worker, commands), shown)
         };
         let (workers, counters) =

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use manx_dataplane::counters::PortCounters;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::pipeline::Sizes;
-use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
+use manx_dataplane::port::{PacketIo, Received, Transmitted};
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Command, Polling, Settings, SharedState, spawn};
 

@@ -190,9 +190,9 @@ fn block<W: std::io::Write>(
 #[cfg(test)]
 mod tests {
     use manx_dataplane::counters::PortCounters;
+    use manx_dataplane::packet::Capabilities;
     use manx_dataplane::packet::Offload;
     use manx_dataplane::pipeline::Sizes;
-    use manx_dataplane::port::Capabilities;
     use manx_dataplane::port::memory::{self, FarSide};
     use manx_dataplane::worker::{self, Handle, Polling, SharedState};
     use pcap_file::pcapng::{Block, PcapNgReader};

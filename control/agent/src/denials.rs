@@ -111,7 +111,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use manx_dataplane::fate::DropReason;
+    use manx_dataplane::drop_reason::DropReason;
 
     use super::*;
 

@@ -50,9 +50,10 @@ mod tests {
     use std::time::Duration;
 
     use manx_dataplane::counters::{PortCounters, WorkerCounters};
+    use manx_dataplane::packet::Capabilities;
     use manx_dataplane::packet::{Packet, Pool};
     use manx_dataplane::pipeline::Sizes;
-    use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
+    use manx_dataplane::port::{PacketIo, Received, Transmitted};
     use manx_dataplane::report::Report;
     use manx_dataplane::tables::Tables;
     use manx_dataplane::worker::{Command, Polling, Settings, SharedState, Worker};

@@ -1,14 +1,13 @@
-//! Where the ends of a packet are, and what policy can ask of them.
+//! Looks up the two addresses of a packet: their next hops, and the identities by which policy knows them.
 
 use manx_policy_compiler::image::Identity;
 
-use super::NextHopPair;
 use crate::flow::Epoch;
 use crate::policy::FlowEnds;
-use crate::tables::{EncodedNextHop, NextHop, Tables};
+use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 
-/// One end.
+/// What is found for one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ResolvedAddress {
     next_hop: EncodedNextHop,
@@ -23,7 +22,7 @@ impl ResolvedAddress {
     }
 }
 
-/// The two ends of a packet from `source`, looked up, and the way between them.
+/// Looks up the two ends of a packet, and the next hops towards them.
 pub(super) fn lookup_ends(
     tables: &Tables,
     source: Address,
@@ -39,15 +38,15 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
 }
 
-/// The state of the world for what rests on these two addresses. It is to be taken before anything is looked up, so that what
-/// changes meanwhile is looked at again.
+/// The epoch of a decision that rests on these two addresses. It must be read before anything is looked up, so that
+/// a change meanwhile is noticed.
 #[inline]
 pub(super) fn current_epoch(tables: &Tables, addresses: [u32; 2]) -> Epoch {
     Epoch { version: tables.version as u32, changes: tables.changes(addresses) }
 }
 
-/// The source that was looked up last: packets that come together often have one. It is good while nothing has changed that
-/// stands at its address.
+/// The source that was looked up last: packets that come together often have the same one. It is valid while nothing
+/// has changed at its address.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceCache {
     address: Address,
@@ -56,7 +55,7 @@ pub struct SourceCache {
 }
 
 impl Default for SourceCache {
-    /// Nobody's.
+    /// The unspecified address, which has no next hop.
     fn default() -> Self {
         let end =
             ResolvedAddress { next_hop: NextHop::NoRoute.encode(), identity: Identity::UNKNOWN };
@@ -67,7 +66,7 @@ impl Default for SourceCache {
 impl SourceCache {
     /// As [`lookup_ends`].
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "who asks may know the addresses' family")]
+    #[expect(clippy::inline_always, reason = "the caller may know the family of the addresses")]
     pub(super) fn lookup_ends(
         &mut self,
         tables: &Tables,

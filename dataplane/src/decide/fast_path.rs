@@ -1,30 +1,20 @@
-//! The short way: a packet of a known flow of which nothing has changed, which nearly every packet is.
+//! The fast path: a packet of a known flow for which nothing has changed, which nearly every packet is.
 //!
-//! It is no other decision than [`decide`](super::decide())'s, and leaves the same behind; it says nothing where anything is out of the
-//! ordinary.
+//! Its decision and what it leaves behind equal those of [`decide`](super::decide()). It makes no decision where
+//! anything is out of the ordinary.
 
 use super::address_lookup::current_epoch;
-use super::{DecisionState, NextHopPair, PacketMetadata, route};
-use crate::fate::Fate;
-use crate::flow::{RuleCounters, Verdict};
-use crate::tables::{Link, Tables};
+use super::metadata::PacketMetadata;
+use super::route::{Forwarding, forward_if_fits};
+use super::state::DecisionState;
+use crate::flow::Verdict;
+use crate::tables::{NextHopPair, Tables};
 
-/// How a packet goes on; it fits where it goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forwarding<'a> {
-    /// Where to.
-    pub link: &'a Link,
-    /// This is a hop: the hop limit goes down by one.
-    pub decrements_ttl: bool,
-    /// What had decided.
-    pub rules: RuleCounters,
-}
-
-/// Decides a packet of a known flow whose place has been [guessed](crate::flow::FlowTable::guess). `None`, and nothing done: ask
-/// [`decide`](super::decide()). `now` is in seconds.
+/// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess). `None`: nothing
+/// was done, and [`decide`](super::decide()) must decide. `now` is in seconds.
 ///
-/// Where policy is asked before connection tracking ([`HostPolicy::has_untracked`]), which is looked at once a batch, it is to be
-/// asked of what is [`Tracked`](super::UntrackedVerdict::Tracked).
+/// Where policy acts before connection tracking ([`HostPolicy::has_untracked`], which is read once a batch), the
+/// caller uses this only for packets that are [`Tracked`](super::UntrackedVerdict::Tracked).
 ///
 /// [`HostPolicy::has_untracked`]: crate::tables::HostPolicy::has_untracked
 #[inline]
@@ -50,22 +40,6 @@ pub fn fast_path<'a>(
     let forwarding = forward_if_fits(tables, metadata, NextHopPair { from, to }, entry.counters)?;
     entry.count_packet(direction, metadata.segments, metadata.total_len.into(), now);
     Some(forwarding)
-}
-
-/// How a packet goes a way that rules allow it; `None`: it is to be answered, or does not fit.
-#[inline]
-pub(super) fn forward_if_fits<'a>(
-    tables: &'a Tables,
-    metadata: &PacketMetadata,
-    pair: NextHopPair,
-    rules: RuleCounters,
-) -> Option<Forwarding<'a>> {
-    match route(tables, metadata, pair) {
-        Fate::Forward { link, decrements_ttl } if metadata.unit <= link.mtu => {
-            Some(Forwarding { link, decrements_ttl, rules })
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

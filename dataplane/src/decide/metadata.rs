@@ -1,7 +1,10 @@
-//! What is seen of a packet at first: enough for [`fast_path`](super::fast_path()), little enough for a batch of them to stay at hand.
+//! What the parse pass finds out about a packet: enough for [`fast_path`](super::fast_path()), and small enough that
+//! those of a batch stay in the cache.
 
-use super::{Entrance, flow_key};
+use super::entrance::Entrance;
+use super::key::flow_key;
 use crate::flow::{FlowKey, FlowTable, Guess, Orientation, TcpFlags};
+use crate::packet::Packet;
 use crate::parse::{Fragment, Parsed};
 use crate::tables::PortId;
 use crate::wire::address::Address;
@@ -18,16 +21,16 @@ pub struct Arrival {
     pub handoffs: u8,
 }
 
-/// The name of a packet's flow, found once for all who ask.
+/// What finds the flow of a packet, formed once for all lookups.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowLookup {
     /// The [`flow_key`].
     pub key: FlowKey,
     /// The key's hash in the worker's flow table.
     pub hash: u64,
-    /// Where the flow probably is.
+    /// The slot at which the flow probably is.
     pub guess: Guess,
-    /// Which way the packet goes in it.
+    /// Which way the packet goes in the flow.
     pub orientation: Orientation,
 }
 
@@ -39,10 +42,10 @@ impl FlowLookup {
     }
 }
 
-/// See the module.
+/// The metadata of one packet.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketMetadata {
-    /// Of its flow.
+    /// What finds its flow.
     pub flow: FlowLookup,
     /// Where it entered.
     pub entrance: Entrance,
@@ -50,7 +53,7 @@ pub struct PacketMetadata {
     pub port: PortId,
     /// How many workers have had it before.
     pub handoffs: u8,
-    /// How many packets a wire would carry for it; 0: nobody can read it.
+    /// How many packets a wire would carry for it; 0: it cannot be parsed.
     pub segments: u32,
     /// The length on a wire: of the packet, or of a super-packet's largest segment.
     pub unit: u32,
@@ -62,14 +65,14 @@ pub struct PacketMetadata {
     pub ttl: u8,
     /// TCP's flags, else none.
     pub tcp_flags: TcpFlags,
-    /// Whether its flow alone decides it: it is whole, has ports, and no tunnel is in it.
+    /// Whether its flow alone decides it: it is no fragment, has ports, and does not carry a tunnel.
     pub is_plain: bool,
     /// Whether a wire could carry it ([`is_finished`](crate::packet::Body::is_finished)).
     pub is_finished: bool,
 }
 
 impl PacketMetadata {
-    /// At nothing: what stands where one is to be.
+    /// A placeholder, until the packet is parsed.
     pub const EMPTY: Self = Self {
         flow: FlowLookup {
             key: FlowKey::EMPTY,
@@ -90,8 +93,8 @@ impl PacketMetadata {
         is_finished: false,
     };
 
-    /// At a packet, how many it is [on a wire](crate::packet::Body::on_a_wire), and whether a wire could carry it as it is; `flows`
-    /// is the table that its flow will be looked up in.
+    /// The metadata of a packet, given how many packets it is [on a wire](crate::packet::Body::on_a_wire) and
+    /// whether a wire could carry it as it is. `flows` is the table in which its flow will be looked up.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
     pub fn new(
@@ -119,4 +122,13 @@ impl PacketMetadata {
             is_finished,
         }
     }
+}
+
+/// One packet with its metadata.
+#[derive(Debug, Clone, Copy)]
+pub struct PacketRef<'a> {
+    /// The packet: its headers are parsed again where its flow alone does not decide it.
+    pub packet: &'a Packet,
+    /// Its metadata.
+    pub metadata: &'a PacketMetadata,
 }

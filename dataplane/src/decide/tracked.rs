@@ -1,18 +1,19 @@
-//! Known flows and new ones: what is remembered, what is judged again, and the ICMP errors that belong to them.
+//! Flows: known ones, new ones, those whose verdict is renewed, and the ICMP errors that belong to them.
 
 use super::address_lookup::{current_epoch, lookup_ends};
+use super::flow_decision::FlowDecision;
 use super::key::{icmp_query, key_from_parts, transport};
-use super::{
-    DecisionState, FlowDecision, NextHopPair, PacketMetadata, PacketRef, connects, from_verdict,
-};
-use crate::fate::DropReason;
+use super::metadata::{PacketMetadata, PacketRef};
+use super::route::connects;
+use super::state::DecisionState;
+use crate::drop_reason::DropReason;
 use crate::flow::{
     Admission, Epoch, Evicted, FlowDirection, FlowMut, FlowTable, Found, Owner, Verdict,
 };
 use crate::icmp;
 use crate::parse::Parsed;
 use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, UntrackedAllows};
-use crate::tables::{Established, NextHop, Tables};
+use crate::tables::{Established, NextHop, NextHopPair, Tables};
 use crate::wire::protocol;
 
 #[inline]
@@ -33,7 +34,7 @@ pub(super) fn decide_tracked(
     let direction = entry.direction(name.orientation);
     let place = match entry.admission(metadata.tcp_flags, direction) {
         Admission::Cached => return apply_cached(tables, &mut entry, metadata, direction, now),
-        // Were it denied, it would end what is to be kept.
+        // Policy is not evaluated, because a denial would end a connection that is to be kept.
         Admission::Judge if keeps_established(tables, &entry) => None,
         Admission::Judge => return recheck(tables, &mut entry, metadata, direction, true, now),
         Admission::JudgeAlone => None,
@@ -42,8 +43,9 @@ pub(super) fn decide_tracked(
     open_flow(tables, state, metadata, place, now)
 }
 
-/// A packet of a flow that is not known: judged; if it is allowed, the flow is known from now on, where there is a `place` for it.
-/// What an endpoint sends to itself makes no flow: it is always allowed, in either direction, and would cost the table two.
+/// Decides a packet without a flow. If it is allowed, its flow is inserted, where there is a `place` for it. What an
+/// endpoint sends to itself makes no flow: it is always allowed, in either direction, and would cost the table two
+/// entries.
 #[inline(never)]
 fn open_flow(
     tables: &Tables,
@@ -71,7 +73,7 @@ fn open_flow(
     }
     let transport = transport(&name.key, name.orientation);
     let verdict = policy::evaluate_policy(tables, &ends, transport, UntrackedAllows::NONE);
-    let decision = from_verdict(pair, &verdict);
+    let decision = FlowDecision::from_verdict(pair, &verdict);
     if let Some(found) = place
         && decision.verdict.is_ok()
         && pair.from != pair.to
@@ -94,13 +96,14 @@ fn open_flow(
     decision
 }
 
-/// Who a flow counts for: the endpoint that opens it, so that nobody fills another's share, or else the one that it is opened to.
+/// The owner that a flow counts for: the endpoint that opens it, so that no endpoint fills the share of another;
+/// else the endpoint that it is opened to.
 #[inline]
 fn flow_owner(pair: NextHopPair) -> Owner {
     pair.from.endpoint().or(pair.to.endpoint()).map_or(Owner::NODE, Owner::endpoint)
 }
 
-/// A packet of a known flow: what was decided stands while all that it rests on does.
+/// Decides a packet of a known flow. The cached decision is valid while all that it rests on is unchanged.
 #[inline]
 fn apply_cached(
     tables: &Tables,
@@ -121,8 +124,8 @@ fn apply_cached(
     FlowDecision { verdict: Ok(NextHopPair { from, to }), rules: entry.counters }
 }
 
-/// As [`apply_cached`], where something may have changed, or the packet is to be judged (`judge`): the flow is judged in its original
-/// direction, whichever way this packet goes.
+/// As [`apply_cached`], where something may have changed or policy must be evaluated (`judge`). Policy is evaluated
+/// for the original direction of the flow, whichever way this packet goes.
 #[inline(never)]
 fn recheck(
     tables: &Tables,
@@ -137,7 +140,7 @@ fn recheck(
     if !metadata.entrance.admits(from) {
         return FlowDecision::drop(metadata.entrance.refusal());
     }
-    let decision = from_verdict(NextHopPair { from, to }, &verdict);
+    let decision = FlowDecision::from_verdict(NextHopPair { from, to }, &verdict);
     if decision.verdict.is_ok() {
         count_packet(entry, metadata, direction, now);
     } else {
@@ -146,7 +149,7 @@ fn recheck(
     decision
 }
 
-/// Counts a packet that its flow admits.
+/// Counts a packet that its flow allows.
 #[inline]
 pub(super) fn count_packet(
     entry: &mut FlowMut<'_>,
@@ -158,7 +161,7 @@ pub(super) fn count_packet(
     entry.record_packet(direction, tcp_flags, segments, total_len.into(), now);
 }
 
-/// Brings a flow up to date with the tables and tells what is thought of it.
+/// Brings a flow up to date with the tables and returns its verdict.
 #[inline]
 fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdict {
     let epoch = current_epoch(tables, entry.v4_addresses());
@@ -171,7 +174,8 @@ fn refresh(tables: &Tables, entry: &mut FlowMut<'_>, judge: bool) -> PolicyVerdi
     refresh_stale(tables, entry, epoch, judge)
 }
 
-/// What an entry remembers of its verdict. `None`: it was denied and by no rule, which is not remembered.
+/// The verdict that an entry holds. `None`: the flow was denied by something else than a rule, which an entry does
+/// not hold.
 #[inline]
 fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
     let rules = entry.counters;
@@ -183,7 +187,7 @@ fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
     (slot != NO_SLOT).then_some(PolicyVerdict { denied: Some(denied), rules })
 }
 
-/// The same, where something may have changed.
+/// As [`refresh`], where something may have changed.
 #[inline(never)]
 fn refresh_stale(
     tables: &Tables,
@@ -211,7 +215,7 @@ fn refresh_stale(
     } else {
         PolicyVerdict::without_rules(Some(DropReason::NoRoute))
     };
-    // Kept against the rules, it is counted by none of them.
+    // A connection that is kept against the rules is counted by none of them.
     let verdict = if is_kept && verdict.denied.is_some() {
         PolicyVerdict::without_rules(None)
     } else {
@@ -222,14 +226,15 @@ fn refresh_stale(
     verdict
 }
 
-/// Whether a flow is to survive what policy says now.
+/// Whether a connection outlives a policy that denies it now.
 fn keeps_established(tables: &Tables, entry: &FlowMut<'_>) -> bool {
     tables.connections.established == Established::Keep
         && entry.verdict == Verdict::Allow
         && entry.state().is_answered()
 }
 
-/// Whether a flow's ends are where they were: not, when another pod has an end's address.
+/// Whether the ends of a flow have the next hops that they had. They do not when another pod has the address of one
+/// end.
 fn has_same_next_hops(
     tables: &Tables,
     entry: &FlowMut<'_>,
@@ -253,7 +258,7 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
     })
 }
 
-/// Writes into a flow what was decided and what it rests on.
+/// Writes the decision and its policy stamp into a flow.
 #[inline]
 fn write_decision(
     entry: &mut FlowMut<'_>,
@@ -265,7 +270,8 @@ fn write_decision(
         None => (Verdict::Allow, verdict.rules),
         Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, verdict.rules),
         Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, verdict.rules),
-        // Not a rule's doing: the entry cannot hold the reason, so without slots the next packet asks again.
+        // No rule decided. The entry cannot hold the reason, so it gets no slots and the next packet has policy
+        // evaluated again.
         Some(_) => (Verdict::DenyEgress, PolicyVerdict::without_rules(None).rules),
     };
     entry.second.policy_stamp = policy::policy_stamp(tables, ends);
@@ -273,8 +279,8 @@ fn write_decision(
     entry.second.attachments = attachment_ids(tables, ends);
 }
 
-/// An ICMP error: it passes with the flow that its quoted header names, towards the sender of what it quotes and from the
-/// side to which that was going. One of an endpoint to itself passes.
+/// Decides an ICMP error. It passes with the flow that its quoted header names, towards the sender of the quoted
+/// packet and from the side to which that packet went. An error from an endpoint to itself passes.
 pub(super) fn decide_icmp_error(
     tables: &Tables,
     flows: &mut FlowTable,
@@ -291,7 +297,7 @@ pub(super) fn decide_icmp_error(
         to: tables.encoded_next_hop(parsed.destination),
     };
     if pair.from == pair.to && pair.from.endpoint().is_some() {
-        // About traffic of an endpoint with itself, of which there are no flows.
+        // It is about traffic of an endpoint with itself, which has no flow.
         return FlowDecision { verdict: Ok(pair), rules: PolicyVerdict::without_rules(None).rules };
     }
     let Some(quoted) = icmp::parse_quoted(packet.packet.bytes(), parsed) else {
@@ -300,7 +306,7 @@ pub(super) fn decide_icmp_error(
     if quoted.source != parsed.destination {
         return unmatched;
     }
-    // Hosts complain of what they were asked; nobody needs to know that an answer did not arrive.
+    // A host sends errors about requests; an error about a reply has no reader.
     let asked = quoted.icmp.and_then(|(kind, _)| icmp_query(quoted.source, quoted.protocol, kind));
     if asked.is_some_and(|(_, asks)| !asks) {
         return unmatched;
@@ -318,5 +324,5 @@ pub(super) fn decide_icmp_error(
     if !packet.metadata.entrance.admits(forth) {
         return unmatched;
     }
-    from_verdict(NextHopPair { from: forth, to: back }, &verdict)
+    FlowDecision::from_verdict(NextHopPair { from: forth, to: back }, &verdict)
 }

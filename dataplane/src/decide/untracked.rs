@@ -1,141 +1,29 @@
-//! Policy before connection tracking (`doNotTrack`): of what it decides no flow is known, and the way back is asked about for
-//! itself.
+//! Untracked policy (`doNotTrack`): it decides a packet before connection tracking. No flow remembers the decision,
+//! and replies are decided by themselves.
+//!
+//! Such policy is evaluated only on an uplink that Manx owns
+//! ([`InterfaceChains::owned`](crate::tables::InterfaceChains)). An agent shares the uplink with the kernel and
+//! publishes no such chains, so this file, `untracked_hook.rs`, `Role::Uplink` and the chains of
+//! [`OwnedChains`](crate::tables::OwnedChains) wait for the owned mode; until then tests and the bench alone reach
+//! them.
 
-use manx_policy_compiler::image::{ChainId, Identity, Image};
-use manx_policy_compiler::model::{Direction, Shown, Transport, Verdict};
+use manx_policy_compiler::model::{Shown, Transport};
 
-use super::fast_path::forward_if_fits;
+use super::address_lookup::SourceCache;
+use super::entrance::Entrance;
+use super::flow_decision::FlowDecision;
 use super::key::transport;
-use super::{
-    DecisionState, Entrance, FlowDecision, FlowLookup, Forwarding, NextHopPair, PacketMetadata,
-    SourceCache, connects, from_verdict,
-};
-use crate::fate::DropReason;
+use super::metadata::{FlowLookup, PacketMetadata};
+use super::route::{Forwarding, connects, forward_if_fits};
+use super::state::DecisionState;
+use super::untracked_hook::UntrackedVerdict;
+use crate::drop_reason::DropReason;
 use crate::flow::{FlowKey, Orientation, RuleCounters};
-use crate::policy::{self, NO_SLOT, PolicyVerdict};
-use crate::tables::{NextHop, Tables};
+use crate::policy::{self, PolicyVerdict};
+use crate::tables::{NextHopPair, Tables};
 
-/// What the short way says of a packet that such policy may decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UntrackedVerdict<T> {
-    /// It lets the packet through, and so does all that is asked behind it.
-    Allow(T),
-    /// It decides nothing: the packet is its flow's.
-    Tracked,
-    /// Ask [`decide`](super::decide()).
-    SlowPath,
-}
-
-/// Who is asked about the packets of one way before they are looked for among the flows: an interface of the node's, and if that
-/// lets a packet through, the pod at the way's other end, if it is one. Both are in one direction, for nothing that connects
-/// passes two interfaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct UntrackedHook {
-    direction: Direction,
-    interface: ChainId,
-    pod: Option<ChainId>,
-}
-
-impl UntrackedHook {
-    fn lookup(tables: &Tables, pair: NextHopPair) -> UntrackedVerdict<Self> {
-        let [from, to] = [pair.from, pair.to].map(NextHop::decode);
-        let asked = |next_hop, direction| tables.host_policy.untracked(next_hop, direction);
-        let (direction, interface, other) =
-            match (asked(from, Direction::Ingress), asked(to, Direction::Egress)) {
-                (None, None) => return UntrackedVerdict::Tracked,
-                (Some(arrives), None) => (Direction::Ingress, arrives, to),
-                (None, Some(leaves)) => (Direction::Egress, leaves, from),
-                (Some(_), Some(_)) => return UntrackedVerdict::SlowPath,
-            };
-        if !connects(tables, from, to) {
-            return UntrackedVerdict::SlowPath;
-        }
-        let pod = match other {
-            NextHop::Endpoint(index) => match tables.endpoint(index) {
-                Some(pod) if direction == Direction::Ingress => Some(pod.ingress),
-                Some(pod) => Some(pod.egress),
-                None => return UntrackedVerdict::SlowPath,
-            },
-            _ => None,
-        };
-        UntrackedVerdict::Allow(Self { direction, interface, pod })
-    }
-
-    /// Asks about a packet between two ends; what lets it through.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as `between`")]
-    fn evaluate(
-        &self,
-        image: &Image,
-        [source, destination]: [Identity; 2],
-        transport: Transport,
-    ) -> UntrackedVerdict<RuleCounters> {
-        let (own, peer) = match self.direction {
-            Direction::Egress => (source, destination),
-            Direction::Ingress => (destination, source),
-        };
-        let query = image.query(own, peer, transport);
-        let Some(mut path) = image.path_of(self.interface, query) else {
-            return UntrackedVerdict::SlowPath;
-        };
-        if path.passes_on {
-            return UntrackedVerdict::Tracked;
-        }
-        if path.verdict == Verdict::Allow
-            && let Some(pod) = self.pod
-        {
-            match image.path_of(pod, query) {
-                Some(its) => path = its,
-                None => return UntrackedVerdict::SlowPath,
-            }
-        }
-        if path.verdict == Verdict::Deny {
-            return UntrackedVerdict::SlowPath;
-        }
-        UntrackedVerdict::Allow(match self.direction {
-            Direction::Egress => RuleCounters { egress: path.slot, ingress: NO_SLOT },
-            Direction::Ingress => RuleCounters { egress: NO_SLOT, ingress: path.slot },
-        })
-    }
-}
-
-/// The hook of the way that was gone last: packets that come together often go one way. It is good in its tables.
-#[derive(Debug, Clone, Copy)]
-pub struct UntrackedHookCache {
-    version: u64,
-    pair: NextHopPair,
-    hook: UntrackedVerdict<UntrackedHook>,
-}
-
-impl Default for UntrackedHookCache {
-    /// In whichever tables: nowhere is no interface.
-    fn default() -> Self {
-        let nowhere = NextHop::NoRoute.encode();
-        Self {
-            version: 0,
-            pair: NextHopPair { from: nowhere, to: nowhere },
-            hook: UntrackedVerdict::Tracked,
-        }
-    }
-}
-
-impl UntrackedHookCache {
-    #[inline]
-    fn lookup(&mut self, tables: &Tables, pair: NextHopPair) -> &UntrackedVerdict<UntrackedHook> {
-        if self.pair != pair || self.version != tables.version {
-            self.refill(tables, pair);
-        }
-        &self.hook
-    }
-
-    #[inline(never)]
-    fn refill(&mut self, tables: &Tables, pair: NextHopPair) {
-        *self = Self { version: tables.version, pair, hook: UntrackedHook::lookup(tables, pair) };
-    }
-}
-
-/// Decides a packet before its flow is looked for: no other decision than [`decide`](super::decide())'s, and nothing is left
-/// behind.
+/// Decides a packet before its flow is looked up. Its decision equals that of [`decide`](super::decide()), and it
+/// changes no flow.
 #[inline]
 pub fn untracked_fast_path<'a>(
     tables: &'a Tables,
@@ -210,7 +98,7 @@ fn evaluate_addresses(
     }
 }
 
-/// What becomes of a packet that such policy decides. `None`: it decides nothing, or there is none.
+/// The decision of untracked policy. `None`: it decides nothing, or there is none.
 #[inline]
 pub(super) fn evaluate_untracked(
     tables: &Tables,
@@ -247,7 +135,7 @@ fn decide_untracked(
         }
         Ok(untracked) => policy::evaluate_policy(tables, &ends, transport, untracked),
     };
-    Some(from_verdict(pair, &verdict))
+    Some(FlowDecision::from_verdict(pair, &verdict))
 }
 
 #[cfg(test)]

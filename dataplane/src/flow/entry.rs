@@ -2,13 +2,15 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::slots::Slots;
-use super::state::LEAST_TIMEOUT;
-use super::{Admission, FlowDirection, FlowKey, FlowState, Orientation, TcpFlags};
+use zerocopy::FromZeros;
+
+use super::key::{FlowKey, Orientation};
+use super::slots::{EvictionClass, Slots};
+use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
 use crate::tables::EncodedNextHop;
 
-/// The cached verdict. Zero denies: memory that nobody wrote admits nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The cached verdict. Zero denies, so that memory that was never written allows nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
 #[repr(u8)]
 pub enum Verdict {
     /// Denied by the egress policy of the source.
@@ -19,9 +21,9 @@ pub enum Verdict {
     Allow = 2,
 }
 
-/// What policy said its verdict about, all in the flow's original direction. While all of it is what it was, the verdict
-/// stands; otherwise the flow is judged again, in its original direction, whichever packet comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The policy stamp: what a verdict rests on, all in the original direction of the flow. While it is unchanged the
+/// verdict is valid; otherwise policy is evaluated again, in the original direction, whichever packet comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(C)]
 pub struct PolicyStamp {
     /// Identity of the source address.
@@ -34,19 +36,20 @@ pub struct PolicyStamp {
     pub destination_revision: u32,
 }
 
-/// A state of the world: while it is the present one, nothing that a flow rests on has changed, and nothing of it need be
-/// looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The epoch in which a decision was made. While it is the current one, nothing that the decision rests on has
+/// changed, and nothing of it need be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(C)]
 pub struct Epoch {
-    /// Of the tables: the low half of their version. 0: of none.
+    /// The low half of the version of the tables. 0: of no tables.
     pub version: u32,
-    /// How often what stands at the two addresses had been changed in these tables: a sum of counts, each of which only grows.
+    /// How often the cells of the two addresses had been changed in these tables: a sum of counts, each of which
+    /// only grows.
     pub changes: u32,
 }
 
 /// Counter slots of the rules that allowed the flow's first packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(C)]
 pub struct RuleCounters {
     /// Of the source's egress policy.
@@ -65,36 +68,16 @@ pub struct Traffic {
 }
 
 /// Half of the bits of a [`Traffic`].
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, FromZeros)]
 #[repr(C)]
 struct HalfTraffic {
     packets: u32,
     bytes: u32,
 }
 
-/// What the table keeps an entry as. Zero is nothing: memory that nobody wrote holds no flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum EvictionClass {
-    /// Not at all.
-    Free = 0,
-    /// In its owner's list of those that are given up first.
-    Unestablished = 1,
-    /// In its owner's list of those that are given up last.
-    Established = 2,
-}
-
-impl EvictionClass {
-    /// What a flow in this state is kept as.
-    #[inline]
-    pub(super) const fn from_state(state: FlowState) -> Self {
-        if state.is_established() { Self::Established } else { Self::Unestablished }
-    }
-}
-
-/// All of a flow that a packet of a known IPv4 flow reads and changes: one cache line of plain data. A large table is bound by
-/// the lines that it fetches, so they lie side by side, and nothing else between them.
-#[derive(Debug, Clone, Copy)]
+/// All of a flow that a packet of a known IPv4 flow reads and changes: one cache line of plain data. The lines that
+/// are fetched limit the speed of a large table, so these fields lie side by side with nothing else between them.
+#[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub struct FirstLine {
     key_words: [u64; 2],
@@ -115,8 +98,8 @@ pub struct FirstLine {
     traffic: [HalfTraffic; 2],
 }
 
-/// What is looked at when something has changed, IPv6 addresses, and the upper halves of what is counted.
-#[derive(Debug, Clone, Copy)]
+/// What is read when something has changed, IPv6 addresses, and the upper halves of the traffic counts.
+#[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub struct SecondLine {
     v6: [u64; 3],

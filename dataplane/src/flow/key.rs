@@ -3,10 +3,12 @@
 use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
 
+use zerocopy::FromZeros;
+
 use crate::wire::address::Address;
 
 /// Which way a packet goes relative to its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
 #[repr(u8)]
 pub enum Orientation {
     /// From the key's low end to its high end.

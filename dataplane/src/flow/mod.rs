@@ -5,7 +5,9 @@
 //! [`FlowTable`] holds the entries: fixed capacity, bounded work per call, time as a parameter; of a full table each [`Owner`]
 //! has its share. [`Shards`] tell which worker's flow it is where several workers have a table each. Nothing here classifies, routes or sends.
 
+mod bucket;
 mod entry;
+mod eviction;
 mod key;
 mod owners;
 mod shards;
@@ -21,7 +23,5 @@ pub use entry::{
 pub use key::{FlowKey, Orientation};
 pub use owners::Owner;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
-pub(crate) use slots::SlotLink;
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
-pub(crate) use table::Bucket;
 pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};

@@ -1,9 +1,10 @@
-//! Whose flows a table holds, how many each may hold, and who has to give one up when it is full.
+//! Which owner has how many flows in a table, and which owner gives one up when the table is full.
 //!
-//! A flow counts for the endpoint of this node that opened it, else for the endpoint that it was opened to, else for the node.
-//! The owners' *share* is the table's capacity divided by the number of owners that have flows. An owner may have more as long as
-//! there is room. In a full table an owner that has its share gives up a flow of its own; for one that has less somebody gives one
-//! up who has more. So nobody loses a flow to another while it has no more than its share.
+//! A flow counts for the endpoint of this node that opened it, else for the endpoint that it was opened to, else for
+//! the node. The *share* of an owner is the capacity of the table divided by the number of owners that have flows.
+//! An owner may have more while there is room. In a full table an owner that has its share gives up a flow of its
+//! own; for an owner that has less, one that has more than its share gives up a flow. So no owner loses a flow to
+//! another while it has no more than its share.
 
 /// Who a flow counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

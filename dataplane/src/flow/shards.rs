@@ -1,12 +1,14 @@
-//! Whose flow is it, where a node has several workers: each has a flow table of its own, and this tells in which a flow is.
+//! Shards: which worker has a flow, where a node has several workers with a flow table each.
 //!
-//! Flows fall by their hash into many small shards, thousands for each flow that there can be. A shard belongs to nobody until a worker
-//! opens a flow in it, and from then on to that worker until the last of its flows is gone. So a flow is where its first packet was
-//! read (unless the shard was another's), as the kernel spreads packets over the queues; and a worker that meets a packet of a flow
-//! that it does not know learns by one load whose the flow is. A known flow's packet asks nothing.
+//! The hash of a flow chooses one of many small shards, thousands for each possible flow. A shard has no owner until
+//! a worker opens a flow in it; then it belongs to that worker until the last of its flows is gone. So a flow stays
+//! with the worker that read its first packet (unless the shard had another owner), as the kernel spreads packets
+//! over the queues, and a worker that meets a packet of an unknown flow learns by one load which worker has it. A
+//! packet of a known flow reads no shard.
 //!
-//! Only shards that have an owner take memory: 512 shards share a bucket, which holds three. When a fourth of a bucket is asked
-//! for, one of the three workers takes all the others of that bucket. So there is always an answer, and the same to all.
+//! Only shards that have an owner take memory: 512 shards share a bucket, which holds three. When a fourth shard of
+//! a bucket is needed, one of the three owners takes all the others of that bucket. So there is always an owner to
+//! name, and all workers name the same one.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,9 +24,9 @@ pub struct WorkerId(pub u8);
 /// The workers that one node can have.
 pub const MAX_WORKERS: usize = 255;
 
-/// Whose each shard is. A bucket changes as a whole, so no two workers open flows in one shard at a time.
+/// The owner of each shard. A bucket changes as a whole, so no two workers open flows in one shard at the same time.
 ///
-/// Nothing else is read because of what stands here: who hands a packet over does so by a queue, and that orders the rest.
+/// No other memory is read because of a value here: a handoff goes through a queue, which orders the rest.
 pub struct Shards {
     /// The hash is the same for all, so that a packet is handed over with it.
     random: RandomState,
@@ -45,7 +47,7 @@ impl Shards {
         self.random.clone()
     }
 
-    /// Asks for what tells whose this hash's flows are, before it is needed.
+    /// Prefetches the bucket of this hash.
     pub(super) fn prefetch(&self, hash: u64) {
         self.buckets.prefetch(self.bucket_index(hash));
     }
@@ -54,14 +56,15 @@ impl Shards {
         (hash >> 8) as usize & (self.buckets.len() - 1)
     }
 
-    /// Whose the flows of this hash are. `None`: nobody has one.
+    /// The worker that has the flows of this hash. `None`: there are none.
     #[inline]
     pub fn owner(&self, hash: u64) -> Option<WorkerId> {
         let bucket = ShardBucket::from_bits(self.buckets[self.bucket_index(hash)].load(Relaxed));
         Some(bucket.0[bucket.find(tag(hash))?].owner())
     }
 
-    /// Counts a flow of this hash for `worker`, who is to open it. Errors: it is this other worker's to open.
+    /// Counts a flow of this hash for `worker`, which is about to open it. Errors: the shard belongs to this other
+    /// worker.
     pub(super) fn open(&self, hash: u64, worker: WorkerId) -> Result<(), WorkerId> {
         let place = &self.buckets[self.bucket_index(hash)];
         let mut found = place.load(Relaxed);
@@ -74,7 +77,7 @@ impl Shards {
         }
     }
 
-    /// The flow's owner has closed it: of the last one, the shard is nobody's again.
+    /// Counts a flow less. With its last flow the shard loses its owner.
     pub(super) fn close(&self, hash: u64) {
         let place = &self.buckets[self.bucket_index(hash)];
         let closed = |found| Some(ShardBucket::from_bits(found).closed(tag(hash)).to_bits());
@@ -90,10 +93,10 @@ fn tag(hash: u64) -> u16 {
 /// Instead of a shard: all shards of the bucket that it does not hold otherwise.
 const ALL_OTHERS: u16 = 0;
 
-/// A shard that is somebody's, in 21 bits.
+/// A shard that has an owner, in 21 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct OwnedShard {
-    /// 0: nobody's. Else the owner's number and one.
+    /// 0: no owner. Else the number of the owner plus one.
     worker: u8,
     /// 9 bits: which shard, or [`ALL_OTHERS`].
     tag: u16,
@@ -115,7 +118,7 @@ impl OwnedShard {
     }
 }
 
-/// Shards of one bucket: those that are somebody's.
+/// The shards of one bucket that have an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ShardBucket([OwnedShard; 3]);
 

@@ -1,16 +1,38 @@
-//! The slots of a table: which are free, and in which order the entries of each owner are given up.
+//! The slots of a table: which are free, and in which order the entries of each owner are evicted.
 //!
-//! Each owner has two lists of slots, the oldest first: of flows that are not established, which are given up first, and of those
-//! that are.
+//! Each owner has two lists of slots, the oldest first: flows that are not established, which are evicted first, and
+//! those that are.
 
 use std::io;
 
-use super::entry::EvictionClass;
+use zerocopy::FromZeros;
+
 use super::owners::{Owner, Owners};
+use super::state::FlowState;
 use crate::sys::memory::{Pages, ZeroedPages};
 
+/// The eviction class of an entry. Zero is free: memory that was never written holds no flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromZeros)]
+#[repr(u8)]
+pub(super) enum EvictionClass {
+    /// Not at all.
+    Free = 0,
+    /// In the list of its owner that is evicted first.
+    Unestablished = 1,
+    /// In the list of its owner that is evicted last.
+    Established = 2,
+}
+
+impl EvictionClass {
+    /// What a flow in this state is kept as.
+    #[inline]
+    pub(super) const fn from_state(state: FlowState) -> Self {
+        if state.is_established() { Self::Established } else { Self::Unestablished }
+    }
+}
+
 /// A slot's neighbours in its list: slots plus one; 0 is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 pub(crate) struct SlotLink {
     pub(crate) previous: u32,
     pub(crate) next: u32,

@@ -5,6 +5,8 @@
 //! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every SYN
 //! is judged and every other packet is admitted by addresses and ports alone.
 
+use zerocopy::FromZeros;
+
 use crate::wire::protocol::{ICMPV4, ICMPV6, TCP, UDP};
 use crate::wire::tcp::flag;
 
@@ -54,7 +56,7 @@ pub enum FlowDirection {
 }
 
 /// How far a connection has come. The discriminants are part of the entry's format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
 #[repr(u8)]
 pub enum FlowState {
     /// TCP: the initiator's SYN.

@@ -18,119 +18,20 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use super::entry::{EvictionClass, FirstLine, FlowEntry, FlowMut, SecondLine};
+use super::bucket::{Bucket, Place, WAYS, tag};
+use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine};
 use super::key::FlowKey;
 use super::owners::Owner;
 use super::shards::{Shards, WorkerId};
-use super::slots::Slots;
-use crate::sys::lanes;
+use super::slots::{EvictionClass, Slots};
 use crate::sys::memory::{Pages, ZeroedPages};
-
-const WAYS: usize = 8;
-/// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
-const CROWDED: usize = 6;
-/// Established flows of the owner that are looked at for one that has been silent for long.
-const SAMPLE: usize = 8;
-/// Seconds in which a connection opens, if it does: as long as the first repetitions of a SYN take (RFC 6298, section 2).
-pub(super) const OPENING: u32 = 4;
-
-/// One cache line: the ways of a hash. Tag 0 is a free way.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct Bucket {
-    tags: [u16; WAYS],
-    slots: [u32; WAYS],
-    /// Entries whose first bucket this is and that live in their alternate.
-    spilled: u32,
-}
-
-/// Some of a bucket's ways: two bits for each.
-struct Ways(u32);
-
-impl Iterator for Ways {
-    type Item = usize;
-
-    #[inline]
-    fn next(&mut self) -> Option<usize> {
-        let bit = self.0.trailing_zeros();
-        self.0 &= self.0.wrapping_sub(1) & !(2 << (bit & 31));
-        (bit < 2 * WAYS as u32).then_some(bit as usize / 2)
-    }
-}
-
-impl Bucket {
-    /// The ways with this tag.
-    #[inline]
-    fn ways_with_tag(&self, tag: u16) -> Ways {
-        Ways(lanes::equal(self.tags, tag))
-    }
-
-    #[inline]
-    fn tag(&self, way: usize) -> u16 {
-        self.tags[way]
-    }
-
-    fn set_tag(&mut self, way: usize, tag: u16) {
-        self.tags[way] = tag;
-    }
-
-    fn used(&self) -> usize {
-        WAYS - self.ways_with_tag(0).0.count_ones() as usize / 2
-    }
-
-    /// Whether [`CROWDED`] ways are used. Not every processor counts bits in one step.
-    #[inline]
-    fn is_crowded(&self) -> bool {
-        const ONE_OF_TWO: u32 = 0x5555;
-        let mut free = self.ways_with_tag(0).0 & ONE_OF_TWO;
-        for _ in CROWDED..WAYS {
-            free &= free.wrapping_sub(1);
-        }
-        free == 0
-    }
-
-    #[inline]
-    fn free_way(&self) -> Option<usize> {
-        self.ways_with_tag(0).next()
-    }
-}
-
-/// Where an entry's tag stands.
-#[derive(Clone, Copy)]
-struct Place {
-    bucket: usize,
-    way: usize,
-    /// Whether the bucket is the alternate one of the entry's hash.
-    is_alternate: bool,
-}
-
-impl Place {
-    /// In a note: there are at most 2^28 buckets.
-    const BUCKET: u32 = WAYS.trailing_zeros();
-    const IS_ALTERNATE: u32 = 1 << 31;
-
-    /// As a number, so that who has to go is found without his key.
-    const fn to_bits(self) -> u32 {
-        let alternate = if self.is_alternate { Self::IS_ALTERNATE } else { 0 };
-        alternate | (self.bucket as u32) << Self::BUCKET | self.way as u32
-    }
-
-    #[inline]
-    const fn from_bits(note: u32) -> Self {
-        Self {
-            bucket: ((note & !Self::IS_ALTERNATE) >> Self::BUCKET) as usize,
-            way: note as usize % WAYS,
-            is_alternate: note & Self::IS_ALTERNATE != 0,
-        }
-    }
-}
 
 /// Seeds of the keyed hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HashSeed(Option<[u64; 4]>);
 
 impl HashSeed {
-    /// Drawn anew for each table, so that nobody outside can choose keys that collide.
+    /// Drawn anew for each table, so that senders cannot choose keys that collide.
     pub const fn random() -> Self {
         Self(None)
     }
@@ -154,7 +55,7 @@ impl Guess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found(Option<u32>);
 
-/// Who has to go next for new flows, as far as they have been asked for in a batch.
+/// Which flows are evicted next for new ones, as far as they have been prefetched in a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Victims(Option<u32>);
 
@@ -172,13 +73,13 @@ pub enum Evicted {
 /// A worker's flows. Time is in seconds since the table's start and never goes back.
 pub struct FlowTable {
     random: RandomState,
-    /// Where there are other workers: whose flow is whose, and who this one is.
+    /// With other workers: the shards, and the number of this worker.
     shards: Option<(Arc<Shards>, WorkerId)>,
     buckets: ZeroedPages<Bucket>,
     /// By slot, the two lines of each entry.
-    first_lines: ZeroedPages<FirstLine>,
+    pub(super) first_lines: ZeroedPages<FirstLine>,
     second_lines: ZeroedPages<SecondLine>,
-    slots: Slots,
+    pub(super) slots: Slots,
     len: usize,
     /// Next bucket to age.
     hand: usize,
@@ -258,7 +159,7 @@ impl FlowTable {
             Some(way) => Guess(bucket.slots[way]),
             None if bucket.spilled > 0 => self.guess_alternate(hash),
             None => {
-                // Who opens it may have to look there, and asks whose it is.
+                // The flow may be opened in the alternate bucket, and its shard is read then.
                 if bucket.is_crowded() {
                     self.buckets.prefetch(self.alternate_bucket(hash));
                 }
@@ -277,8 +178,8 @@ impl FlowTable {
         way.map_or(Guess::NONE, |way| Guess(bucket.slots[way]))
     }
 
-    /// For a batch: asks for the flow of this key where it was guessed to be, before it is needed; if it is probably new, for all
-    /// that has to go for it.
+    /// For a batch: prefetches the flow of this key where it was guessed to be; if the flow is probably new,
+    /// prefetches what must be evicted for it.
     #[inline]
     pub fn prefetch_guessed(&self, key: &FlowKey, guess: Guess, victims: &mut Victims) {
         if guess == Guess::NONE {
@@ -339,15 +240,16 @@ impl FlowTable {
         FlowMut::from_lines(&mut first[slot as usize], &mut second[slot as usize], queued)
     }
 
-    /// Which other worker has the flows of this hash, if one does. To be asked when a flow is not found here.
+    /// The other worker that has the flows of this hash, if there is one. The caller asks this when a flow is not
+    /// found here.
     #[inline]
     pub fn other_worker(&self, hash: u64) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref()?;
         shards.owner(hash).filter(|owner| owner != own)
     }
 
-    /// Before a flow that stands at `found`, or nowhere, is stored here: makes its hash this worker's, unless it is another's, which
-    /// is returned. [`FlowTable::insert`] is to follow.
+    /// Claims the shard of a hash for this worker, before a flow that is at `found`, or nowhere, is stored here.
+    /// Returns the owner if the shard belongs to another worker. [`FlowTable::insert`] must follow.
     pub fn claim(&self, hash: u64, Found(slot): Found) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref().filter(|_| slot.is_none())?;
         shards.open(hash, *own).err()
@@ -482,7 +384,7 @@ impl FlowTable {
     }
 
     #[inline]
-    fn slot_at(&self, bucket: usize, way: usize) -> Option<u32> {
+    pub(super) fn slot_at(&self, bucket: usize, way: usize) -> Option<u32> {
         let line = &self.buckets[bucket];
         (line.tag(way) != 0).then(|| line.slots[way])
     }
@@ -522,55 +424,7 @@ impl FlowTable {
         }
     }
 
-    /// The flow that goes for one of `owner` in a full table: of the owner that has to give one up the oldest that is not
-    /// established. If all of them are, it is the longest silent of those that were looked at longest ago; and so it is while few
-    /// are not, and the oldest of these may still be: connections that are opened together must not end one another.
-    fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
-        let giver = self.slots.owners.victim_owner(owner);
-        let queued = self.slots.oldest(giver, EvictionClass::Unestablished);
-        if self.slots.owners.has_few_unestablished(giver)
-            && queued.is_none_or(|slot| self.is_opening(slot, now))
-        {
-            return self.established_victim(giver);
-        }
-        queued
-    }
-
-    /// Whether a flow has opened not long ago, and the other side may still answer.
-    fn is_opening(&self, slot: u32, now: u32) -> bool {
-        let entry = &self.first_lines[slot as usize];
-        entry.state().is_opening() && now.saturating_sub(entry.last_seen()) < OPENING
-    }
-
-    #[inline(never)]
-    fn established_victim(&mut self, giver: Owner) -> Option<u32> {
-        let mut victim = self.slots.oldest(giver, EvictionClass::Established)?;
-        for _ in 1..SAMPLE {
-            let last_seen = |slot: u32| self.first_lines[slot as usize].last_seen();
-            let Some(next) = self.slots.next(victim) else { break };
-            let spared = if last_seen(next) < last_seen(victim) {
-                std::mem::replace(&mut victim, next)
-            } else {
-                next
-            };
-            self.slots.unlink(spared, EvictionClass::Established);
-            self.slots.append(spared, EvictionClass::Established);
-        }
-        Some(victim)
-    }
-
-    /// The least worthy flow of some buckets, if they hold any: an expired one, else one whose owner has more than its share.
-    fn least_valuable(&self, buckets: &[usize], now: u32) -> Option<u32> {
-        let all = buckets.iter().flat_map(|bucket| (0..WAYS).map(move |way| (*bucket, way)));
-        let slots = all.filter_map(|(bucket, way)| self.slot_at(bucket, way));
-        slots.min_by_key(|slot| {
-            let entry = &self.first_lines[*slot as usize];
-            let is_over = self.slots.owners.is_over_share(self.slots.owner(*slot));
-            (!entry.is_expired(now), !is_over, entry.state().is_established(), entry.last_seen())
-        })
-    }
-
-    /// Takes a flow out whose slot another is to have, and tells what it was.
+    /// Evicts a flow whose slot another flow is about to take, and returns what it was.
     fn evict(&mut self, slot: u32, now: u32) -> Evicted {
         let entry = &self.first_lines[slot as usize];
         let evicted = if entry.is_expired(now) {
@@ -603,7 +457,7 @@ impl FlowTable {
         self.len -= 1;
     }
 
-    /// What is known of a flow elsewhere than at its tag.
+    /// Removes what is known of a flow besides its tag.
     #[inline(never)]
     fn forget_hash(&mut self, hash: u64, is_alternate: bool) {
         if let Some((shards, _)) = &self.shards {
@@ -616,14 +470,9 @@ impl FlowTable {
     }
 }
 
-/// 16 bits of the hash that choose no bucket below 2^48 of them; never 0, which marks a free way.
-#[inline]
-fn tag(hash: u64) -> u16 {
-    ((hash >> 48) as u16).max(1)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::bucket::CROWDED;
     use super::super::{Orientation, TcpFlags};
     use super::*;
     use crate::wire::address::Address;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::entry::EvictionClass;
-use super::table::OPENING;
+use super::eviction::OPENING;
+use super::slots::EvictionClass;
 use super::*;
 use crate::wire::address::Address;
 use crate::wire::protocol::{TCP, UDP};

@@ -1,7 +1,6 @@
 //! IPv4 packets cut into fragments (RFC 791, section 3.2).
 
-use crate::checksum;
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
 use crate::packet::{Offload, Packet, Pool};
 use crate::wire::{Malformed, ipv4};
 
@@ -70,7 +69,7 @@ fn plan(packet: &mut Packet, mtu: usize) -> Result<Option<Plan>, DropReason> {
     if packet.bytes().first().is_some_and(|first| first >> 4 == 6) && packet.len() > mtu {
         return Err(DropReason::TooBig);
     }
-    checksum::complete_partial(packet)?;
+    packet.complete_checksum()?;
     if packet.len() <= mtu {
         return Ok(None);
     }
@@ -164,8 +163,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::checksum;
     use crate::packet::{Checksum, SegmentKind, Segmentation};
     use crate::parse::{Fragment, parse};
+    use crate::wire::address::pseudo;
     use crate::wire::{arbitrary, udp};
 
     /// Buffers for every piece of the longest packet here, of which each carries 8 bytes at least.
@@ -305,7 +306,7 @@ mod tests {
         let bytes = packet(&[], 100);
         let parsed = parse(&bytes).unwrap();
         let mut packet = pool.take_filled(&bytes).unwrap();
-        let seed = checksum::fold(checksum::pseudo(parsed.source, parsed.destination, 17, 100));
+        let seed = checksum::fold(pseudo(parsed.source, parsed.destination, 17, 100));
         packet.bytes_mut()[26..28].copy_from_slice(&seed.to_be_bytes());
         packet.offload.checksum =
             Checksum::Partial { start: 20, offset: udp::CHECKSUM_OFFSET as u16 };

@@ -1,4 +1,4 @@
-//! What was decided of first fragments, for the later ones that carry no ports.
+//! The decisions on first fragments, for the later ones that carry no ports.
 
 use ahash::RandomState;
 
@@ -18,7 +18,7 @@ struct Key {
     id: u32,
     /// 0 in IPv6, where fragments of one packet may name different protocols (RFC 8200, section 4.5).
     protocol: u8,
-    /// Where the packet entered: nobody's fragments join another's.
+    /// Where the packet entered: fragments that entered elsewhere do not join it.
     origin: u32,
     /// The version of the tables that decided: what they meant by an endpoint or a rule, others may not.
     version: u64,
@@ -66,7 +66,7 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
         let live = bucket.map(|place| place.filter(|entry| now < entry.expires));
         let held_by = |origin| live.iter().flatten().filter(|it| it.key.origin == origin).count();
-        // Free places first, then of whoever would have most with this one.
+        // Free places first, then those of the origin that would have most with this one.
         let worth = |place: &Option<Entry<T>>| {
             place.map(|entry| {
                 let is_own = entry.key.origin == origin;

@@ -2,8 +2,8 @@
 
 use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
 use crate::checksum::fold;
+use crate::packet::Capabilities;
 use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
-use crate::port::Capabilities;
 
 /// The longest IP packet that a super-packet may be (RFC 791: 16 bits of length).
 const MAX_LEN: usize = 65_535;

@@ -1,8 +1,7 @@
 //! A super-packet cut into packets that a link takes.
 
 use super::headers::{CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
-use crate::checksum::complete_partial;
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
 /// Cuts a packet into segments of at most `mtu` bytes, appended to `out` in order, each with complete checksums. A packet
@@ -25,7 +24,7 @@ pub fn segment(
         if packet.len() > mtu {
             return Err((packet, DropReason::TooBig));
         }
-        if complete_partial(&mut packet).is_err() {
+        if packet.complete_checksum().is_err() {
             return Err((packet, DropReason::Malformed));
         }
         out.push(packet);

@@ -10,9 +10,9 @@ use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP};
 use super::join::join;
 use super::segment::segment;
 use crate::checksum::fold;
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
+use crate::packet::Capabilities;
 use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind, Segmentation};
-use crate::port::Capabilities;
 
 const ECE: u8 = 0x40;
 

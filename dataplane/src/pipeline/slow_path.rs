@@ -1,13 +1,15 @@
-//! What becomes of packets that are out of the ordinary: each is decided by itself, and may be dropped and reported, answered, or
-//! handed over.
+//! The slow path: each packet is decided by itself, and may be dropped and reported, answered, or handed off to
+//! another worker.
 
 use std::net::IpAddr;
 
-use super::{Context, Pipeline};
+use super::context::Context;
+use super::handoff::Handoff;
+use super::passes::Pipeline;
 use crate::decide::{Decision, PacketMetadata, PacketRef, decide};
-use crate::fate::{DropReason, Fate};
+use crate::drop_reason::DropReason;
+use crate::fate::Fate;
 use crate::flow::{RuleCounters, WorkerId};
-use crate::handoff::Handoff;
 use crate::icmp::{self, ErrorKind};
 use crate::packet::Packet;
 use crate::parse::{self, parse};
@@ -18,7 +20,7 @@ use crate::tables::{Link, NextHop, Role};
 const REPORTS_WAITING: usize = 8192;
 
 impl Pipeline {
-    /// Decides a packet that is out of the ordinary, and does what was decided. Whether it was handed over.
+    /// Decides one packet and does what was decided. Returns whether it was handed off.
     #[inline(never)]
     pub(super) fn slow_path(
         &mut self,
@@ -55,7 +57,8 @@ impl Pipeline {
         };
         let is_ready = packet.is_finished() && packet.len() <= link.mtu as usize;
         if let Err(reason) = context.output(packet, header_len, link, is_ready) {
-            // An answer that cannot be given is nobody's loss.
+            // An ICMP error that cannot be sent is counted as nobody's drop: the packet that it is about is counted
+            // already.
             if matches!(fate, Fate::Forward { .. }) {
                 context.count_drops(port, reason, segments);
             }
@@ -63,7 +66,8 @@ impl Pipeline {
         false
     }
 
-    /// Tells control of a denied flow, once in a while for the same one, as far as its sender's budget goes.
+    /// Reports a denied flow to control: the same flow once in ten seconds, and no more than the budget of its
+    /// sender allows.
     #[inline(never)]
     fn report_denied(
         &mut self,
@@ -101,7 +105,8 @@ impl Pipeline {
         let _ = self.reports.send(Report::Denied(denied));
     }
 
-    /// What tells a packet's sender why it died, within what RFC 1122 and RFC 4443 allow and the sender's budget leaves.
+    /// Builds the ICMP error that tells the sender why its packet was dropped, within what RFC 1122 and RFC 4443
+    /// allow and what the budget of the sender leaves.
     #[inline(never)]
     fn icmp_error<'a>(
         &mut self,
@@ -131,7 +136,7 @@ impl Pipeline {
     }
 }
 
-/// Puts a packet into the mailbox of the worker whose it is, or drops it. Whether it went.
+/// Puts a packet into the mailbox of the worker that has its flow, or drops it. Returns whether it went.
 #[inline(never)]
 fn hand_off(
     context: &mut Context<'_>,
@@ -151,8 +156,9 @@ fn hand_off(
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
         handoffs: handoffs.saturating_add(1),
     };
-    // A worker that had handed over all its buffers could neither read nor take anything. An endpoint may have as many away as
-    // could still go, so that there are some for the next one; the uplink's sockets bring everybody's packets.
+    // A worker that has given away all its buffers could neither read nor take anything. An endpoint may have as
+    // many packets away as buffers are left to give, so that some are left for the next endpoint; the uplink's
+    // sockets bring packets of all of them.
     let spare = context.pool.spare();
     let is_endpoint = matches!(context.tables.role(port), Role::Endpoint(_));
     let slot = context.ports.slot(port);

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use super::{Capabilities, PacketIo, Received, Transmitted};
+use super::{PacketIo, Received, Transmitted};
 use crate::checksum;
-use crate::packet::{Checksum, Packet, Pool};
+use crate::packet::{Capabilities, Checksum, Packet, Pool};
 
 /// Where UDP's checksum stands in its header.
 const UDP_CHECKSUM: u16 = 6;

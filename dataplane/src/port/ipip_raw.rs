@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use super::datagram::{Datagrams, Disposition, HeadLen, Route};
 use super::link::{ethertype, packet_len};
-use super::{Capabilities, PacketIo, Received, Reception, Transmitted, filter};
-use crate::packet::{Offload, Packet, Pool};
+use super::{PacketIo, Received, Reception, Transmitted, filter};
+use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::batch::Head;
 use crate::sys::socket;
 

@@ -7,8 +7,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::checksum::{finish, is_right, pseudo, sum};
+use crate::checksum::{finish, is_right, sum};
 use crate::wire::address::Address;
+use crate::wire::address::pseudo;
 pub use crate::wire::ethernet::{HEADER_LEN as ETHERNET_LEN, ethertype};
 use crate::wire::icmpv6::kind;
 use crate::wire::{arp, ethernet, icmpv6, ipv4, ipv6, ndp, protocol};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 
-use super::{Capabilities, PacketIo, Received, Transmitted};
-use crate::packet::{MAX_PACKET, Offload, Packet, Pool};
+use super::{PacketIo, Received, Transmitted};
+use crate::packet::{Capabilities, MAX_PACKET, Offload, Packet, Pool};
 
 /// A packet outside any pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -20,48 +20,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use crate::offload::segments;
-use crate::packet::{Checksum, Offload, Packet, Pool, SegmentKind};
-
-/// What a port's far side takes without help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is had or not by itself")]
-pub struct Capabilities {
-    /// Packets whose layer-4 checksum is still partial.
-    pub partial_checksum: bool,
-    /// TCP super-packets.
-    pub tcp_segmentation: bool,
-    /// UDP super-packets.
-    pub udp_segmentation: bool,
-    /// Super-packets behind one outer header, which is repeated with theirs.
-    pub tunnel_segmentation: bool,
-}
-
-impl Capabilities {
-    /// What TUN and AF_PACKET on a veth take, of a recent kernel.
-    pub const ALL: Self = Self {
-        partial_checksum: true,
-        tcp_segmentation: true,
-        udp_segmentation: true,
-        tunnel_segmentation: false,
-    };
-
-    /// Whether a packet in this state may be handed to [`PacketIo::transmit`]. A port refuses any other.
-    #[inline]
-    pub fn take(self, offload: Offload) -> bool {
-        let checksum =
-            self.partial_checksum || !matches!(offload.checksum, Checksum::Partial { .. });
-        checksum && offload.segmentation.is_none_or(|it| self.segment(it.kind))
-    }
-
-    /// Whether it takes super-packets of a kind.
-    #[inline]
-    pub fn segment(self, kind: SegmentKind) -> bool {
-        match kind {
-            SegmentKind::Tcp4 | SegmentKind::Tcp6 => self.tcp_segmentation,
-            SegmentKind::Udp => self.udp_segmentation,
-        }
-    }
-}
+use crate::packet::{Capabilities, Packet, Pool};
 
 /// How much of super-packets was received at once, by a port or from other workers.
 #[derive(Debug, Default)]

@@ -14,8 +14,8 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
 use super::capture::Captured;
 use super::link::{ETHERNET_LEN, ethertype, packet_len};
-use super::{Capabilities, PacketIo, Received, Transmitted};
-use crate::packet::{MAX_PACKET, Packet, Pool};
+use super::{PacketIo, Received, Transmitted};
+use crate::packet::{Capabilities, MAX_PACKET, Packet, Pool};
 
 /// The first four bytes of a pcapng file, in either byte order.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];

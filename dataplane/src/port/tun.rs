@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::virtio::{self, HEADER_LEN};
-use super::{Capabilities, Intake, PacketIo, Received, Transmitted};
-use crate::packet::{Packet, Pool};
+use super::{Intake, PacketIo, Received, Transmitted};
+use crate::packet::{Capabilities, Packet, Pool};
 use crate::sys;
 use crate::sys::uring::{WRITES, Writes};
 
@@ -21,11 +21,6 @@ pub use settings::{Changed, Settings, owner};
 const DEVICE: &str = "/dev/net/tun";
 /// A layer-3 device without the four bytes of packet information, with virtio headers.
 const FLAGS: i32 = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-const OFFLOAD_TCP: u32 =
-    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-/// Linux 6.2 and later.
-const OFFLOAD_UDP: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
-
 /// So many packets at once are worth a ring.
 const MANY: usize = 4;
 

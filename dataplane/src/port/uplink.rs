@@ -14,8 +14,8 @@ use super::datagram::{Datagrams, Disposition, HeadLen, Route};
 use super::link::{ETHERNET_LEN, ethertype, packet_len};
 use super::packet::{check_socket, is_gone, open_sockets};
 use super::virtio::{self, HEADER_LEN};
-use super::{Capabilities, PacketIo, Received, Transmitted, filter};
-use crate::packet::{Packet, Pool};
+use super::{PacketIo, Received, Transmitted, filter};
+use crate::packet::{Capabilities, Packet, Pool};
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::socket;
 

@@ -4,26 +4,8 @@ use std::io;
 use std::mem::needs_drop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU64;
 
-use crate::flow::{Bucket, FirstLine, SecondLine, SlotLink};
-
-/// A value that all-zero bytes make, and that needs no drop.
-///
-/// # Safety
-/// Every field accepts zero: integers, atomic ones too, `bool`, enums with a variant of discriminant 0, and structures of these.
-pub unsafe trait Zeroed: Send + 'static {}
-
-// SAFETY: integers only.
-unsafe impl Zeroed for Bucket {}
-// SAFETY: integers only.
-unsafe impl Zeroed for SlotLink {}
-// SAFETY: an integer.
-unsafe impl Zeroed for AtomicU64 {}
-// SAFETY: integers, and the enums `FlowState`, `Verdict`, `EvictionClass` and `Orientation`, each with a discriminant 0.
-unsafe impl Zeroed for FirstLine {}
-// SAFETY: integers only.
-unsafe impl Zeroed for SecondLine {}
+use zerocopy::FromZeros;
 
 /// How large the pages of an array are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,17 +34,17 @@ pub fn prefetch<T>(_address: *const T) {}
 
 /// A fixed array of zeroed values in pages of its own. A page takes memory when it is first touched, never before.
 #[derive(Debug)]
-pub struct ZeroedPages<T: Zeroed> {
+pub struct ZeroedPages<T: FromZeros> {
     first: NonNull<T>,
     len: usize,
 }
 
 // SAFETY: it owns its pages alone, and `T` is `Send`.
-unsafe impl<T: Zeroed> Send for ZeroedPages<T> {}
+unsafe impl<T: FromZeros + Send> Send for ZeroedPages<T> {}
 // SAFETY: a shared reference to it gives shared references to its values, and nothing else.
-unsafe impl<T: Zeroed + Sync> Sync for ZeroedPages<T> {}
+unsafe impl<T: FromZeros + Sync> Sync for ZeroedPages<T> {}
 
-impl<T: Zeroed> ZeroedPages<T> {
+impl<T: FromZeros> ZeroedPages<T> {
     /// `len` zeroed values in pages of this kind. Errors: no address space, or a length whose bytes overflow (`OutOfMemory`).
     pub fn new(len: usize, pages: Pages) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
@@ -101,18 +83,18 @@ impl<T: Zeroed> ZeroedPages<T> {
     }
 }
 
-impl<T: Zeroed> Deref for ZeroedPages<T> {
+impl<T: FromZeros> Deref for ZeroedPages<T> {
     type Target = [T];
 
     #[inline]
     fn deref(&self) -> &[T] {
         // SAFETY: `first` is page-aligned, hence aligned for `T`, and starts `len` values that are zero or were written
-        // as `T`; zero is a `T` by `Zeroed`; with `len` 0 it dangles, aligned. The mapping lives as long as `self`.
+        // as `T`; zero is a `T` by `FromZeros`; with `len` 0 it dangles, aligned. The mapping lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
 
-impl<T: Zeroed> DerefMut for ZeroedPages<T> {
+impl<T: FromZeros> DerefMut for ZeroedPages<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `deref`; `&mut self` makes the borrow the only one.
@@ -120,7 +102,7 @@ impl<T: Zeroed> DerefMut for ZeroedPages<T> {
     }
 }
 
-impl<T: Zeroed> Drop for ZeroedPages<T> {
+impl<T: FromZeros> Drop for ZeroedPages<T> {
     fn drop(&mut self) {
         if let (Some(bytes), true) = (Self::bytes(self.len), self.len > 0) {
             // SAFETY: exactly the range that `new` mapped; no borrow outlives `self`.
@@ -135,17 +117,14 @@ mod tests {
 
     #[test]
     fn pages_start_as_zero_and_keep_what_is_written() {
-        let mut pages = ZeroedPages::<SlotLink>::new(100_000, Pages::Huge).unwrap();
+        let mut pages = ZeroedPages::<[u32; 4]>::new(100_000, Pages::Huge).unwrap();
         assert_eq!(pages.len(), 100_000);
-        assert!(pages.iter().all(|link| *link == SlotLink::default()));
-        pages[99_999] = SlotLink { previous: 1, next: 2, note: 3, ..SlotLink::default() };
+        assert!(pages.iter().all(|words| *words == [0; 4]));
+        pages[99_999] = [1, 2, 3, 0];
         pages.prefetch(99_999);
         pages.prefetch(usize::MAX);
-        assert_eq!(
-            pages[99_999],
-            SlotLink { previous: 1, next: 2, note: 3, ..SlotLink::default() }
-        );
-        assert!(ZeroedPages::<SlotLink>::new(0, Pages::Small).unwrap().is_empty());
-        assert!(ZeroedPages::<SlotLink>::new(usize::MAX / 2, Pages::Small).is_err());
+        assert_eq!(pages[99_999], [1, 2, 3, 0]);
+        assert!(ZeroedPages::<[u32; 4]>::new(0, Pages::Small).unwrap().is_empty());
+        assert!(ZeroedPages::<[u32; 4]>::new(usize::MAX / 2, Pages::Small).is_err());
     }
 }

@@ -92,6 +92,13 @@ impl Address {
     }
 }
 
+/// The sum of the pseudo-header that TCP, UDP and ICMPv6 checksums cover, of either family: addresses, protocol and length of the
+/// layer-4 part in bytes (RFC 9293, section 3.1; RFC 8200, section 8.1).
+#[inline]
+pub fn pseudo(source: Address, destination: Address, protocol: u8, len: u32) -> u32 {
+    source.checksum() + destination.checksum() + u32::from(protocol) + (len & 0xffff) + (len >> 16)
+}
+
 impl From<Ipv4Addr> for Address {
     #[inline]
     fn from(address: Ipv4Addr) -> Self {

@@ -23,18 +23,10 @@ pub mod vxlan;
 
 use std::ops::Range;
 
-use crate::fate::DropReason;
-
 /// A header is cut short, or contradicts itself or the bytes that are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed header")]
 pub struct Malformed;
-
-impl From<Malformed> for DropReason {
-    fn from(Malformed: Malformed) -> Self {
-        Self::Malformed
-    }
-}
 
 /// Numbers of the protocols and IPv6 extension headers that are looked into (IANA, Assigned Internet Protocol Numbers).
 pub mod protocol {

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::POLL_EVERY;
 use crate::sys;
 
+/// Turns between two questions to epoll while packets flow, and to the clock.
+pub(super) const POLL_EVERY: u32 = 8;
 /// Ticks after which the system's clock is read again in any turn: some ten microseconds.
 const LONG: u64 = 50_000;
 

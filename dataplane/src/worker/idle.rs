@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_micros(50);
 /// A yield that takes so long has given the core away for a whole slice of the scheduler's.
 const SLICE: Duration = Duration::from_millis(1);
-/// For so long afterwards it sleeps at once: who is woken gets the core back soon, who has yielded waits for the others'
-/// slices, several milliseconds for each packet.
+/// For so long afterwards it sleeps at once: a worker that is woken gets the core back soon, and one that has
+/// yielded waits for the slices of the others, several milliseconds for each packet.
 const CROWDED: Duration = Duration::from_millis(100);
 
-/// Of so many idle turns in one the core is offered to others: an offer that nobody takes costs as much as to look for packets.
+/// In one of so many idle turns the core is offered to others: an offer that no thread takes costs as much as
+/// looking for packets.
 const OFFER_EVERY: u32 = 4;
 
 /// What an adaptive worker remembers of its idle turns.
@@ -34,7 +35,8 @@ impl Idle {
         (self.silent_since, self.turns) = (None, 0);
     }
 
-    /// After an idle turn: offers the core to others now and then, for whoever is to send the next packet may be waiting for it.
+    /// After an idle turn: offers the core to others now and then, because the thread that sends the next packet may
+    /// be waiting for it.
     pub fn yield_core(&mut self) {
         self.turns = self.turns.wrapping_add(1);
         if self.turns % OFFER_EVERY != 1 {
@@ -45,7 +47,7 @@ impl Idle {
         self.yielded(offered, Instant::now());
     }
 
-    /// The core was offered to others, who kept it that long.
+    /// The core was offered to others, which kept it that long.
     fn yielded(&mut self, from: Instant, to: Instant) {
         if to - from >= SLICE {
             self.crowded_until = to + CROWDED;

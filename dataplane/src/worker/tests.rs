@@ -1,17 +1,31 @@
 //! What a worker makes of what its ports say beside their packets.
 
 use std::cell::Cell;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crossbeam::channel::unbounded;
+use crossbeam::channel::{Receiver, Sender, unbounded};
 
+use super::clock::POLL_EVERY;
+use super::serve::FIRST_BATCH;
+use super::turn::{LONG_TURN, MAX_AWAITED, POLL_AFTER, POLL_BEFORE};
 use super::*;
+use crate::counters::{PortCounters, WorkerCounters};
+use crate::drop_reason::DropReason;
 use crate::flow::WorkerId;
-use crate::handoff::Handoff;
-use crate::port::{Capabilities, Received, Transmitted};
+use crate::packet::{Capabilities, Packet, Pool};
+use crate::pipeline::Sizes;
+use crate::pipeline::handoff::Handoff;
+use crate::port::{PacketIo, Received, Transmitted};
+use crate::port_table::fairness::Account;
+use crate::port_table::ports::BATCH;
+use crate::report::Report;
+use crate::stage::Stage;
+use crate::sys;
+use crate::tables::PortId;
 
 /// A port of a device that brings only what is dropped, and whose descriptor epoll does not know when it is let go of.
 struct Noise {
@@ -61,7 +75,9 @@ fn worker_with(share: SharedState) -> (Worker, Sender<Command>, Receiver<Report>
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Busy, core: None };
     let counters = Arc::new(WorkerCounters::default());
-    (Worker::new(settings, share, receiver, sender, counters).unwrap(), commands, reports)
+    let mut worker = Worker::new(settings, share, receiver, sender, counters).unwrap();
+    worker.set_batch_ticks(100_000_000);
+    (worker, commands, reports)
 }
 
 #[test]

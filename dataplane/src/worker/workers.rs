@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crossbeam::channel::Sender;
 
-use super::{Command, Handle, Settings, SharedState, spawn};
+use super::commands::Command;
+use super::settings::{Settings, SharedState};
+use super::thread::{Handle, spawn};
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::flow::FlowEntry;
 use crate::port::PacketIo;
@@ -46,18 +48,18 @@ impl Workers {
         self.iter().all(Handle::is_alive)
     }
 
-    /// Tells all of them. False when one of them is gone.
+    /// Sends a command to each. False: one of them is gone.
     pub fn send_all(&self, mut command: impl FnMut() -> Command) -> bool {
         self.iter().all(|worker| worker.commands().send(command()))
     }
 
-    /// All judge by these tables, each from its next batch on. False when one of them is gone.
+    /// Publishes tables to all, each of which uses them from its next batch on. False: one of them is gone.
     pub fn publish(&self, tables: &Arc<Tables>) -> bool {
         self.send_all(|| Command::Publish(Arc::clone(tables)))
     }
 
-    /// Gives each its queue of a port, of which there are as many as workers, and returns what each counts of it. `None`: a worker
-    /// is gone.
+    /// Gives each worker its queue of a port, of which there are as many as workers, and returns the counters of
+    /// each. `None`: a worker is gone.
     pub fn attach(
         &self,
         id: PortId,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 
 use super::batch::{Counts, NodeBatch, Output, Violation};
 use super::coverage::{Coverage, Event};

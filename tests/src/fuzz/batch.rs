@@ -1,7 +1,7 @@
 //! A batch at one node: its inputs and outputs, the node's counters, and a violation.
 
 use ahash::{AHashMap, RandomState};
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::port::memory::Frame;
 use manx_dataplane::tables::PortId;
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use manx_dataplane::port::Capabilities;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::worker::Command;
 
 use super::batch::Violation;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 
 /// Declares an enum whose variants have a text each, and are listed.
 macro_rules! listed {

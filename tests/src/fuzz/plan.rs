@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use fastrand::Rng;
-use manx_dataplane::port::Capabilities;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::{AddressField, Cluster, Labels};
 use manx_fixtures::generate;

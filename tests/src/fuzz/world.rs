@@ -142,7 +142,7 @@ impl World {
             history: History::default(),
         };
         for node in &mut world.fabric.nodes {
-            node.attach(STRAY, manx_dataplane::port::Capabilities::ALL);
+            node.attach(STRAY, manx_dataplane::packet::Capabilities::ALL);
         }
         world.attach_devices(&mut Coverage::default());
         world

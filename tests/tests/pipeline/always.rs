@@ -2,7 +2,7 @@
 //! errors about it.
 
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder};
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{Fabric, HOST, ROUTER, UNDERLAY, pod, policy};
 use manx_tests::packet::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP};

@@ -1,8 +1,8 @@
 //! Whatever becomes of a packet, its buffer comes back and it is counted once.
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::Offload;
-use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::Command;
 use manx_tests::fabric::{Fabric, HOST, Node, RAW, UNDERLAY, workers};

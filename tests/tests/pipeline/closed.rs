@@ -1,8 +1,8 @@
 //! Fail closed: what is not known passes nothing.
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::{Checksum, Offload};
-use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Fabric, HOST, RAW, UNDERLAY, pod, workers};

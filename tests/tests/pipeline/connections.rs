@@ -1,6 +1,6 @@
 //! Connections where the agent's settings choose: `strict`, and `established: keep`.
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowState;
 use manx_dataplane::tables::{Connections, Established};
 use manx_policy_compiler::model::ObjectName;

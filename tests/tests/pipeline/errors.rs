@@ -6,7 +6,7 @@ use std::time::Duration;
 use etherparse::icmpv4::DestUnreachableHeader;
 use etherparse::icmpv6::DestUnreachableCode;
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice};
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{Fabric, HOST, RAW, UNDERLAY, pod, policy};
 use manx_tests::packet::{

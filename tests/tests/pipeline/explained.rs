@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use manx_analysis::explain::explain;
 use manx_api::explain::{ExplainRequest, PacketSpec};
-use manx_dataplane::port::Capabilities;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Fabric, HOST, RAW, UNDERLAY, pod};

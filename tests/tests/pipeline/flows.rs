@@ -1,6 +1,6 @@
 //! Live flows and changes: whatever a verdict rests on, when it changes the flow is judged anew at its next packet.
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::{FlowDirection, Verdict};
 use manx_dataplane::tables::Tables;
 use manx_policy_compiler::model::ObjectName;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etherparse::SlicedPacket;
 use etherparse::defrag::IpDefragPool;
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::worker::Command;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Delivery, Fabric, MTU, RAW, TUNNEL_MTU, UNDERLAY, pod, policy};

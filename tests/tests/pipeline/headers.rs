@@ -1,7 +1,7 @@
 //! What stands between the IP header and the ports: policy sees past it, or the packet dies.
 
 use etherparse::{IpNumber, Ipv4Header, Ipv4Options};
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{Fabric, HOST, pod, policy};
 use manx_tests::packet::{TCP, Tuple, UDP, change_v4, with_ttl};

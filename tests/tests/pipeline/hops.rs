@@ -1,7 +1,7 @@
 //! What routing does to a header: hops, marks of congestion, Don't Fragment.
 
 use etherparse::IpEcn;
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_tests::fabric::{Fabric, HOST, RAW, ROUTER, UNDERLAY, pod};
 use manx_tests::packet::{Tuple, UDP, assert_whole, change_v4, ttl, tunnelled, with_ttl};
 

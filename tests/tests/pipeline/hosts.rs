@@ -1,7 +1,7 @@
 //! Policy for the node's own interfaces (Calico documentation, "Host endpoints"): where the uplink is shared with the kernel, of
 //! forwarded packets (`applyOnForward`) and of what pods send to their node; where Manx owns it, of everything.
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{Delivery, Fabric, HOST, RAW, UNDERLAY, UPLINK, pod};
 use manx_tests::packet::{TCP, Tuple, tunnelled};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowKey;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::tables::Connections;

@@ -1,8 +1,8 @@
 //! Super-packets: judged once, cut where a wire begins, put together where one ends, and counted in segments.
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
-use manx_dataplane::port::Capabilities;
 use manx_dataplane::port::memory::Frame;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Delivery, Fabric, HOST, MTU, RAW, UNDERLAY, pod, policy, workers};

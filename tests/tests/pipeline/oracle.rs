@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_fixtures::cluster::Cluster;
 use manx_fixtures::{generate, probe};

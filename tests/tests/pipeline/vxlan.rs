@@ -2,7 +2,7 @@
 
 use etherparse::{Ethernet2Slice, PacketBuilder, SlicedPacket, TransportSlice};
 use manx_calculation::import::Overlay;
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::packet::Offload;
 use manx_tests::fabric::{Fabric, MTU, RAW, UNDERLAY, pod, vxlan_mac};
 use manx_tests::packet::{

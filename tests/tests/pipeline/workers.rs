@@ -3,10 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::Sizes;
-use manx_dataplane::port::Capabilities;
 use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{Fabric, pod, policy, workers};
 use manx_tests::packet::{Tuple, UDP};

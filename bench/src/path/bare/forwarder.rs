@@ -11,7 +11,7 @@ use manx_agent::device::{AgentNamespace, Queues};
 use manx_agent::pod_device::{self, Attachment};
 use manx_api::Device;
 use manx_dataplane::packet::Pool;
-use manx_dataplane::poller::Poller;
+use manx_dataplane::port_table::poller::Poller;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Idle, Polling};
 

@@ -3,10 +3,11 @@
 use std::net::Ipv4Addr;
 
 use clap::ValueEnum;
-use manx_dataplane::checksum::{finish, fold, pseudo, sum};
+use manx_dataplane::checksum::{finish, fold, sum};
 use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
 use manx_dataplane::port::virtio::{self, HEADER_LEN};
 use manx_dataplane::wire::address::Address;
+use manx_dataplane::wire::address::pseudo;
 use manx_dataplane::wire::protocol;
 
 use crate::host::sys::{BATCH, Batch};

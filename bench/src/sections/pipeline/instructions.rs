@@ -38,11 +38,11 @@ const SINK: &str = "Station as manx_dataplane::port::PacketIo>::transmit";
 /// The function of a stage.
 const fn function(stage: Stage) -> &'static str {
     match stage {
-        Stage::Decapsulate => "manx_dataplane::pipeline::Pipeline::decapsulate",
-        Stage::Read => "manx_dataplane::pipeline::Pipeline::parse_and_key",
-        Stage::Guess => "manx_dataplane::pipeline::Pipeline::guess_slots",
-        Stage::Forward => "manx_dataplane::pipeline::Pipeline::forward",
-        Stage::Send => "manx_dataplane::outbox::Outbox::send",
+        Stage::Decapsulate => "manx_dataplane::pipeline::passes::Pipeline::decapsulate",
+        Stage::Read => "manx_dataplane::pipeline::passes::Pipeline::parse_and_key",
+        Stage::Guess => "manx_dataplane::pipeline::passes::Pipeline::guess_slots",
+        Stage::Forward => "manx_dataplane::pipeline::passes::Pipeline::forward",
+        Stage::Send => "manx_dataplane::pipeline::output::Outbox::send",
     }
 }
 

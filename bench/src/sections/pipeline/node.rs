@@ -11,7 +11,7 @@ use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::topology::topology;
 use manx_dataplane::counters::{PortCounters, WorkerCounters};
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowEntry;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::port::PacketIo;

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use manx_dataplane::fate::DropReason;
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::port::tun::Settings;
 
 use super::{Agent, Port};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use manx_dataplane::counters::{Counter, PortCounters};
+use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::encapsulation::Encapsulation;
-use manx_dataplane::fate::DropReason;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::NextHop;
 use manx_dataplane::worker::Handle;

@@ -218,7 +218,8 @@ fn forge(source: Ipv6Addr, peer: Ipv6Addr) -> io::Result<()> {
     let ports = [PORT.to_be_bytes(), PORT.to_be_bytes()].concat();
     let mut datagram = [&ports[..], &[0, 12, 0, 0], b"fake"].concat();
     let (from, to) = (Address::v6(source.octets()), Address::v6(peer.octets()));
-    let sum = checksum::pseudo(from, to, protocol::UDP, 12) + checksum::sum(&datagram);
+    let sum = manx_dataplane::wire::address::pseudo(from, to, protocol::UDP, 12)
+        + checksum::sum(&datagram);
     datagram[6..8].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     let header = ipv6::header(source.octets(), peer.octets(), protocol::UDP, 64, 12);
     let to = SockaddrIn6::from(SocketAddrV6::new(peer, 0, 0, 0));

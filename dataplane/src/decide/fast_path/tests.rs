@@ -7,10 +7,13 @@ use super::*;
 use crate::decide::{
     Arrival, Decision, Entrance, PacketRef, SourceCache, UntrackedHookCache, decide,
 };
+use crate::fate::Fate;
+use crate::flow::RuleCounters;
 use crate::flow::{FlowDirection, FlowEntry, FlowTable, HashSeed, Orientation, Owner, TcpFlags};
 use crate::fragment::FragmentTracker;
 use crate::packet::Pool;
 use crate::parse::parse;
+use crate::tables::Link;
 use crate::tables::{EncodedNextHop, Endpoint, NextHop, PortId};
 use crate::wire::address::Address;
 use crate::wire::{ipv4, ipv6, protocol, put, vxlan};

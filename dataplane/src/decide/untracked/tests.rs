@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::image::ChainId;
 use manx_policy_compiler::model::{
     Action, Direction, Endpoint as Pod, Entity, Hook, HostEndpoint, Model, ObjectName, Order,
     Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
@@ -15,6 +16,7 @@ use proptest::array::uniform2;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use super::super::untracked_hook::{UntrackedHook, UntrackedHookCache};
 use super::*;
 use crate::decide::{Arrival, Decision, PacketRef, decide};
 use crate::encapsulation::Outer;

@@ -8,8 +8,13 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{HEADER_LEN, OFFLOAD_TCP, OFFLOAD_UDP};
+use super::super::virtio::HEADER_LEN;
 use crate::sys;
+
+const OFFLOAD_TCP: u32 =
+    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+/// Linux 6.2 and later.
+const OFFLOAD_UDP: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
 /// A further hold on a device, by which control sets back what somebody has changed. The kernel does that under the lock of all
 /// its network configuration, for which no worker is to wait. The device does not go before it.

@@ -10,7 +10,7 @@ use std::iter::once;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
-use super::{HEADERS, OUTER, headers};
+use super::headers::{HEADERS, OUTER, headers};
 use crate::offload::join::{self, Joined, join};
 use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool};
 use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};

@@ -5,30 +5,26 @@
 //! travel: of the outer IPv4 header only the destination and DSCP with ECN are taken, of UDP's nothing; and on receipt both
 //! are made up again from what the socket says.
 
+mod headers;
 mod inbox;
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
+use headers::{HEADERS, OUTER};
 use inbox::Inbox;
 
-use super::{Capabilities, Intake, PacketIo, Received, Reception, Transmitted, filter};
-use crate::checksum;
-use crate::encapsulation::Encapsulation;
+use super::{Intake, PacketIo, Received, Reception, Transmitted, filter};
 use crate::offload::segment::Cut;
-use crate::packet::{Checksum, Packet, Pool, Segmentation};
+use crate::packet::{Capabilities, Checksum, Packet, Pool, Segmentation};
 use crate::sys::socket::{self, set_option};
-use crate::sys::udp_gso::{self, SEGMENTS, SuperDatagram, Vectors};
-use crate::wire::ipv4::{self, field};
-use crate::wire::{protocol, put, udp, vxlan};
+use crate::sys::udp_gso::{self, SEGMENTS, Vectors};
+use crate::wire::ipv4::field;
+use crate::wire::vxlan;
 
 /// Bytes asked for each way: some sixty super-datagrams. An unprivileged caller gets what `net.core.rmem_max` allows.
 pub const BUFFER: i32 = 8 << 20;
-/// Outer IPv4 and UDP headers.
-const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
-/// All that stands in front of the inner packet.
-const OUTER: usize = Encapsulation::Vxlan { vni: 0 }.header_len();
 /// The longest super-datagram: what one UDP datagram could hold.
 const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
 /// How often a call yields to a full queue before a super-datagram is refused.
@@ -277,25 +273,6 @@ fn envelope(bytes: &[u8]) -> Option<(Ipv4Addr, u8)> {
     }
     let to: &[u8; 4] = bytes[field::DESTINATION].first_chunk()?;
     Some((Ipv4Addr::from(*to), bytes[field::DSCP_ECN]))
-}
-
-/// The outer headers of one datagram of a super-datagram.
-fn headers(super_datagram: &SuperDatagram, local: Ipv4Addr, payload: usize) -> [u8; HEADERS] {
-    let mut headers = [0; HEADERS];
-    let (ip, datagram) = headers.split_at_mut(ipv4::HEADER_LEN);
-    ip[field::VERSION_IHL] = 0x45;
-    ip[field::DSCP_ECN] = super_datagram.tos;
-    put(ip, field::TOTAL_LEN, &((HEADERS + payload) as u16).to_be_bytes());
-    ip[field::TTL] = 64;
-    ip[field::PROTOCOL] = protocol::UDP;
-    put(ip, field::SOURCE, &super_datagram.source.octets());
-    put(ip, field::DESTINATION, &local.octets());
-    let sum = checksum::finish(checksum::sum(ip));
-    put(ip, field::CHECKSUM, &sum.to_be_bytes());
-    put(datagram, 0..2, &super_datagram.source_port.to_be_bytes());
-    put(datagram, 2..4, &vxlan::PORT.to_be_bytes());
-    put(datagram, 4..6, &((udp::HEADER_LEN + payload) as u16).to_be_bytes());
-    headers
 }
 
 #[cfg(test)]

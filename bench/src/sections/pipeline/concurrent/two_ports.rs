@@ -9,8 +9,9 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::{Packet, Pool};
-use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
+use manx_dataplane::port::{PacketIo, Received, Transmitted};
 use manx_dataplane::sys::clock::ticks;
 use manx_dataplane::worker::{Command, Wrap};
 

@@ -4,9 +4,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use manx_dataplane::packet::{Packet, Pool};
+use manx_dataplane::packet::{Capabilities, Packet, Pool};
 use manx_dataplane::port::link::{ETHERNET_LEN, Frame, Link};
-use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
+use manx_dataplane::port::{PacketIo, Received, Transmitted};
 use manx_dataplane::tables::PortId;
 
 /// See the module.

@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::{Packet, Pool};
 use manx_dataplane::parse::parse;
 use manx_dataplane::port::link::{ETHERNET_LEN, Frame, Link};
-use manx_dataplane::port::{Capabilities, PacketIo, Received, Transmitted};
+use manx_dataplane::port::{PacketIo, Received, Transmitted};
 use nix::sys::eventfd::EventFd;
 
 use super::stream::{Random, Stream};

@@ -1,23 +1,24 @@
-//! What comes in: tunnel packets are taken out of their tunnels, every packet is parsed.
+//! Input: takes tunnel packets out of their tunnels and checks what devices say of packets.
 
 use std::net::Ipv4Addr;
 
 use crate::checksum;
 use crate::decide::Entrance;
+use crate::drop_reason::DropReason;
 use crate::encapsulation::{self, Encapsulation};
-use crate::fate::DropReason;
 use crate::offload::most_segments;
 use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 use crate::parse::Parsed;
 use crate::tables::{Role, Tables};
-use crate::wire::address::Address;
+use crate::wire::address::{Address, pseudo};
 use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 
-/// Where the packets of a role enter; `None`: each of them tells, see [`decapsulate`].
+/// The entrance of the packets of a port with this role. `None`: each packet has its own, see [`decapsulate`].
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
     match role {
         Role::Closed => Err(DropReason::NoTables),
-        // Attached, and nobody that the cluster knows: also what it would answer is nobody's.
+        // The port is attached and the cluster does not know the endpoint: an answer to it would have no owner
+        // either.
         Role::Endpoint(index) if tables.endpoint(index).is_none() => Err(DropReason::NoTables),
         Role::Endpoint(index) => Ok(Some(Entrance::endpoint(index))),
         Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
@@ -26,7 +27,8 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
     }
 }
 
-/// Where a packet from the underlay or the uplink enters. Of a tunnel that leads here the outer header is taken off.
+/// Returns the entrance of a packet from the underlay or the uplink. A packet from a tunnel that ends here loses its
+/// outer header.
 #[inline]
 pub(crate) fn decapsulate(
     tables: &Tables,
@@ -39,12 +41,13 @@ pub(crate) fn decapsulate(
     }
 }
 
-/// The short way: of a tunnel that leads here, nothing on the way marked it, and nobody has to say anything about its checksum,
-/// which nearly every packet is. It is no other answer than [`decapsulate_any`]'s; `None`, and nothing done: ask that.
+/// The fast path, which nearly every tunnel packet takes: IPIP that ends here, without a congestion mark on the way,
+/// whose checksum is finished. Its answer equals that of [`decapsulate_any`]. `None`: nothing was done, and
+/// [`decapsulate_any`] decides.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the loop over a batch is to have it in its registers")]
 fn decapsulate_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
-    // VXLAN, which goes the long way, is told at once.
+    // VXLAN takes the slow path.
     let is_ipip = packet.bytes().get(ipv4::field::PROTOCOL) == Some(&protocol::IPIP);
     if !is_ipip || packet.offload != Offload::default() {
         return None;
@@ -60,7 +63,7 @@ fn decapsulate_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
     Some(Entrance::tunnel(peer))
 }
 
-/// As [`decapsulate`], of any packet.
+/// As [`decapsulate`], for any packet.
 #[inline(never)]
 fn decapsulate_any(
     tables: &Tables,
@@ -86,7 +89,7 @@ fn decapsulate_any(
     Ok(Entrance::tunnel(peer))
 }
 
-/// Where a packet entered that another worker has read and, if it came by a tunnel from `peer`, unwrapped.
+/// The entrance of a packet that another worker has read and, if it came by a tunnel from `peer`, decapsulated.
 pub(crate) fn handoff_entrance(
     tables: &Tables,
     role: Role,
@@ -110,8 +113,8 @@ fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
     })
 }
 
-/// Whether the checksum of what begins as an IPv4 packet does may be the pseudo-header's sum alone: those of which it is not are
-/// nothing for [`restore_offload`].
+/// Whether the TCP or UDP checksum of an IPv4 packet may be partial (the sum of the pseudo-header only). Where it is
+/// not, [`restore_offload`] has nothing to do.
 #[inline]
 fn may_be_partial(bytes: &[u8]) -> bool {
     let Some(header) = bytes.first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
@@ -127,18 +130,18 @@ fn may_be_partial(bytes: &[u8]) -> bool {
     let Some(stored) = stored else { return false };
     let [first, .., source, destination] = header.as_chunks::<4>().0 else { return false };
     let total_len = u16::from_be_bytes([first[2], first[3]]);
-    // The payload's length is the difference, for which its complement is added.
-    // As the machine reads the words, which a ones' complement sum survives (RFC 1071, section 2 (B)).
+    // The payload's length is a difference, so the complement of the header's length is added. The words are read in
+    // the machine's byte order, which a ones' complement sum survives (RFC 1071, section 2 (B)).
     let ends = [source, destination].map(|end| u64::from(u32::from_ne_bytes(*end)));
     let words = [upper.into(), total_len, !header_len].map(|word| u64::from(word.to_be()));
     let sum = ends[0] + ends[1] + words[0] + words[1] + words[2];
     checksum::fold(checksum::fold64(sum)) == u16::from_ne_bytes(*stored)
 }
 
-/// A socket without metadata hands up what the kernels on one machine pass each other unfinished, and does not say so: a
-/// super-packet of TCP, and a checksum that is only the pseudo-header's sum. What it must have been is put back. If it was
-/// anything else, the checksum is wrong and the receiver finds it: one that happens to equal the pseudo-header's sum is as
-/// likely as any other wrong checksum that happens to be right.
+/// Restores the offload state of a packet from a socket without metadata. Kernels on one machine pass each other
+/// unfinished packets, and such a socket does not say so: a super-packet of TCP, and a checksum that is only the sum
+/// of the pseudo-header. If the packet was anything else, its checksum is wrong and its receiver finds that: a wrong
+/// checksum that equals the sum of the pseudo-header is as likely as a wrong one that happens to be right.
 #[inline(never)]
 fn restore_offload(packet: &mut Packet, mtu: usize) {
     let Ok(ip) = ipv4::View::new_checked(packet.bytes()) else { return };
@@ -153,8 +156,8 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
     };
     let Some(stored) = ip.payload().get(offset..offset + 2) else { return };
     let [source, destination] = [ip.source(), ip.destination()].map(Address::v4);
-    let pseudo = checksum::pseudo(source, destination, ip.protocol(), ip.payload().len() as u32);
-    if stored != checksum::fold(pseudo).to_be_bytes() || ip.is_fragment() {
+    let pseudo_sum = pseudo(source, destination, ip.protocol(), ip.payload().len() as u32);
+    if stored != checksum::fold(pseudo_sum).to_be_bytes() || ip.is_fragment() {
         return;
     }
     let len = usize::from(ip.total_len());
@@ -169,8 +172,8 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
     }
 }
 
-/// Takes a packet in that has been parsed: what is to become of its checksum is looked at, the link's padding taken off, its
-/// segments counted. Returns how many packets it is [on a wire](crate::packet::Body::on_a_wire).
+/// Checks the offload state of a parsed packet, takes the padding of the link off, and counts its segments. Returns
+/// how many packets it is [on a wire](crate::packet::Body::on_a_wire), and how long the longest is.
 #[inline]
 pub(crate) fn check_offload(
     packet: &mut Packet,
@@ -188,9 +191,9 @@ pub(crate) fn check_offload(
     }
 }
 
-/// Whether there are super-packets of this kind in the packet's protocol. Senders choose the kind; what is no such packet is never cut,
-/// counted as many all the same, and handed to a device that does not take it. (Of a tunnel in the packet the kernel says what is in
-/// the tunnel.)
+/// Whether super-packets of this kind exist in the protocol of the packet. Senders choose the kind. A packet that is
+/// no such super-packet would never be cut, would be counted as many all the same, and would go to a device that
+/// does not take it. (For a tunnel packet the kernel names the kind of the inner packet.)
 fn is_segmentable(kind: SegmentKind, parsed: &Parsed) -> bool {
     let is_kind = match kind {
         SegmentKind::Tcp4 => parsed.is_v4() && parsed.protocol == protocol::TCP,
@@ -200,9 +203,10 @@ fn is_segmentable(kind: SegmentKind, parsed: &Parsed) -> bool {
     is_kind || parsed.protocol == protocol::IPIP
 }
 
-/// Whether a checksum that is written later changes nothing by which the packet is judged: it is the upper layer's own, or
-/// lies behind that layer's header (of a tunnel within). Senders choose its place, and would choose a port's. Behind the packet's
-/// end, in the link's padding, it is none of the packet's.
+/// Whether writing the checksum later changes nothing by which the packet is judged: it is the checksum of the upper
+/// layer, or it lies behind the header of that layer (of a packet in a tunnel). Senders choose its place, and would
+/// choose that of a port. Behind the end of the packet, in the padding of the link, it does not belong to the
+/// packet.
 #[inline]
 fn is_completable(checksum: Checksum, parsed: &Parsed) -> bool {
     let Checksum::Partial { start, offset } = checksum else { return true };
@@ -327,10 +331,10 @@ mod tests {
         let parsed = parse(bytes).unwrap();
         let start = usize::from(parsed.transport_offset);
         let len = (bytes.len() - start) as u32;
-        let pseudo = checksum::pseudo(parsed.source, parsed.destination, parsed.protocol, len);
+        let pseudo_sum = pseudo(parsed.source, parsed.destination, parsed.protocol, len);
         for offset in [udp::CHECKSUM_OFFSET, tcp::CHECKSUM_OFFSET] {
             if let Some(field) = bytes[start..].get_mut(offset..offset + 2) {
-                field.copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+                field.copy_from_slice(&checksum::fold(pseudo_sum).to_be_bytes());
             }
         }
     }
@@ -461,8 +465,8 @@ mod tests {
             };
             if let Some(offset) = offset.filter(|_| is_unfinished) {
                 let len = (bytes.len() - start) as u32;
-                let pseudo = checksum::pseudo(parsed.source, parsed.destination, parsed.protocol, len);
-                put(&mut bytes[start..], offset..offset + 2, &checksum::fold(pseudo).to_be_bytes());
+                let pseudo_sum = pseudo(parsed.source, parsed.destination, parsed.protocol, len);
+                put(&mut bytes[start..], offset..offset + 2, &checksum::fold(pseudo_sum).to_be_bytes());
             }
             let is_known = offset.is_some() && is_unfinished && changes.is_empty() && parsed.is_v4();
             for (at, to) in changes {

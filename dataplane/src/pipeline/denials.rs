@@ -6,7 +6,7 @@ const PLACES: usize = 4096;
 /// A denied flow that goes on is reported again after this long.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A direct-mapped memory of flow hashes: it may report twice, it never keeps silent about a flow that is new.
+/// A direct-mapped cache of flow hashes: a flow may be reported twice, and a new flow is never left out.
 pub(crate) struct RecentDenials(Box<[(u64, Duration)]>);
 
 impl Default for RecentDenials {

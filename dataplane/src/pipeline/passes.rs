@@ -1,7 +1,5 @@
-//! One batch through the pipeline: unwrap, parse and name everything, find where the flows are, decide and act. Each packet's bucket is
-//! asked for when it is named, its flow some packets before it is decided. What is out of the ordinary is for `consider`.
-
-mod slow_path;
+//! A batch through the pipeline, pass by pass. Each pass does one thing for all packets of the batch, and asks for the memory that the
+//! next pass reads: a packet's bucket of the flow table when its key is known, its flow some packets before it is decided.
 
 use std::io;
 use std::sync::Arc;
@@ -10,136 +8,53 @@ use std::time::Duration;
 use ahash::RandomState;
 use crossbeam::channel::Sender;
 
+use super::context::Context;
+use super::denials::RecentDenials;
+use super::handoff::{Handoff, WorkerMesh};
+use super::input;
+use super::parse_and_key::parse_and_key_packet;
+use super::sizes::Sizes;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
     self, Arrival, DecisionState, Entrance, PacketMetadata, SourceCache, UntrackedHookCache,
     UntrackedVerdict,
 };
-use crate::denials::RecentDenials;
-use crate::fate::DropReason;
+use crate::drop_reason::DropReason;
 use crate::flow::{FlowEntry, FlowTable, HashSeed, Shards, Victims};
 use crate::fragment::FragmentTracker;
-use crate::handoff::{Handoff, WorkerMesh};
-use crate::input;
-use crate::outbox::{Outbox, discard};
-use crate::packet::{Packet, Pool};
-use crate::parse::{self, parse};
+use crate::packet::Packet;
+use crate::parse;
 use crate::port::Intake;
-use crate::ports::Ports;
 use crate::report::Report;
-use crate::stage::{Stage, Stopwatch};
+use crate::stage::Stage;
 use crate::sys::memory::prefetch;
-use crate::tables::{Link, PortId, Role, Tables};
-
-/// How much a worker may remember.
-#[derive(Debug, Clone, Copy)]
-pub struct Sizes {
-    /// Flows.
-    pub flows: usize,
-    /// Buffers: packets in flight at once.
-    pub buffers: usize,
-    /// First fragments that wait for their later ones.
-    pub fragments: usize,
-}
-
-impl Default for Sizes {
-    fn default() -> Self {
-        Self { flows: 1 << 18, buffers: 512, fragments: 1024 }
-    }
-}
-
-/// The parts of a worker that a batch passes through, and the time.
-pub(crate) struct Context<'a> {
-    pub(crate) tables: &'a Tables,
-    pub(crate) ports: &'a mut Ports,
-    pub(crate) outbox: &'a mut Outbox,
-    pub(crate) pool: &'a mut Pool,
-    pub(crate) mesh: &'a WorkerMesh,
-    pub(crate) lost: &'a mut Vec<(PortId, io::Error)>,
-    pub(crate) watch: &'a mut Stopwatch,
-    pub(crate) now: Duration,
-}
-
-impl Context<'_> {
-    /// Puts a packet into the queue of a link; `is_ready`: it is finished, and fits.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as Outbox::queue")]
-    fn output(
-        &mut self,
-        packet: Packet,
-        header_len: usize,
-        link: &Link,
-        is_ready: bool,
-    ) -> Result<(), DropReason> {
-        let Self { tables, ports, pool, outbox, .. } = self;
-        let Some(slot) = ports.slot(link.port) else {
-            return Err(discard(pool, packet, DropReason::TransmitRefused));
-        };
-        let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
-            None => None,
-            Some(Some(tunnel)) => Some(tunnel),
-            // Never bare.
-            Some(None) => return Err(discard(pool, packet, DropReason::HostUnreachable)),
-        };
-        let posted = match tunnel {
-            None if is_ready => {
-                outbox.queue(slot, packet);
-                return Ok(());
-            }
-            Some(tunnel) if is_ready => {
-                return outbox
-                    .queue_encapsulated(tunnel, slot, packet)
-                    .map_err(|packet| discard(pool, packet, DropReason::Malformed));
-            }
-            _ => {
-                outbox.prepare_and_queue(slot, pool, packet, header_len, link.mtu as usize, tunnel)
-            }
-        };
-        // A batch of super-packets falls into more segments than there are buffers: send before they run out.
-        if self.outbox.is_full() {
-            self.outbox.send(self.ports, self.pool, self.lost);
-        }
-        posted
-    }
-
-    /// Counts packets that came by a port and died.
-    fn count_drops(&mut self, port: PortId, reason: DropReason, packets: u64) {
-        if let Some(slot) = self.ports.slot(port) {
-            slot.counters.dropped(reason).add(packets);
-        }
-    }
-
-    /// Seconds, as flows count them.
-    fn seconds(&self) -> u32 {
-        self.now.as_secs() as u32
-    }
-}
+use crate::tables::{PortId, Role};
 
 /// A worker's decisions and what they remember.
 pub(crate) struct Pipeline {
-    state: DecisionState,
+    pub(super) state: DecisionState,
     /// Keys the hashes of senders.
-    senders: RandomState,
-    recent_denials: RecentDenials,
-    aged: Duration,
-    /// Of each packet of the batch.
-    arrivals: Vec<Arrival>,
-    /// Of each packet that has been read.
-    metadata: Vec<PacketMetadata>,
-    /// What other workers have handed over, on its way into the batch.
-    handoffs: Vec<Handoff>,
-    /// Of the last batch none was to be looked for among the flows: the next one's are not guessed.
-    all_untracked: bool,
-    counters: Arc<WorkerCounters>,
-    reports: Sender<Report>,
+    pub(super) senders: RandomState,
+    pub(super) recent_denials: RecentDenials,
+    pub(super) aged: Duration,
+    /// One for each packet of the batch.
+    pub(super) arrivals: Vec<Arrival>,
+    /// One for each packet that has been parsed.
+    pub(super) metadata: Vec<PacketMetadata>,
+    /// Packets that other workers have handed off, on their way into the batch.
+    pub(super) handoffs: Vec<Handoff>,
+    /// No packet of the last batch was looked up among the flows, so the slots of the next one are not guessed.
+    pub(super) all_untracked: bool,
+    pub(super) counters: Arc<WorkerCounters>,
+    pub(super) reports: Sender<Report>,
 }
 
 /// Time in which every bucket of the flow table is looked at once, and the least time between two looks.
 const AGE_ROUND: Duration = Duration::from_secs(30);
 const AGE_STEP: Duration = Duration::from_millis(10);
 
-/// Flows that are asked for before the first one is needed, and from then on each one so many packets before its own. A core
-/// waits for about as many lines at once: of more the last ones would be late.
+/// Flows that are prefetched before the first one is needed; from then on each flow is prefetched so many packets
+/// ahead. A core waits for about as many lines at once: with more the last ones would be late.
 const AHEAD: usize = 16;
 
 impl Pipeline {
@@ -180,7 +95,7 @@ impl Pipeline {
         self.state.flows.iter()
     }
 
-    /// Forgets some of what has been silent for too long: as much of the table as is due since the last time.
+    /// Removes flows that have been silent for too long, from as much of the table as is due since the last call.
     pub(crate) fn age(&mut self, now: Duration) {
         let due = now.saturating_sub(self.aged);
         if due < AGE_STEP {
@@ -192,15 +107,39 @@ impl Pipeline {
         self.counters.flows.set(self.state.flows.len() as u64);
     }
 
-    /// Takes in what a port has brought: out of the tunnels, and read. [`Pipeline::process`] is to follow. Each pass is a function that
-    /// is not inlined, so that it has the registers for itself.
-    pub(crate) fn input(
+    /// Takes a batch through the passes, up to the queues of the ports that its packets leave by; the caller sends these. `from`: the
+    /// port that all of `batch` came by, if it came by one. Behind the batch go up to `limit` packets that other workers have handed
+    /// off, because a few more packets cost a batch little. Returns how many of those there were.
+    #[inline]
+    pub(crate) fn process(
         &mut self,
         context: &mut Context<'_>,
         batch: &mut Vec<Packet>,
-        port: PortId,
-        role: Role,
-    ) {
+        from: Option<PortId>,
+        limit: usize,
+    ) -> usize {
+        let own = batch.len();
+        self.fetch_handoffs(context, limit);
+        if let Some(port) = from {
+            self.input(context, batch, port);
+        }
+        let handoffs = self.accept_handoffs(context, batch);
+        if own + handoffs > 0 {
+            context.watch.lap(Stage::Read);
+            let has_untracked = context.tables.host_policy.has_untracked();
+            let victims = (!(has_untracked && self.all_untracked)).then(|| self.guess_slots());
+            context.watch.lap(Stage::Guess);
+            self.forward(context, batch, has_untracked, victims);
+            context.watch.lap(Stage::Forward);
+            self.counters.evictions.set(self.state.evictions);
+        }
+        handoffs
+    }
+
+    /// The input passes: takes what a port has brought out of its tunnels, parses it and forms the keys. Each pass
+    /// is a function that is not inlined, so that it has the registers for itself.
+    fn input(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>, port: PortId) {
+        let role = context.tables.role(port);
         let mut bytes = 0;
         for packet in &*batch {
             bytes += packet.len();
@@ -234,10 +173,10 @@ impl Pipeline {
         }
     }
 
-    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and asks for them: their lines are
-    /// another core's. [`Pipeline::accept_handoffs`] is to follow.
+    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and prefetches them,
+    /// because their lines are in another core's cache. [`Pipeline::accept_handoffs`] follows.
     #[inline]
-    pub(crate) fn fetch_handoffs(&mut self, context: &mut Context<'_>, limit: usize) {
+    fn fetch_handoffs(&mut self, context: &mut Context<'_>, limit: usize) {
         let mut intake = Intake::default();
         while self.handoffs.len() < limit
             && !intake.is_enough()
@@ -249,13 +188,9 @@ impl Pipeline {
         }
     }
 
-    /// Takes in what was fetched, behind what is already in the batch. Returns how many packets it was.
+    /// Puts what was fetched behind the packets of the batch. Returns how many packets it was.
     #[inline]
-    pub(crate) fn accept_handoffs(
-        &mut self,
-        context: &mut Context<'_>,
-        batch: &mut Vec<Packet>,
-    ) -> usize {
+    fn accept_handoffs(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) -> usize {
         let count = self.handoffs.len();
         if count > 0 {
             self.metadata.truncate(batch.len());
@@ -300,19 +235,7 @@ impl Pipeline {
         batch.push(packet);
     }
 
-    /// Decides the packets of a batch, which have been taken in, and does what was decided.
-    #[inline]
-    pub(crate) fn process(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) {
-        context.watch.lap(Stage::Read);
-        let has_untracked = context.tables.host_policy.has_untracked();
-        let victims = (!(has_untracked && self.all_untracked)).then(|| self.guess_slots());
-        context.watch.lap(Stage::Guess);
-        self.forward(context, batch, has_untracked, victims);
-        context.watch.lap(Stage::Forward);
-        self.counters.evictions.set(self.state.evictions);
-    }
-
-    /// Of each packet of the last batch, the port that brought it, and how many packets it stands for on a wire.
+    /// For each packet of the last batch: the port that brought it, and how many packets a wire would carry for it.
     pub(crate) fn packets_by_port(&self) -> impl Iterator<Item = (PortId, u64)> + Clone {
         self.metadata.iter().map(|metadata| (metadata.port, metadata.segments.into()))
     }
@@ -345,14 +268,15 @@ impl Pipeline {
             refused.for_each(|packet| context.pool.put(packet));
             self.arrivals.retain(|arrival| *arrival != nowhere);
         }
-        // Of the others nobody has said where they entered.
+        // The entrance of any other packet is unknown.
         debug_assert_eq!(batch.len(), self.arrivals.len(), "each packet has come somehow");
         batch.drain(self.arrivals.len().min(batch.len())..).for_each(|it| context.pool.put(it));
         refused
     }
 
-    /// Reads the batch, names everybody's flow, and asks for its bucket before anybody needs it. What cannot be read is taken
-    /// out. `arrivals`: how each has come. Returns how many packets a wire would have carried.
+    /// Parses the packets of the batch, forms the keys of their flows and prefetches their buckets. A packet that
+    /// cannot be parsed leaves the batch. `arrivals`: how each packet has come. Returns how many packets a wire
+    /// would have carried.
     #[inline(never)]
     fn parse_and_key(
         &mut self,
@@ -380,7 +304,7 @@ impl Pipeline {
         segments + refused
     }
 
-    /// Once the buckets are there, finds where the flows are, and asks for the first of them.
+    /// Reads the buckets, which are in the cache by now, guesses each flow's slot, and prefetches the first flows.
     #[inline(never)]
     fn guess_slots(&mut self) -> Victims {
         let flows = &self.state.flows;
@@ -394,8 +318,8 @@ impl Pipeline {
         victims
     }
 
-    /// Decides every packet and does what was decided. `has_untracked`: policy may decide before connection tracking; `victims`: what
-    /// [`Pipeline::guess_slots`] has asked for, if it was called.
+    /// Decides every packet and does what was decided. `has_untracked`: policy may decide before connection
+    /// tracking; `victims`: what [`Pipeline::guess_slots`] has prefetched, if it was called.
     #[inline(never)]
     fn forward(
         &mut self,
@@ -455,45 +379,8 @@ impl Pipeline {
     }
 }
 
-/// Reads a packet and names its flow.
-#[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "as PacketMetadata::at, and its parts go where they belong"
-)]
-fn parse_and_key_packet(
-    packet: &mut Packet,
-    arrival: &Arrival,
-    flows: &FlowTable,
-    metadata: &mut PacketMetadata,
-) -> Result<(), DropReason> {
-    let plain = parse::parse_plain(packet.bytes()).filter(|_| packet.is_finished());
-    match plain {
-        Some(plain) => {
-            packet.truncate(plain.total_len.into());
-            *metadata =
-                PacketMetadata::new(&plain, (1, plain.total_len.into()), true, arrival, flows);
-            Ok(())
-        }
-        None => parse_and_key_any(packet, arrival, flows, metadata),
-    }
-}
-
-/// The same of a packet that is not plain, or that nobody could put on a wire as it is.
-#[inline(never)]
-fn parse_and_key_any(
-    packet: &mut Packet,
-    arrival: &Arrival,
-    flows: &FlowTable,
-    metadata: &mut PacketMetadata,
-) -> Result<(), DropReason> {
-    let parsed = parse(packet.bytes())?;
-    let on_a_wire = input::check_offload(packet, &parsed)?;
-    *metadata = PacketMetadata::new(&parsed, on_a_wire, packet.is_finished(), arrival, flows);
-    Ok(())
-}
-
-/// Counts a packet that cannot be read. By itself, so that who reads need not keep the count at hand.
+/// Counts a packet that cannot be parsed. It is a function of its own so that its caller need not keep the count in
+/// a register.
 #[cold]
 #[inline(never)]
 fn count_unparsed(
@@ -508,7 +395,7 @@ fn count_unparsed(
     *refused += 1;
 }
 
-/// Lets a packet go that got no further than here.
+/// Counts and frees a packet that is dropped at the input.
 fn drop_packet(context: &mut Context<'_>, port: PortId, packet: Packet, reason: DropReason) {
     context.count_drops(port, reason, 1);
     context.pool.put(packet);

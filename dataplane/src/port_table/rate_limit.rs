@@ -48,8 +48,8 @@ impl RateLimit {
 /// Buckets of a [`SenderLimit`].
 const BUCKETS: usize = 64;
 
-/// As [`RateLimit`], for each sender by itself, as far as their hashes fall into different buckets of 64. The hash is keyed, so
-/// nobody chooses whose bucket it empties.
+/// As [`RateLimit`], for each sender by itself, as far as the hashes of senders fall into different buckets of 64.
+/// The hash is keyed, so that no sender chooses whose bucket it empties.
 #[derive(Debug)]
 pub(crate) struct SenderLimit {
     rate: Rate,

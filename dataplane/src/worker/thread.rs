@@ -5,48 +5,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam::channel::Sender;
-use mio::Waker;
 
-use super::{Settings, SharedState, Worker};
-use crate::counters::{PortCounters, WorkerCounters};
-use crate::flow::FlowEntry;
-use crate::port::PacketIo;
+use super::commands::{Command, Commands};
+use super::settings::{Settings, SharedState};
+use super::turn::Worker;
+use crate::counters::WorkerCounters;
 use crate::report::Report;
 use crate::sys::capabilities::{CapabilitySet, keep_only};
-use crate::tables::{PortId, Tables};
-
-/// Puts something round a port, or takes it off again.
-pub type Wrap = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
-
-/// What control tells a worker.
-pub enum Command {
-    /// Judge by these tables from the next batch on.
-    Publish(Arc<Tables>),
-    /// Serve a port. What comes by it is dropped until tables name it.
-    Attach(PortId, Box<dyn PacketIo>, Arc<PortCounters>),
-    /// Let go of a port.
-    Detach(PortId),
-    /// Put something round a port, or take it off again.
-    Wrap(PortId, Wrap),
-    /// Send a copy of up to this many flows.
-    Flows(usize, Sender<Vec<FlowEntry>>),
-    /// End.
-    Stop,
-}
-
-/// The way to tell a worker something; clones reach the same worker.
-#[derive(Clone)]
-pub struct Commands {
-    queue: Sender<Command>,
-    waker: Arc<Waker>,
-}
-
-impl Commands {
-    /// Tells it. False when the worker is gone.
-    pub fn send(&self, command: Command) -> bool {
-        self.queue.send(command).is_ok() && self.waker.wake().is_ok()
-    }
-}
 
 /// A worker's thread, seen by control. Dropping it ends the worker.
 pub struct Handle {

@@ -1,15 +1,16 @@
-//! A worker's ports: which of them are asked and which tell, and what waits to leave by each.
+//! The ports of a worker: which of them are polled and which epoll watches, and the packets that wait to leave by
+//! each.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::counters::PortCounters;
-use crate::fairness::Account;
-use crate::packet::{Packet, Pool};
-use crate::poller::Poller;
-use crate::port::{Capabilities, PacketIo, Received};
-use crate::rate_limit::SenderLimit;
+use crate::packet::{Capabilities, Packet, Pool};
+use crate::port::{PacketIo, Received};
+use crate::port_table::fairness::Account;
+use crate::port_table::poller::Poller;
+use crate::port_table::rate_limit::SenderLimit;
 use crate::tables::PortId;
 
 /// A port is watched, and not polled, after it has been quiet for so long.
@@ -17,17 +18,15 @@ const QUIET: Duration = Duration::from_millis(1);
 
 /// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
 pub(crate) const BATCH: usize = 32;
-/// Ticks that a batch is to take at most, some forty microseconds: whoever sends one packet meanwhile waits for it.
-///
-/// Builds for tests are so slow, and so often interrupted, that their batches would hang on the machine.
-const BATCH_TICKS: u64 = if cfg!(debug_assertions) { 100_000_000 } else { 100_000 };
+/// Ticks that a batch takes at most, some forty microseconds: a port that sends one packet meanwhile waits for it.
+pub(crate) const BATCH_TICKS: u64 = 100_000;
 
 /// ICMP errors a second, and at once, that a sender is told (RFC 1812, section 4.3.2.8).
 const ERRORS: (u32, u32) = (100, 50);
 /// Denied flows of a sender that are reported a second, and at once.
 const DENIALS: (u32, u32) = (200, 256);
 
-/// What those who send by a port may make its worker say, each sender by itself.
+/// How much the senders behind a port may make the worker say, each sender by itself.
 pub(crate) struct Budgets {
     /// Packets that are too big: without these a sender's path MTU is a black hole, so nothing else takes from them.
     pub(crate) too_big: SenderLimit,
@@ -51,8 +50,10 @@ pub(crate) struct Slot {
     pub(crate) counters: Arc<PortCounters>,
     /// May hold packets: receive without asking epoll.
     pub(crate) hot: bool,
-    /// Packets that are taken from it at once: as many as take [`BATCH_TICKS`], by what the last ones took.
+    /// Packets that are taken from it at once: as many as take `batch_ticks`, by what the last ones took.
     pub(crate) batch: usize,
+    /// Ticks that a batch takes at most.
+    batch_ticks: u64,
     /// It was silent until now. Its first packet is taken alone, so that it does not wait for others.
     pub(crate) awoken: bool,
     /// Epoll tells when it is readable.
@@ -79,11 +80,12 @@ impl Slot {
         !std::mem::replace(&mut self.hot, true)
     }
 
-    /// Its last batch, of so many packets, took so many ticks. Of none there is nothing to learn.
+    /// Fits the batch size to the last batch, of so many packets, which took so many ticks. A batch of no packets
+    /// says nothing.
     #[inline]
     pub(crate) fn adapt_batch(&mut self, packets: usize, ticks: u64) {
-        if packets > 0 && (ticks > BATCH_TICKS || self.batch < BATCH) {
-            self.batch = next_batch(self.batch, packets, ticks);
+        if packets > 0 && (ticks > self.batch_ticks || self.batch < BATCH) {
+            self.batch = next_batch(self.batch, self.batch_ticks, packets, ticks);
         }
     }
 
@@ -103,7 +105,7 @@ impl Slot {
         self.hot
     }
 
-    /// Has epoll tell when it is readable.
+    /// Has epoll watch it.
     pub(crate) fn watch(&mut self, poller: &Poller) -> io::Result<()> {
         if !self.watched
             && let Some(descriptor) = self.io.descriptor()
@@ -114,7 +116,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Has it tell so no longer.
+    /// Has epoll watch it no longer.
     pub(crate) fn unwatch(&mut self, poller: &Poller) -> io::Result<()> {
         if std::mem::take(&mut self.watched)
             && let Some(descriptor) = self.io.descriptor()
@@ -133,16 +135,26 @@ impl Slot {
     }
 }
 
-/// How many packets to take after a batch of so many, which took so many ticks: half of the way to what takes [`BATCH_TICKS`].
-fn next_batch(batch: usize, packets: usize, ticks: u64) -> usize {
-    let fitting = BATCH_TICKS * packets as u64 / ticks.max(1);
+/// How many packets to take after a batch of so many, which took so many ticks: half of the way to what takes
+/// `batch_ticks`.
+fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usize {
+    let fitting = batch_ticks * packets as u64 / ticks.max(1);
     let fitting = fitting.clamp(1, BATCH as u64) as usize;
     if fitting < batch { batch.midpoint(fitting) } else { (batch + fitting).div_ceil(2) }
 }
 
 /// A worker's ports by number.
-#[derive(Default)]
-pub(crate) struct Ports(Vec<Option<Slot>>);
+pub(crate) struct Ports {
+    slots: Vec<Option<Slot>>,
+    /// Ticks that a batch of a port that is attached from now on takes at most.
+    pub(crate) batch_ticks: u64,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { slots: Vec::new(), batch_ticks: BATCH_TICKS }
+    }
+}
 
 impl Ports {
     /// Puts a port in, which epoll does not watch yet.
@@ -153,16 +165,17 @@ impl Ports {
         counters: Arc<PortCounters>,
     ) -> &mut Slot {
         let at = id.0 as usize;
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, || None);
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
         }
         let capabilities = io.capabilities();
-        self.0[at].insert(Slot {
+        self.slots[at].insert(Slot {
             id,
             io,
             counters,
             hot: true,
             batch: BATCH,
+            batch_ticks: self.batch_ticks,
             awoken: false,
             watched: false,
             last_received: Duration::ZERO,
@@ -178,7 +191,7 @@ impl Ports {
 
     /// Calls `wake` for each mapped port that is not hot, with its account.
     pub(crate) fn wake_mapped(&mut self, mut wake: impl FnMut(PortId, &mut Account)) {
-        for (slot, id) in self.0.iter_mut().zip(0..) {
+        for (slot, id) in self.slots.iter_mut().zip(0..) {
             if let Some(slot) = slot.as_mut().filter(|slot| slot.io.is_mapped())
                 && slot.wake()
             {
@@ -189,14 +202,14 @@ impl Ports {
 
     /// Takes a port out; what was queued on it returns to the pool.
     pub(crate) fn detach(&mut self, id: PortId, pool: &mut Pool) -> Option<Slot> {
-        let mut slot = self.0.get_mut(id.0 as usize)?.take()?;
+        let mut slot = self.slots.get_mut(id.0 as usize)?.take()?;
         slot.queue.drain(..).for_each(|packet| pool.put(packet));
         Some(slot)
     }
 
     #[inline]
     pub(crate) fn slot(&mut self, id: PortId) -> Option<&mut Slot> {
-        self.0.get_mut(id.0 as usize)?.as_mut()
+        self.slots.get_mut(id.0 as usize)?.as_mut()
     }
 }
 
@@ -209,8 +222,9 @@ mod tests {
         let parts = [(1000, BATCH), (20, 20), (2, 2), (1, 1)];
         for (cost, expected) in parts.map(|(part, expected)| (BATCH_TICKS / part, expected)) {
             for start in [1, BATCH] {
-                let batch =
-                    (0..10).fold(start, |batch, _| next_batch(batch, batch, cost * batch as u64));
+                let batch = (0..10).fold(start, |batch, _| {
+                    next_batch(batch, BATCH_TICKS, batch, cost * batch as u64)
+                });
                 assert_eq!(batch, expected, "{cost} ticks a packet, from {start}");
             }
         }

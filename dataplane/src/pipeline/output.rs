@@ -1,15 +1,15 @@
-//! The way out: what a packet must become before its port takes it, and the queues that are sent once a turn, where packets that
+//! Output: makes a packet what its port takes, and queues it. The queues are sent once a turn, and packets that
 //! belong together leave as one.
 
 use std::io;
 
+use crate::drop_reason::DropReason;
 use crate::encapsulation::encapsulate;
-use crate::fate::DropReason;
 use crate::fragment::fragment;
 use crate::offload::coalesce::{coalesce, may_coalesce};
 use crate::offload::segment::{Cut, segment};
 use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
-use crate::ports::{Ports, Slot};
+use crate::port_table::ports::{Ports, Slot};
 use crate::tables::{PortId, Tunnel};
 
 /// Packets that wait before they are sent without waiting for the end of the batch: what a system call takes at once.
@@ -28,8 +28,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a packet that is finished, fits, and travels as it is. A batch of such packets can wait for its end: they are not
-    /// counted by those that cannot.
+    /// Queues a packet that is finished, fits, and travels without a tunnel. Such packets can wait for the end of
+    /// the batch, so they do not count towards an early send.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "what most packets need, and little")]
     pub(crate) fn queue(&mut self, slot: &mut Slot, packet: Packet) {
@@ -227,8 +227,8 @@ pub(crate) fn discard(pool: &mut Pool, packet: Packet, reason: DropReason) -> Dr
     reason
 }
 
-/// Whether the port can cut a super-packet itself, into segments that fit; those of TCP are made shorter if they must be. Into how many
-/// is the sender's choice: of more than this many it shall not wait.
+/// Whether the port can cut a super-packet itself, into segments that fit; segments of TCP are made shorter if they
+/// must be. Their number is the choice of the sender: above this many the worker does not wait for the kernel.
 fn can_segment(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
     const SEGMENTS: u64 = 512;
     let Some(segmentation) = &mut packet.offload.segmentation else { return false };

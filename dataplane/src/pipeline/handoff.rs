@@ -1,8 +1,8 @@
-//! Packets that one worker has read and another is to decide, because the flow is his.
+//! Handoff: a packet that one worker has read goes to the worker that has its flow.
 //!
-//! Each worker has a mailbox of fixed size. A packet takes its buffer along; whoever takes it out gives the sender an empty one for
-//! it, so that buffers stay where they are needed. Where a mailbox is full, or the sender has few buffers left, its worker is behind,
-//! and the packet is dropped by the one who read it.
+//! Each worker has a mailbox of fixed size. A packet takes its buffer along; the receiver gives the sender an empty
+//! buffer for it, so that buffers stay where they are needed. A full mailbox, or a sender with few buffers left,
+//! means that the other worker is behind; then the worker that has read the packet drops it.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -16,15 +16,15 @@ use crate::flow::WorkerId;
 use crate::packet::{Packet, Pool};
 use crate::tables::PortId;
 
-/// A packet on the way to the worker that has its flow, and what is known of it. Nothing of that is an index into tables: the two
-/// workers may judge by different ones.
+/// A packet on the way to the worker that has its flow, and what is known of it. It holds no index into tables,
+/// because the two workers may use different ones.
 pub(crate) struct Handoff {
     pub(crate) packet: Packet,
     /// How many packets a wire would carry for it.
     pub(crate) segments: u32,
     /// Where it came in.
     pub(crate) port: PortId,
-    /// The other end of the tunnel that it came out of.
+    /// The remote end of the tunnel that it came out of.
     pub(crate) peer: Option<(Ipv4Addr, Encapsulation)>,
     /// How many workers have had it.
     pub(crate) handoffs: u8,
@@ -32,9 +32,9 @@ pub(crate) struct Handoff {
 
 struct Mailbox {
     packets: ArrayQueue<(WorkerId, Handoff)>,
-    /// Empty buffers, for those that went along with packets, and the ports that had brought these.
+    /// Empty buffers in exchange for those that left with packets, each with the port that had brought its packet.
     returned: ArrayQueue<(PortId, Packet)>,
-    /// Its worker sleeps, or is about to.
+    /// Its worker sleeps, or is about to sleep.
     sleeps: AtomicBool,
     waker: OnceLock<Arc<Waker>>,
 }
@@ -47,12 +47,13 @@ pub(crate) struct WorkerMesh {
 }
 
 impl WorkerMesh {
-    /// Of each of `workers` workers, in the order of their numbers, each of which has `buffers` (at least one).
+    /// The view of each of `workers` workers, in the order of their numbers. Each worker has `buffers` buffers, at
+    /// least one.
     pub(crate) fn new(workers: usize, buffers: usize) -> Vec<Self> {
         let mailbox = |_| Mailbox {
-            // All that eight others can have given away.
+            // Room for all that eight other workers can give away.
             packets: ArrayQueue::new((buffers * (workers - 1).min(8)).max(1)),
-            // All that it can have given away.
+            // Room for all that this worker can give away.
             returned: ArrayQueue::new(buffers.max(1)),
             sleeps: AtomicBool::new(false),
             waker: OnceLock::new(),
@@ -62,7 +63,7 @@ impl WorkerMesh {
         numbers.map(|own| Self { own, mailboxes: Arc::clone(&mailboxes) }).collect()
     }
 
-    /// Of a worker that is alone.
+    /// The view of a worker without others.
     pub(crate) fn alone() -> Self {
         Self { own: WorkerId(0), mailboxes: Arc::new([]) }
     }
@@ -72,14 +73,14 @@ impl WorkerMesh {
         self.own
     }
 
-    /// Who comes after this worker, and how many others there are.
+    /// The worker after this one, and how many other workers there are.
     pub(crate) fn next_worker(&self) -> (WorkerId, u8) {
         let others = self.mailboxes.len().saturating_sub(1) as u8;
         let last = self.own.0 == others;
         (WorkerId(if last { 0 } else { self.own.0 + 1 }), others)
     }
 
-    /// By this the others end this worker's sleep.
+    /// Sets the waker by which the others wake this worker.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         if let Some(own) = self.mailbox(self.own) {
             // It is introduced once.
@@ -87,7 +88,8 @@ impl WorkerMesh {
         }
     }
 
-    /// Puts a packet into a mailbox; [`WorkerMesh::wake`] is to follow. Returns the packet if that is full.
+    /// Puts a packet into a mailbox; a call of [`WorkerMesh::wake`] must follow. Returns the packet if the mailbox
+    /// is full.
     #[must_use]
     pub(crate) fn send(&self, to: WorkerId, packet: Handoff) -> Option<Packet> {
         let refused = match self.mailbox(to) {
@@ -97,9 +99,9 @@ impl WorkerMesh {
         Some(refused.packet)
     }
 
-    /// Wakes those who sleep with something in their mailboxes.
+    /// Wakes the workers that sleep while a packet waits in their mailboxes.
     pub(crate) fn wake(&self) {
-        // Either what was put in is seen by whoever is about to sleep, or that it sleeps is seen here.
+        // Either the sleeping worker sees the packet before it sleeps, or this worker sees that it sleeps.
         fence(Ordering::SeqCst);
         for mailbox in &*self.mailboxes {
             if mailbox.sleeps.load(Ordering::Relaxed)
@@ -107,13 +109,14 @@ impl WorkerMesh {
                 && mailbox.sleeps.swap(false, Ordering::Relaxed)
                 && let Some(waker) = mailbox.waker.get()
             {
-                // It fails when the other has gone, and then the process is ending.
+                // This fails when the other worker has gone, and then the process is ending.
                 let _ = waker.wake();
             }
         }
     }
 
-    /// The next packet of this worker's mailbox, and an empty buffer to its sender. `None`: there is no packet, or no buffer.
+    /// Takes the next packet out of the mailbox of this worker, and gives its sender an empty buffer. `None`: there
+    /// is no packet, or no buffer.
     #[inline]
     pub(crate) fn receive(&self, pool: &mut Pool) -> Option<Handoff> {
         let own = self.mailbox(self.own)?;
@@ -143,11 +146,11 @@ impl WorkerMesh {
         self.mailbox(self.own).map_or(0, |own| own.packets.len())
     }
 
-    /// Takes back buffers for those that went away; `back` is told by which port each had come.
+    /// Takes back the buffers that came in exchange. `back` is called with the port that had brought each packet.
     #[inline]
     pub(crate) fn reclaim_buffers(&self, pool: &mut Pool, mut back: impl FnMut(PortId)) {
         let Some(own) = self.mailbox(self.own) else { return };
-        // To look costs less than to find nothing.
+        // Testing for emptiness costs less than a pop that finds nothing.
         while !own.returned.is_empty()
             && let Some((port, empty)) = own.returned.pop()
         {
@@ -156,7 +159,7 @@ impl WorkerMesh {
         }
     }
 
-    /// Says that this worker is about to sleep. False: there is a packet for it, and it must not.
+    /// Marks this worker as about to sleep. False: a packet waits for it, and it must not sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
         let Some(own) = self.mailbox(self.own) else { return true };
         own.sleeps.store(true, Ordering::Relaxed);
@@ -168,7 +171,7 @@ impl WorkerMesh {
         may
     }
 
-    /// Says that it does not sleep any more.
+    /// Marks this worker as awake.
     pub(crate) fn end_sleep(&self) {
         if let Some(own) = self.mailbox(self.own) {
             own.sleeps.store(false, Ordering::Relaxed);

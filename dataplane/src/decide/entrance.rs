@@ -1,0 +1,62 @@
+//! Where a packet entered, and which sources may enter there.
+
+use crate::drop_reason::DropReason;
+use crate::tables::{EncodedNextHop, NextHop};
+
+/// Where a packet entered: by a port's role, or out of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entrance {
+    /// The way back to those who entered here.
+    pub(super) back: EncodedNextHop,
+    /// The bits in which the next hop of a source must equal that, for its packets to enter here.
+    significant_bits: u32,
+}
+
+impl Entrance {
+    /// Where no packet may enter: no next hop equals this in all bits.
+    pub const NOWHERE: Self = Self { back: EncodedNextHop(u32::MAX), significant_bits: u32::MAX };
+    /// The host port: the node and the world.
+    pub const HOST: Self =
+        Self { back: NextHop::Host.encode(), significant_bits: !EncodedNextHop::NODE_OR_HOST };
+    /// The host port where the world is behind the uplink: the node.
+    pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
+    /// The uplink: the world.
+    pub const UPLINK: Self = Self { back: NextHop::Host.encode(), significant_bits: u32::MAX };
+
+    /// An endpoint's port.
+    #[inline]
+    pub const fn endpoint(index: u32) -> Self {
+        Self { back: NextHop::Endpoint(index).encode(), significant_bits: u32::MAX }
+    }
+
+    /// The tunnel of a known peer. The pool of the destination chooses the encapsulation of a packet, and the pool
+    /// of the source chooses that of its replies, so the peer may use either tunnel.
+    #[inline]
+    pub const fn tunnel(index: u32) -> Self {
+        Self {
+            back: NextHop::Tunnel(index).encode(),
+            significant_bits: !EncodedNextHop::TUNNELS_OF_A_NODE,
+        }
+    }
+
+    /// Whether packets from an address with this next hop may enter here: the strict reverse path (RFC 3704, section
+    /// 2.2).
+    #[inline]
+    pub(super) fn admits(self, hop: EncodedNextHop) -> bool {
+        (self.back.0 ^ hop.0) & self.significant_bits == 0
+    }
+
+    /// The way back to those who entered here.
+    #[inline]
+    pub const fn back(self) -> NextHop {
+        NextHop::decode(self.back)
+    }
+
+    /// The drop reason for a source that may not enter here.
+    pub(super) fn refusal(self) -> DropReason {
+        match self.back() {
+            NextHop::Tunnel(_) => DropReason::TunnelSourceMismatch,
+            _ => DropReason::SourceSpoofed,
+        }
+    }
+}

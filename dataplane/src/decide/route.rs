@@ -1,0 +1,79 @@
+//! Routing: which next hops Manx connects, and how a packet that policy allows goes on.
+
+use super::metadata::PacketMetadata;
+use crate::drop_reason::DropReason;
+use crate::fate::Fate;
+use crate::flow::RuleCounters;
+use crate::icmp::ErrorKind;
+use crate::tables::{EncodedNextHop, Link, NextHop, NextHopPair, Tables};
+
+/// How a packet goes on. It fits the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forwarding<'a> {
+    /// Where to.
+    pub link: &'a Link,
+    /// The hop limit (TTL) goes down by one.
+    pub decrements_ttl: bool,
+    /// The slots of the rules that decided.
+    pub rules: RuleCounters,
+}
+
+/// Whether Manx carries packets between two next hops. It connects its endpoints with everything, this node with
+/// pods of other nodes, and, where it owns the uplink, with the world; it carries no transit. A destination without
+/// a route is let through, to be answered.
+#[inline]
+pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
+    match (from, to) {
+        (NextHop::Endpoint(_), _)
+        | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
+        | (NextHop::Node, NextHop::Tunnel(_))
+        | (NextHop::Tunnel(_), NextHop::Node) => true,
+        (NextHop::Node, NextHop::Host) | (NextHop::Host, NextHop::Node) => tables.uplink.is_some(),
+        (
+            NextHop::Node
+            | NextHop::Host
+            | NextHop::Tunnel(_)
+            | NextHop::NoRoute
+            | NextHop::Unreachable,
+            NextHop::Node | NextHop::Host | NextHop::Tunnel(_),
+        ) => false,
+    }
+}
+
+/// The rest of routing, except for the packet size: is there a link, and is the hop limit high enough.
+#[inline]
+pub(super) fn route<'a>(
+    tables: &'a Tables,
+    metadata: &PacketMetadata,
+    pair: NextHopPair,
+) -> Fate<'a> {
+    let answer = |reason, error| Fate::Answer { reason, error };
+    let Some(link) = tables.link(NextHop::decode(pair.to)) else {
+        return match NextHop::decode(pair.to) {
+            NextHop::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
+            _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
+        };
+    };
+    // The node and Manx are one router: a packet between them makes no hop.
+    let decrements_ttl = pair.to != EncodedNextHop::NODE && pair.from != EncodedNextHop::NODE;
+    if decrements_ttl && metadata.ttl <= 1 {
+        return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
+    }
+    Fate::Forward { link, decrements_ttl }
+}
+
+/// Forwards a packet that rules allow. `None`: it must be answered, or does not fit.
+#[inline]
+pub(super) fn forward_if_fits<'a>(
+    tables: &'a Tables,
+    metadata: &PacketMetadata,
+    pair: NextHopPair,
+    rules: RuleCounters,
+) -> Option<Forwarding<'a>> {
+    match route(tables, metadata, pair) {
+        Fate::Forward { link, decrements_ttl } if metadata.unit <= link.mtu => {
+            Some(Forwarding { link, decrements_ttl, rules })
+        }
+        _ => None,
+    }
+}

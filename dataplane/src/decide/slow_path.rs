@@ -1,0 +1,122 @@
+//! The complete decision for one packet: untracked policy, its flow or policy's verdict, fragments, routing, size.
+
+use super::flow_decision::{FlowDecision, Stop};
+use super::metadata::PacketRef;
+use super::route::route;
+use super::state::DecisionState;
+use super::tracked;
+use super::untracked::evaluate_untracked;
+use crate::drop_reason::DropReason;
+use crate::fate::Fate;
+use crate::flow::RuleCounters;
+use crate::icmp::ErrorKind;
+use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
+use crate::tables::{NextHop, Tables};
+use crate::wire::{protocol, vxlan};
+
+/// The decision for one packet: its fate, and the counter slots of the rules that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Decision<'a> {
+    /// What becomes of the packet.
+    pub fate: Fate<'a>,
+    /// The slots of the rules that decided at the source's egress and at the destination's ingress
+    /// ([`NO_SLOT`](crate::policy::NO_SLOT): no rule was evaluated).
+    pub rules: RuleCounters,
+}
+
+/// Decides one packet. `now` is in seconds.
+#[inline]
+pub fn decide<'a>(
+    tables: &'a Tables,
+    state: &mut DecisionState,
+    packet: &PacketRef<'_>,
+    now: u32,
+) -> Decision<'a> {
+    let decision = decide_flow(tables, state, packet, now);
+    let fate = match decision.verdict {
+        Ok(pair) => match route(tables, packet.metadata, pair) {
+            Fate::Forward { link, .. }
+                if packet.metadata.unit > link.mtu && must_not_fragment(packet.packet.bytes()) =>
+            {
+                let error = ErrorKind::TooBig { mtu: link.mtu };
+                Fate::Answer { reason: DropReason::TooBig, error }
+            }
+            fate => fate,
+        },
+        Err(Stop::Drop(reason)) => Fate::Drop(reason),
+        Err(Stop::HandOver(to)) => Fate::Handoff(to),
+    };
+    Decision { fate, rules: decision.rules }
+}
+
+#[inline]
+fn decide_flow(
+    tables: &Tables,
+    state: &mut DecisionState,
+    packet: &PacketRef<'_>,
+    now: u32,
+) -> FlowDecision {
+    if packet.metadata.is_plain {
+        return match evaluate_untracked(tables, state, packet.metadata) {
+            None => tracked::decide_tracked(tables, state, packet.metadata, now),
+            Some(decision) => decision,
+        };
+    }
+    match parse(packet.packet.bytes()) {
+        Ok(parsed) => decide_unusual(tables, state, packet, &parsed, now),
+        Err(malformed) => FlowDecision::drop(malformed.into()),
+    }
+}
+
+/// As [`decide_flow`], for packets that their flow alone does not decide.
+#[inline(never)]
+fn decide_unusual(
+    tables: &Tables,
+    state: &mut DecisionState,
+    packet: &PacketRef<'_>,
+    parsed: &Parsed,
+    now: u32,
+) -> FlowDecision {
+    let metadata = packet.metadata;
+    let tunnel = parsed.protocol == protocol::IPIP
+        || (parsed.protocol == protocol::UDP && parsed.destination_port == vxlan::PORT);
+    if tunnel && matches!(metadata.entrance.back(), NextHop::Endpoint(_)) {
+        return FlowDecision::drop(DropReason::TunnelFromPod);
+    }
+    if !parsed.is_forwardable() {
+        return FlowDecision::drop(DropReason::NotForwardable);
+    }
+    let first = |state: &mut DecisionState| match evaluate_untracked(tables, state, metadata) {
+        Some(decision) => decision,
+        None if parsed.is_icmp_error() => {
+            tracked::decide_icmp_error(tables, &mut state.flows, packet, parsed, now)
+        }
+        None => tracked::decide_tracked(tables, state, metadata, now),
+    };
+    let entrance = metadata.entrance.back.0;
+    match parsed.fragment {
+        Fragment::Whole => first(state),
+        Fragment::First { .. } => {
+            let decision = first(state);
+            if !matches!(decision.verdict, Err(Stop::HandOver(_))) {
+                state.fragments.insert(parsed, entrance, tables.version, decision, now);
+            }
+            decision
+        }
+        // The decision on the first fragment includes its source check, because the key names the entrance too. It
+        // is valid only under the tables that gave it: it names endpoints by an index that other tables may give to
+        // another endpoint.
+        Fragment::Later { .. } => {
+            match (state.fragments.lookup(parsed, entrance, tables.version, now), state.next_worker)
+            {
+                (Some(Some(decision)), _) => decision,
+                // Another worker may have had the first fragment.
+                (None, (next, others)) if metadata.handoffs < others => {
+                    FlowDecision::hand_off(next)
+                }
+                (Some(None) | None, _) => FlowDecision::drop(DropReason::FragmentWithoutFirst),
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Every reason why a packet is dropped.
+
+use crate::wire::Malformed;
+
+/// Declares the reasons, each with its name in status, logs and metrics. The list of all reasons and their names come from the same
+/// lines, so that a new reason cannot be left out of either.
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $reason:ident = $name:literal,)*) => {
+        /// Why a packet was dropped. The discriminant indexes the drop counters.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl DropReason {
+            /// Every reason, in the order of their discriminants.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$reason),*];
+
+            /// The name in status, logs and metrics.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $name,)*
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// A header is cut short, contradicts itself or has a version or length that cannot be.
+    Malformed = "malformed",
+    /// A frame that is not for this port: another's hardware address, a VLAN tag, no IP inside, talk of the link.
+    NotOurs = "not-ours",
+    /// No tables are published yet, or this port is not in them.
+    NoTables = "no-tables",
+    /// The source address does not belong to where the packet came from.
+    SourceSpoofed = "source-spoofed",
+    /// A tunnel packet from an address that is no node's, or not addressed to this node.
+    UnknownTunnelPeer = "unknown-tunnel-peer",
+    /// A tunnel packet whose inner source does not belong to the sending node.
+    TunnelSourceMismatch = "tunnel-source-mismatch",
+    /// The outer header says congestion on a flow that cannot hear it (RFC 6040, section 4.2).
+    EcnInconsistent = "ecn-inconsistent",
+    /// Protocol 4 (or another tunnel) sent by a pod.
+    TunnelFromPod = "tunnel-from-pod",
+    /// The source's egress policy denies it.
+    PolicyEgress = "policy-egress",
+    /// The destination's ingress policy denies it.
+    PolicyIngress = "policy-ingress",
+    /// From a pod to its own node, which takes nothing from pods
+    /// ([`HostPolicy::drops_to_node`](crate::tables::HostPolicy)).
+    EndpointToHost = "endpoint-to-host",
+    /// A TCP packet that is no SYN and belongs to no flow, where that is forbidden
+    /// ([`Connections::tcp_strict`](crate::tables::Connections)).
+    TcpWithoutFlow = "tcp-without-flow",
+    /// No route to the destination.
+    NoRoute = "no-route",
+    /// The destination is in this node's block and no endpoint has it.
+    HostUnreachable = "host-unreachable",
+    /// The time to live (hop limit) ran out here.
+    TtlExceeded = "ttl-exceeded",
+    /// Larger than the next link's MTU and not to be fragmented.
+    TooBig = "too-big",
+    /// A fragment whose first fragment has not come.
+    FragmentWithoutFirst = "fragment-without-first",
+    /// An ICMP error that belongs to no flow of ours.
+    IcmpErrorUnmatched = "icmp-error-unmatched",
+    /// A destination that is never forwarded: multicast, broadcast, link-local, loopback, unspecified.
+    NotForwardable = "not-forwardable",
+    /// A super-packet that falls into more segments than any MTU explains: of UDP more than 128, of TCP more than 512, or of
+    /// TCP more than 64 that are shorter than 68 bytes.
+    TooManySegments = "too-many-segments",
+    /// Every buffer is in flight.
+    NoBuffer = "no-buffer",
+    /// The outgoing port is gone or refused the packet.
+    TransmitRefused = "transmit-refused",
+    /// The worker that has its flow does not keep up with what it is handed over.
+    HandoffFull = "hand-over-full",
+}
+
+impl From<Malformed> for DropReason {
+    fn from(Malformed: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_counter_and_name() {
+        let mut names = std::collections::BTreeSet::new();
+        for (index, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+            assert!(names.insert(reason.name()));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Buckets of the flow table: a cache line of tags that lead to slots.
+
+use zerocopy::FromZeros;
+
+use crate::sys::lanes;
+
+pub(super) const WAYS: usize = 8;
+/// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
+pub(super) const CROWDED: usize = 6;
+/// One cache line: the ways of a hash. Tag 0 is a free way.
+#[derive(Clone, Copy, FromZeros)]
+#[repr(C, align(64))]
+pub(super) struct Bucket {
+    pub(super) tags: [u16; WAYS],
+    pub(super) slots: [u32; WAYS],
+    /// Entries whose first bucket this is and that live in their alternate.
+    pub(super) spilled: u32,
+}
+
+/// Some of a bucket's ways: two bits for each.
+pub(super) struct Ways(u32);
+
+impl Iterator for Ways {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let bit = self.0.trailing_zeros();
+        self.0 &= self.0.wrapping_sub(1) & !(2 << (bit & 31));
+        (bit < 2 * WAYS as u32).then_some(bit as usize / 2)
+    }
+}
+
+impl Bucket {
+    /// The ways with this tag.
+    #[inline]
+    pub(super) fn ways_with_tag(&self, tag: u16) -> Ways {
+        Ways(lanes::equal(self.tags, tag))
+    }
+
+    #[inline]
+    pub(super) fn tag(&self, way: usize) -> u16 {
+        self.tags[way]
+    }
+
+    pub(super) fn set_tag(&mut self, way: usize, tag: u16) {
+        self.tags[way] = tag;
+    }
+
+    pub(super) fn used(&self) -> usize {
+        WAYS - self.ways_with_tag(0).0.count_ones() as usize / 2
+    }
+
+    /// Whether [`CROWDED`] ways are used. Not every processor counts bits in one step.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        const ONE_OF_TWO: u32 = 0x5555;
+        let mut free = self.ways_with_tag(0).0 & ONE_OF_TWO;
+        for _ in CROWDED..WAYS {
+            free &= free.wrapping_sub(1);
+        }
+        free == 0
+    }
+
+    #[inline]
+    pub(super) fn free_way(&self) -> Option<usize> {
+        self.ways_with_tag(0).next()
+    }
+}
+
+/// Where an entry's tag stands.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) bucket: usize,
+    pub(super) way: usize,
+    /// Whether the bucket is the alternate one of the entry's hash.
+    pub(super) is_alternate: bool,
+}
+
+impl Place {
+    /// In the number: there are at most 2^28 buckets.
+    const BUCKET: u32 = WAYS.trailing_zeros();
+    const IS_ALTERNATE: u32 = 1 << 31;
+
+    /// As a number, so that a flow to evict is found without its key.
+    pub(super) const fn to_bits(self) -> u32 {
+        let alternate = if self.is_alternate { Self::IS_ALTERNATE } else { 0 };
+        alternate | (self.bucket as u32) << Self::BUCKET | self.way as u32
+    }
+
+    #[inline]
+    pub(super) const fn from_bits(note: u32) -> Self {
+        Self {
+            bucket: ((note & !Self::IS_ALTERNATE) >> Self::BUCKET) as usize,
+            way: note as usize % WAYS,
+            is_alternate: note & Self::IS_ALTERNATE != 0,
+        }
+    }
+}
+
+/// 16 bits of the hash that choose no bucket below 2^48 of them; never 0, which marks a free way.
+#[inline]
+pub(super) fn tag(hash: u64) -> u16 {
+    ((hash >> 48) as u16).max(1)
+}

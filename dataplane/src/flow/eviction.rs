@@ -1,0 +1,63 @@
+//! Which flow a full table gives up.
+
+use super::bucket::WAYS;
+use super::owners::Owner;
+use super::slots::EvictionClass;
+use super::table::FlowTable;
+
+/// Established flows of the owner that are looked at for one that has been silent for long.
+const SAMPLE: usize = 8;
+/// Seconds in which a connection opens, if it does: as long as the first repetitions of a SYN take (RFC 6298, section 2).
+pub(super) const OPENING: u32 = 4;
+
+impl FlowTable {
+    /// The flow that a full table evicts for a new one of `owner`: of the owner that must give one up the oldest
+    /// flow that is not established. An established flow goes instead if no other is left, or if few are left and
+    /// the oldest of these may still be answered, because connections that are opened together must not evict one
+    /// another. Then it is the longest silent of the flows that were sampled longest ago.
+    pub(super) fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
+        let giver = self.slots.owners.victim_owner(owner);
+        let queued = self.slots.oldest(giver, EvictionClass::Unestablished);
+        if self.slots.owners.has_few_unestablished(giver)
+            && queued.is_none_or(|slot| self.is_opening(slot, now))
+        {
+            return self.established_victim(giver);
+        }
+        queued
+    }
+
+    /// Whether a flow has opened lately, so that the other side may still answer.
+    pub(super) fn is_opening(&self, slot: u32, now: u32) -> bool {
+        let entry = &self.first_lines[slot as usize];
+        entry.state().is_opening() && now.saturating_sub(entry.last_seen()) < OPENING
+    }
+
+    #[inline(never)]
+    pub(super) fn established_victim(&mut self, giver: Owner) -> Option<u32> {
+        let mut victim = self.slots.oldest(giver, EvictionClass::Established)?;
+        for _ in 1..SAMPLE {
+            let last_seen = |slot: u32| self.first_lines[slot as usize].last_seen();
+            let Some(next) = self.slots.next(victim) else { break };
+            let spared = if last_seen(next) < last_seen(victim) {
+                std::mem::replace(&mut victim, next)
+            } else {
+                next
+            };
+            self.slots.unlink(spared, EvictionClass::Established);
+            self.slots.append(spared, EvictionClass::Established);
+        }
+        Some(victim)
+    }
+
+    /// The flow of some buckets to evict first, if they hold any: an expired one, else one whose owner has more than
+    /// its share.
+    pub(super) fn least_valuable(&self, buckets: &[usize], now: u32) -> Option<u32> {
+        let all = buckets.iter().flat_map(|bucket| (0..WAYS).map(move |way| (*bucket, way)));
+        let slots = all.filter_map(|(bucket, way)| self.slot_at(bucket, way));
+        slots.min_by_key(|slot| {
+            let entry = &self.first_lines[*slot as usize];
+            let is_over = self.slots.owners.is_over_share(self.slots.owner(*slot));
+            (!entry.is_expired(now), !is_over, entry.state().is_established(), entry.last_seen())
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! What a worker does for each command: new tables, ports that come and go, copies of its flows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam::channel::TryRecvError;
+
+use super::clock::POLL_EVERY;
+use super::commands::{Command, Wrap};
+use super::turn::Worker;
+use crate::counters::PortCounters;
+use crate::port::PacketIo;
+use crate::port_table::ports::Slot;
+use crate::report::Report;
+use crate::tables::PortId;
+
+impl Worker {
+    /// Runs the commands that control has sent. False: the worker ends. `now` is as for [`Worker::turn`]: before a
+    /// port is attached, packets that others have handed off are decided.
+    #[inline]
+    pub fn run_commands(&mut self, now: Duration) -> bool {
+        // Testing for emptiness costs less than a receive; only a receive tells that control has gone.
+        let is_asked = !self.commands.is_empty() || self.turns.is_multiple_of(POLL_EVERY);
+        !is_asked || self.run_queued_commands(now)
+    }
+
+    #[inline(never)]
+    pub(super) fn run_queued_commands(&mut self, now: Duration) -> bool {
+        self.now = now;
+        loop {
+            match self.commands.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) | Ok(Command::Stop) => return false,
+                Ok(Command::Publish(tables)) => {
+                    let old = std::mem::replace(&mut self.tables, tables);
+                    self.report(Report::Retired(old));
+                }
+                Ok(Command::Attach(id, io, counters)) => self.attach(id, io, counters),
+                Ok(Command::Detach(id)) => {
+                    self.detach(id);
+                }
+                Ok(Command::Wrap(id, wrap)) => self.wrap(id, wrap),
+                Ok(Command::Flows(limit, reply)) => {
+                    let _ = reply.send(self.pipeline.flows().take(limit).collect());
+                }
+            }
+        }
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        id: PortId,
+        io: Box<dyn PacketIo>,
+        counters: Arc<PortCounters>,
+    ) {
+        // The number may have belonged to another port, whose packets may have been handed off.
+        self.process_handoffs(self.mesh.pending(), u64::MAX);
+        self.start_serving(id, io, counters);
+    }
+
+    /// Serves a port from now on.
+    pub(super) fn start_serving(
+        &mut self,
+        id: PortId,
+        io: Box<dyn PacketIo>,
+        counters: Arc<PortCounters>,
+    ) {
+        let slot = self.ports.attach(id, io, counters);
+        if !slot.io.is_mapped()
+            && let Err(error) = slot.watch(&self.poller)
+        {
+            self.ports.detach(id, &mut self.pool);
+            self.report(Report::PortLost(id, error));
+            return;
+        }
+        self.time.join(&mut slot.account);
+        self.hot.push(id);
+    }
+
+    /// Serves a port no longer.
+    pub(super) fn stop_serving(&mut self, id: PortId) -> Option<Slot> {
+        self.hot.retain(|hot| *hot != id);
+        self.awaited.retain(|awaited| *awaited != id);
+        let mut slot = self.ports.detach(id, &mut self.pool)?;
+        if let Err(error) = slot.unwatch(&self.poller) {
+            self.report_poll_error(error);
+        }
+        Some(slot)
+    }
+
+    /// Lets go of a port. False: there is none.
+    pub(super) fn detach(&mut self, id: PortId) -> bool {
+        self.lost.retain(|(lost, _)| *lost != id);
+        self.stop_serving(id).is_some()
+    }
+
+    pub(super) fn wrap(&mut self, id: PortId, wrap: Wrap) {
+        if let Some(slot) = self.stop_serving(id) {
+            self.start_serving(id, wrap(slot.io), slot.counters);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Serving one port: receive a batch, take it through the pipeline, send, and charge the port for the time.
+
+use super::turn::{Served, Worker};
+use crate::drop_reason::DropReason;
+use crate::pipeline::Context;
+use crate::port_table::ports::BATCH;
+use crate::stage::Stage;
+use crate::sys;
+use crate::tables::PortId;
+
+/// Packets taken from a port that was silent: the first one is not to wait until the second has been asked for.
+pub(super) const FIRST_BATCH: usize = 1;
+
+impl Worker {
+    /// Serves one port: receive, decide, send; what other workers have handed over goes along.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a turn with one packet is to cost little more than the packet"
+    )]
+    pub(super) fn serve(&mut self, id: PortId) -> Served {
+        let Some(slot) = self.ports.slot(id) else { return Served::GONE };
+        let most = if std::mem::take(&mut slot.awoken) { FIRST_BATCH } else { slot.batch };
+        let received = match slot.io.receive(&mut self.pool, &mut self.batch, most) {
+            Ok(received) => received,
+            Err(error) => {
+                slot.hot = false;
+                self.lost.push((id, error));
+                // Its packets must not be decided as those of another port.
+                self.batch.drain(..).for_each(|packet| self.pool.put(packet));
+                return Served::GONE;
+            }
+        };
+        let stays_hot = slot.stays_hot(received, self.batch.len(), self.now);
+        if !stays_hot && let Err(error) = slot.watch(&self.poller) {
+            self.lost.push((id, error));
+        }
+        for (packets, reason) in
+            [(received.malformed, DropReason::Malformed), (received.not_ours, DropReason::NotOurs)]
+        {
+            if packets > 0 {
+                slot.counters.received_packets.add(packets as u64);
+                slot.counters.dropped(reason).add(packets as u64);
+            }
+        }
+        if self.batch.is_empty() {
+            let brought = received.malformed + received.not_ours + received.answered > 0;
+            if !brought {
+                self.time.join(&mut slot.account);
+            }
+            return Served { found: 0, timed: 0, brought, stays_hot };
+        }
+        let own = self.batch.len();
+        let found = self.process_batch(Some(id), BATCH);
+        // Beside others' packets it has been charged already.
+        Served { found, timed: if found == own { own } else { 0 }, brought: true, stays_hot }
+    }
+
+    /// Decides up to `limit` packets that other workers have handed off, for up to so many ticks. Returns how many
+    /// packets it was.
+    pub(super) fn process_handoffs(&mut self, limit: usize, ticks: u64) -> usize {
+        if self.mesh.pending() == 0 {
+            return 0;
+        }
+        let began = self.charge();
+        let mut found = 0;
+        while found < limit && self.charged.wrapping_sub(began) < ticks {
+            match self.process_batch(None, (limit - found).min(BATCH)) {
+                0 => break,
+                taken => found += taken,
+            }
+        }
+        found
+    }
+
+    /// Takes the batch, all of which came by one port, through the pipeline and sends. Up to `limit` packets that
+    /// other workers have handed off go along. Returns how many packets they were together.
+    pub(super) fn process_batch(&mut self, from: Option<PortId>, limit: usize) -> usize {
+        self.watch.start();
+        let mut context = Context {
+            tables: &self.tables,
+            ports: &mut self.ports,
+            outbox: &mut self.outbox,
+            pool: &mut self.pool,
+            mesh: &self.mesh,
+            lost: &mut self.lost,
+            watch: &mut self.watch,
+            now: self.now,
+        };
+        let own = self.batch.len();
+        let handoffs = self.pipeline.process(&mut context, &mut self.batch, from, limit);
+        let found = own + handoffs;
+        if found > 0 {
+            self.outbox.send(&mut self.ports, &mut self.pool, &mut self.lost);
+            self.watch.lap(Stage::Send);
+        }
+        if handoffs > 0 {
+            self.charge_each(from, found);
+        }
+        found
+    }
+
+    /// Charges the port that was served last for the time since the last charge. Returns the tick until when it was charged.
+    #[inline]
+    pub(super) fn charge(&mut self) -> u64 {
+        let spent = self.take_ticks();
+        if let Some((id, packets)) = self.uncharged.take() {
+            self.counters.busy_cycles.add(spent);
+            if let Some(slot) = self.ports.slot(id) {
+                slot.account.charge(spent);
+                slot.adapt_batch(packets, spent);
+            }
+        }
+        self.charged
+    }
+
+    /// The ticks since this was last asked.
+    #[inline]
+    pub(super) fn take_ticks(&mut self) -> u64 {
+        let now = sys::clock::ticks();
+        now.wrapping_sub(std::mem::replace(&mut self.charged, now))
+    }
+
+    /// Charges the ports of a batch with packets that other workers have handed off, by the packets on a wire that
+    /// came by each port.
+    #[inline(never)]
+    pub(super) fn charge_each(&mut self, from: Option<PortId>, found: usize) {
+        let spent = self.take_ticks();
+        self.counters.busy_cycles.add(spent);
+        if let Some(slot) = from.and_then(|port| self.ports.slot(port)) {
+            slot.adapt_batch(found, spent);
+        }
+        // What was refused before it was read is most likely its own.
+        let refused = found.saturating_sub(self.pipeline.packets_by_port().count()) as u64;
+        let refused = from.map(|port| (port, refused));
+        let brought = self.pipeline.packets_by_port().chain(refused);
+        let all = brought.clone().map(|(_, packets)| packets).sum::<u64>().max(1);
+        for (port, packets) in brought {
+            if let Some(slot) = self.ports.slot(port) {
+                self.time.join(&mut slot.account);
+                slot.account.charge(spent * packets / all);
+            }
+        }
+    }
+}

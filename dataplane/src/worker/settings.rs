@@ -1,0 +1,54 @@
+//! How a worker is made, and what it shares with the other workers of its node.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::flow::{MAX_WORKERS, Shards};
+use crate::pipeline::Sizes;
+use crate::pipeline::handoff::WorkerMesh;
+
+/// Whether an idle worker sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Polling {
+    /// Sleeps in epoll when nothing has come for a while.
+    #[default]
+    Adaptive,
+    /// Never sleeps.
+    Busy,
+}
+
+/// How a worker is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Its table and buffer sizes.
+    pub sizes: Sizes,
+    /// Whether it sleeps.
+    pub polling: Polling,
+    /// The core it is pinned to.
+    pub core: Option<usize>,
+}
+
+/// What a worker shares with the others of its node.
+pub struct SharedState {
+    pub(super) mesh: WorkerMesh,
+    pub(super) shards: Option<Arc<Shards>>,
+}
+
+impl SharedState {
+    /// Of each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in their order. `sizes` are what each may remember.
+    /// Errors: no address space.
+    pub fn for_workers(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
+        let workers = workers.clamp(1, MAX_WORKERS);
+        if workers == 1 {
+            return Ok(vec![Self::alone()]);
+        }
+        let shards = Arc::new(Shards::new(sizes.flows * workers)?);
+        let share = |mesh| Self { mesh, shards: Some(Arc::clone(&shards)) };
+        Ok(WorkerMesh::new(workers, sizes.buffers).into_iter().map(share).collect())
+    }
+
+    /// Of a worker that is alone: nothing.
+    pub fn alone() -> Self {
+        Self { mesh: WorkerMesh::alone(), shards: None }
+    }
+}

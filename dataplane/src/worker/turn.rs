@@ -1,0 +1,367 @@
+//! The turn loop: which ports are served in a turn, when epoll is asked, when the worker sleeps.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, Sender};
+
+use super::clock::{Clock, POLL_EVERY};
+use super::commands::Command;
+use super::idle::Idle;
+use super::settings::{Polling, Settings, SharedState};
+use crate::counters::WorkerCounters;
+use crate::packet::{Packet, Pool};
+use crate::pipeline::Pipeline;
+use crate::pipeline::handoff::WorkerMesh;
+use crate::pipeline::output::Outbox;
+use crate::port_table::fairness::{Account, VirtualTime};
+use crate::port_table::poller::Poller;
+use crate::port_table::ports::{BATCH, Ports};
+use crate::port_table::rate_limit::RateLimit;
+use crate::report::Report;
+use crate::stopwatch::Stopwatch;
+use crate::sys;
+use crate::tables::{PortId, Tables};
+
+/// Ports that are polled while they are silent and no other port has packets: polling more of them costs more than
+/// asking epoll about all.
+pub(super) const MAX_AWAITED: usize = 4;
+/// The least time between two questions to epoll while packets flow: each costs as much as several packets.
+pub(super) const POLL_AFTER: Duration = Duration::from_micros(5);
+/// After so long it is polled in any turn: a port that has become ready is not to wait for [`POLL_EVERY`] long turns.
+pub(super) const POLL_BEFORE: Duration = Duration::from_micros(40);
+
+/// Time between two checks of the mapped ports that are quiet: epoll may not tell that their memory fails, or that
+/// their device is gone.
+const MAPPED_CHECK: Duration = Duration::from_millis(100);
+/// Longest sleep: flows age meanwhile.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// Packets of other workers in a turn beyond those that go along with its own batches: its own ports are not to wait longer.
+const HANDOFFS_A_TURN: usize = 4 * BATCH;
+/// A turn that has taken so many ticks serves no further port: ports that have become ready meanwhile come first.
+pub(super) const LONG_TURN: u64 = 250_000;
+
+/// What came of serving a port.
+pub(super) struct Served {
+    /// Packets that were decided.
+    pub(super) found: usize,
+    /// Those that took the time that is still to be charged.
+    pub(super) timed: usize,
+    /// It brought something, if only what it dropped or answered itself: that takes time, too.
+    pub(super) brought: bool,
+    /// It may have more.
+    pub(super) stays_hot: bool,
+}
+
+impl Served {
+    /// It owes, and waits.
+    pub(super) const NOT: Self = Self { found: 0, timed: 0, brought: false, stays_hot: true };
+    /// It is there no more.
+    pub(super) const GONE: Self = Self { found: 0, timed: 0, brought: false, stays_hot: false };
+}
+
+/// The worker itself; a thread runs it, or a test turns it by hand.
+pub struct Worker {
+    pub(super) ports: Ports,
+    pub(super) hot: Vec<PortId>,
+    /// Those that have brought something not long ago, and nothing when they were last polled.
+    pub(super) awaited: Vec<PortId>,
+    pub(super) tables: Arc<Tables>,
+    pub(super) pipeline: Pipeline,
+    pub(super) outbox: Outbox,
+    pub(super) pool: Pool,
+    pub(super) poller: Poller,
+    pub(super) mesh: WorkerMesh,
+    pub(super) batch: Vec<Packet>,
+    pub(super) lost: Vec<(PortId, io::Error)>,
+    pub(super) polling: Polling,
+    pub(super) commands: Receiver<Command>,
+    pub(super) reports: Sender<Report>,
+    pub(super) counters: Arc<WorkerCounters>,
+    pub(super) watch: Stopwatch,
+    pub(super) turns: u32,
+    pub(super) time: VirtualTime,
+    /// The tick up to which ports have been charged for the worker's time.
+    pub(super) charged: u64,
+    /// The port that was served last, while it has not been charged for it, and how many packets took that time.
+    pub(super) uncharged: Option<(PortId, usize)>,
+    /// When it last polled epoll while packets flowed.
+    pub(super) polled: Duration,
+    /// When it last looked at the mapped ports.
+    pub(super) mapped_checked: Duration,
+    /// When the last turn began.
+    pub(super) now: Duration,
+    pub(super) poll_errors: RateLimit,
+}
+
+impl Worker {
+    /// A worker without ports that passes nothing.
+    pub fn new(
+        settings: Settings,
+        share: SharedState,
+        commands: Receiver<Command>,
+        reports: Sender<Report>,
+        counters: Arc<WorkerCounters>,
+    ) -> io::Result<Self> {
+        let SharedState { mesh, shards } = share;
+        let poller = Poller::new()?;
+        mesh.set_waker(poller.waker());
+        Ok(Self {
+            ports: Ports::default(),
+            hot: Vec::new(),
+            awaited: Vec::new(),
+            tables: Arc::new(Tables::closed()),
+            pipeline: Pipeline::new(
+                settings.sizes,
+                shards,
+                &mesh,
+                reports.clone(),
+                Arc::clone(&counters),
+            )?,
+            outbox: Outbox::default(),
+            pool: Pool::new(settings.sizes.buffers),
+            poller,
+            mesh,
+            batch: Vec::with_capacity(BATCH),
+            lost: Vec::new(),
+            polling: settings.polling,
+            commands,
+            reports,
+            watch: Stopwatch::new(Arc::clone(&counters)),
+            counters,
+            turns: 0,
+            time: VirtualTime::default(),
+            charged: sys::clock::ticks(),
+            uncharged: None,
+            polled: Duration::ZERO,
+            mapped_checked: Duration::ZERO,
+            now: Duration::ZERO,
+            poll_errors: RateLimit::new(1, 1),
+        })
+    }
+
+    /// Sets how many [ticks](crate::sys::clock::ticks) a batch of a port that is attached from now on takes at most. Tests, whose
+    /// builds are slow and often interrupted, set it so high that their batches do not depend on the machine.
+    pub fn set_batch_ticks(&mut self, ticks: u64) {
+        self.ports.batch_ticks = ticks;
+    }
+
+    /// Turns until it is told to stop.
+    pub fn run(&mut self) {
+        let mut clock = Clock::start();
+        let mut idle = Idle::new(Instant::now());
+        let mut found = 0;
+        loop {
+            match self.step(clock.begin_turn(found > 0)) {
+                Some(packets) => found = packets,
+                None => return,
+            }
+            if found > 0 {
+                idle.found_packets();
+                continue;
+            }
+            // A port that brought only what it dropped is charged now, because the silence that follows is no port's
+            // time.
+            if self.uncharged.is_some() {
+                self.charge();
+            }
+            let is_silent = self.polling == Polling::Adaptive && idle.should_sleep(Instant::now());
+            // A port may have brought only what was dropped, and still have packets.
+            let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
+            if rests && is_silent && self.mesh.prepare_sleep() {
+                self.counters.parks.add(1);
+                self.poll(LONGEST_SLEEP);
+                self.mesh.end_sleep();
+                continue;
+            }
+            if rests {
+                idle.yield_core();
+            }
+            if self.hot.is_empty() {
+                self.poll_quiet_ports();
+            }
+        }
+    }
+
+    /// What [`Worker::run`] repeats: runs commands, ages flows, serves ports. Returns how many packets it found;
+    /// `None`: control has ended the worker. `now` counts from the worker's start.
+    #[inline]
+    pub fn step(&mut self, now: Duration) -> Option<usize> {
+        if !self.run_commands(now) {
+            return None;
+        }
+        self.pipeline.age(now);
+        let found = self.turn(now);
+        if found > 0 {
+            self.counters.busy_turns.add(1);
+        }
+        Some(found)
+    }
+
+    /// One turn: a batch from each hot port whose turn it is. Returns how many packets were found. `now` counts from the worker's
+    /// start.
+    pub fn turn(&mut self, now: Duration) -> usize {
+        self.now = now;
+        self.turns = self.turns.wrapping_add(1);
+        let began = self.charge();
+        let is_round = self.turns.is_multiple_of(POLL_EVERY);
+        let unasked = now.saturating_sub(self.polled);
+        if unasked >= POLL_BEFORE || is_round && unasked >= POLL_AFTER {
+            self.polled = now;
+            self.poll(Duration::ZERO);
+        }
+        if is_round && now.saturating_sub(self.mapped_checked) >= MAPPED_CHECK {
+            self.mapped_checked = now;
+            let (hot, time) = (&mut self.hot, &self.time);
+            self.ports.wake_mapped(|id, account| {
+                time.join(account);
+                hot.push(id);
+            });
+        }
+        let ports = &mut self.ports;
+        self.mesh.reclaim_buffers(&mut self.pool, |port| {
+            if let Some(slot) = ports.slot(port) {
+                // The number may have been another port's.
+                slot.handed_off = slot.handed_off.saturating_sub(1);
+            }
+        });
+        let mut found = match self.hot[..] {
+            [only] => self.serve_alone(only),
+            _ => self.serve_fairly(began),
+        };
+        // Where ports have brought less, or nothing.
+        found += self.process_handoffs(HANDOFFS_A_TURN, LONG_TURN);
+        while let Some((id, error)) = self.lost.pop() {
+            // A port may have failed more than once in the turn.
+            if self.detach(id) {
+                self.report(Report::PortLost(id, error));
+            }
+        }
+        if found > 0 {
+            self.counters.packets.add(found as u64);
+        }
+        found
+    }
+
+    /// Serves the only hot port, whatever it owes: no other port waits.
+    #[inline]
+    pub(super) fn serve_alone(&mut self, id: PortId) -> usize {
+        if let Some(slot) = self.ports.slot(id) {
+            self.time.advance(slot.account);
+        }
+        let Served { found, timed, brought, stays_hot } = self.serve(id);
+        self.uncharged = brought.then_some((id, timed));
+        if !stays_hot {
+            self.hot.clear();
+            self.await_more(id);
+        }
+        found
+    }
+
+    /// Serves each hot port whose turn it is; if none of those has packets, time goes on to the ones that owe. `began`: the tick
+    /// at which the turn began. Returns how many packets were found.
+    #[inline(never)]
+    pub(super) fn serve_fairly(&mut self, began: u64) -> usize {
+        loop {
+            let (found, lowest, owing) = self.serve_due(began);
+            if let Some(lowest) = lowest {
+                self.time.advance(lowest);
+            }
+            // A port that owed is due now, so this ends.
+            if found > 0 || !owing {
+                return found;
+            }
+        }
+    }
+
+    /// Serves each hot port whose turn it is. Returns how many packets were found, the lowest account of the ports that brought
+    /// something, owe, or were not reached, and whether any port owes.
+    pub(super) fn serve_due(&mut self, began: u64) -> (usize, Option<Account>, bool) {
+        let (mut found, mut lowest, mut owing) = (0, None, false);
+        let mut at = 0;
+        while at < self.hot.len() {
+            if self.uncharged.is_some() && self.charge().wrapping_sub(began) >= LONG_TURN {
+                break;
+            }
+            let id = self.hot[at];
+            let account = self.ports.slot(id).map_or_else(Account::default, |slot| slot.account);
+            let is_due = self.time.is_due(account);
+            let served = if is_due { self.serve(id) } else { Served::NOT };
+            self.uncharged = served.brought.then_some((id, served.timed));
+            found += served.found;
+            owing |= !is_due;
+            if served.brought || !is_due {
+                lowest = Some(lowest.map_or(account, |lowest: Account| lowest.min(account)));
+            }
+            if served.stays_hot {
+                at += 1;
+            } else {
+                self.hot.swap_remove(at);
+                self.await_more(id);
+            }
+        }
+        // Time does not pass by those that a long turn has not reached: the next one begins with the first again.
+        let ports = &mut self.ports;
+        let missed = self.hot[at..].iter().filter_map(|id| Some(ports.slot(*id)?.account));
+        (found, missed.chain(lowest).min(), owing)
+    }
+
+    /// A port is hot no longer. It is awaited for a while, because what it brought last may be answered soon.
+    #[inline]
+    pub(super) fn await_more(&mut self, id: PortId) {
+        if self.awaited.len() < MAX_AWAITED
+            && !self.awaited.contains(&id)
+            && self.ports.slot(id).is_some_and(|slot| slot.is_active(self.now))
+        {
+            self.awaited.push(id);
+        }
+    }
+
+    /// Looks for packets while no port is known to have any: at the awaited ports in the next turn, or else by epoll
+    /// at all ports.
+    pub(super) fn poll_quiet_ports(&mut self) {
+        for id in self.awaited.drain(..) {
+            make_hot(&mut self.ports, &mut self.hot, &self.time, id);
+        }
+        if self.hot.is_empty() {
+            self.poll(Duration::ZERO);
+        }
+    }
+
+    /// Polls epoll, or waits for it up to `timeout`: ports that have become readable are served in the next turns.
+    pub fn poll(&mut self, timeout: Duration) {
+        let (ports, hot, time) = (&mut self.ports, &mut self.hot, &self.time);
+        let before = hot.len();
+        let mut polled = self.poller.wait(timeout, |id| make_hot(ports, hot, time, id));
+        for id in &self.hot[before..] {
+            if let Some(slot) = self.ports.slot(*id).filter(|slot| slot.io.is_mapped()) {
+                polled = polled.and(slot.unwatch(&self.poller));
+            }
+        }
+        if let Err(error) = polled {
+            self.report_poll_error(error);
+        }
+    }
+
+    /// Reports trouble with epoll, which may come back every turn.
+    pub(super) fn report_poll_error(&mut self, error: io::Error) {
+        if self.poll_errors.allow(self.now) {
+            self.report(Report::PollFailed(error));
+        }
+    }
+
+    pub(super) fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
+    }
+}
+
+/// A port may hold packets: it is hot from now on, if it was not, and starts at virtual time.
+fn make_hot(ports: &mut Ports, hot: &mut Vec<PortId>, time: &VirtualTime, id: PortId) {
+    if let Some(slot) = ports.slot(id)
+        && slot.wake()
+    {
+        time.join(&mut slot.account);
+        hot.push(id);
+    }
+}
