@@ -4,6 +4,7 @@ mod capture;
 mod denials;
 pub mod device;
 mod device_work;
+mod error;
 mod fault;
 pub mod host_device;
 pub mod ipam;
@@ -16,7 +17,6 @@ mod uplink;
 mod verify;
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,17 +30,17 @@ use tokio::sync::{mpsc, watch};
 
 use self::device::AgentNamespace;
 use self::device_work::{Completed, DeviceWork};
+pub use self::error::Error;
 use self::host_device::HostDevice;
+use self::node::pods::Commit;
 use self::node::{Agent, Parts};
 use self::server::{PendingRequest, Server};
 use self::verify::Verifier;
-use manx_api::ErrorKind;
 use manx_calculation::import::import_for;
-use manx_calculation::topology::{self, TopologyError};
+use manx_calculation::topology;
 use manx_datastore::{Store, Watcher};
-use manx_linux::doctor::{self, Lack};
-use manx_linux::netlink::{self, Netlink};
-use manx_linux::netns;
+use manx_linux::doctor;
+use manx_linux::netlink::Netlink;
 use manx_objects::problem::Problem;
 
 /// How often the workers' reports are read and their life is checked.
@@ -69,106 +69,6 @@ pub struct Settings {
     pub connections: Connections,
     /// Whether tables are proved before they are published.
     pub verify_tables: bool,
-}
-
-/// Why an agent cannot start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The Node object is missing or of no use.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
-    /// There is no directory to read.
-    #[error(
-        "there is no directory {0} to read manifests from: make it, or name another by --datastore"
-    )]
-    NoDatastore(PathBuf),
-    /// The datastore could not be read whole.
-    #[error(
-        "the datastore {0} cannot be read whole, and until it is nothing may pass: {1}; correct it and start again"
-    )]
-    NotInSync(PathBuf, String),
-    /// The uplink leads nowhere.
-    #[error(
-        "{0} is the loopback interface: expected the one that leads to the other nodes; name it by --uplink"
-    )]
-    Loopback(String),
-    /// No such core.
-    #[error("a worker cannot be pinned to core {asked}: this process may use {}; name one by --pin", list(.usable))]
-    Core {
-        /// The core that was asked for.
-        asked: usize,
-        /// Those that there are.
-        usable: Vec<usize>,
-    },
-    /// An interface or route could not be made.
-    #[error(transparent)]
-    Netlink(#[from] netlink::Error),
-    /// The agent's own namespace could not be made.
-    #[error(transparent)]
-    Namespace(#[from] netns::Error),
-    /// The socket could not be opened.
-    #[error(transparent)]
-    Server(#[from] server::Error),
-    /// The file of addresses could not be opened.
-    #[error(transparent)]
-    Addresses(#[from] ipam::store::Error),
-    /// The devices could not be made.
-    #[error(transparent)]
-    Devices(#[from] device::Error),
-    /// The environment lacks something.
-    #[error(transparent)]
-    Lack(#[from] Lack),
-    /// The capabilities could not be given up.
-    #[error("the capabilities that the agent does not need cannot be given up: {0}")]
-    Capabilities(io::Error),
-    /// The worker could not be started.
-    #[error("the workers could not be started: {0}")]
-    Worker(io::Error),
-    /// The runtime could not be made.
-    #[error("the control thread's runtime could not be made: {0}")]
-    Runtime(io::Error),
-    /// The worker has ended.
-    #[error("a worker has ended: its share of the packets is forwarded no more")]
-    WorkerGone,
-    /// A port of the node itself failed: an agent without it would look alive and pass only part of the traffic.
-    #[error("the device of the node's port {port} failed: {source}; start the agent anew")]
-    NodePortLost {
-        /// The port's name.
-        port: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// No port number is free.
-    #[error("all 65,536 port numbers are in use: detach pods")]
-    PortsExhausted,
-}
-
-impl Error {
-    /// The kind, as the agent's socket and the exit code tell it.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Topology(_)
-            | Self::NoDatastore(_)
-            | Self::NotInSync(..)
-            | Self::Loopback(_)
-            | Self::Core { .. } => ErrorKind::Invalid,
-            Self::Server(error) => error.kind(),
-            Self::Addresses(error) => error.kind(),
-            Self::Devices(error) => error.kind(),
-            Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) | Self::NodePortLost { .. } => {
-                ErrorKind::Environment
-            }
-            Self::Capabilities(_)
-            | Self::Worker(_)
-            | Self::Runtime(_)
-            | Self::WorkerGone
-            | Self::PortsExhausted => ErrorKind::Internal,
-        }
-    }
-}
-
-fn list(numbers: &[usize]) -> String {
-    numbers.iter().map(usize::to_string).collect::<Vec<String>>().join(", ")
 }
 
 /// A worker that cannot be where it was told to be would be anywhere, and nobody would know.
@@ -281,7 +181,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
 struct EventSources {
     watcher: Watcher,
     inbox: mpsc::Receiver<PendingRequest>,
-    completed: mpsc::UnboundedReceiver<Completed>,
+    completed: mpsc::UnboundedReceiver<Completed<Commit>>,
     /// Tells the follower of next hops whom to look for.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     next_hops: watch::Receiver<uplink::NextHops>,

@@ -20,12 +20,12 @@ use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Tables};
 use manx_dataplane::worker::{Polling, Workers};
 use manx_policy_compiler::model::ObjectName;
 
-use self::pods::PodRequest;
-use super::Error;
+use self::pods::{Commit, PodRequest};
 use super::capture;
 use super::denials::Denials;
 use super::device::{AgentNamespace, OpenDevice, Queues};
 use super::device_work::DeviceWork;
+use super::error::Error;
 use super::fault::Fault;
 use super::host_device::HostDevice;
 use super::pod_device::PodDevice;
@@ -70,7 +70,7 @@ pub(super) struct Agent {
     pub(super) locals: BTreeMap<ObjectName, Local>,
     /// The pods on whose devices threads work, and the requests that wait for that, in order of arrival.
     busy: BTreeMap<ObjectName, VecDeque<PodRequest>>,
-    device_work: DeviceWork,
+    device_work: DeviceWork<Commit>,
     pub(super) calculation: Calculation,
     pub(super) tables: Arc<Tables>,
     /// How often pods have changed in tables that were in use.
@@ -111,7 +111,7 @@ pub(super) struct Parts {
     pub(super) workers: Workers,
     pub(super) reports: Receiver<Report>,
     pub(super) namespace: Arc<AgentNamespace>,
-    pub(super) device_work: DeviceWork,
+    pub(super) device_work: DeviceWork<Commit>,
     pub(super) host_device: HostDevice,
     pub(super) pod_device: Device,
     pub(super) polling: Polling,

@@ -28,9 +28,15 @@ struct Wire {
     unplugged: AtomicBool,
 }
 
+/// Bytes that a new frame has room for. Most packets fit, so that frames which are used again in another order need not grow.
+const FRAME_CAPACITY: usize = 4096;
+
 impl Wire {
     fn frame(&self, bytes: &[u8], offload: Offload) -> Frame {
-        let mut frame = self.spare.pop().unwrap_or_default();
+        let mut frame = self.spare.pop().unwrap_or_else(|| Frame {
+            bytes: Vec::with_capacity(FRAME_CAPACITY),
+            ..Frame::default()
+        });
         frame.bytes.clear();
         frame.bytes.extend_from_slice(bytes);
         frame.offload = offload;

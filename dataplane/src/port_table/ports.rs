@@ -146,8 +146,8 @@ fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usi
 /// A worker's ports by number.
 pub(crate) struct Ports {
     slots: Vec<Option<Slot>>,
-    /// Ticks that a batch of a port that is attached from now on takes at most.
-    pub(crate) batch_ticks: u64,
+    /// Ticks that a batch takes at most.
+    batch_ticks: u64,
 }
 
 impl Default for Ports {
@@ -205,6 +205,14 @@ impl Ports {
         let mut slot = self.slots.get_mut(id.0 as usize)?.take()?;
         slot.queue.drain(..).for_each(|packet| pool.put(packet));
         Some(slot)
+    }
+
+    /// Sets how many ticks a batch takes at most; each port begins with a full batch again.
+    pub(crate) fn set_batch_ticks(&mut self, ticks: u64) {
+        self.batch_ticks = ticks;
+        for slot in self.slots.iter_mut().flatten() {
+            (slot.batch, slot.batch_ticks) = (BATCH, ticks);
+        }
     }
 
     #[inline]

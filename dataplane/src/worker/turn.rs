@@ -141,10 +141,10 @@ impl Worker {
         })
     }
 
-    /// Sets how many [ticks](crate::sys::clock::ticks) a batch of a port that is attached from now on takes at most. Tests, whose
-    /// builds are slow and often interrupted, set it so high that their batches do not depend on the machine.
+    /// Sets how many [ticks](crate::sys::clock::ticks) a port's batch takes at most, from its next full batch on. Tests, whose builds
+    /// are slow and often interrupted, set it so high that their batches do not depend on the machine.
     pub fn set_batch_ticks(&mut self, ticks: u64) {
-        self.ports.batch_ticks = ticks;
+        self.ports.set_batch_ticks(ticks);
     }
 
     /// Turns until it is told to stop.

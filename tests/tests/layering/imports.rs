@@ -405,10 +405,11 @@ pub fn between_modules(imports: &Imports, folder: &Path) -> Imports {
     found
 }
 
-/// The folder of a module's file: `a.rs` belongs to the folder `a` if there is one.
-pub fn folder(file: &Path) -> PathBuf {
+/// The folder of a module's file: `a.rs` belongs to the folder `a` if there is one that holds more than tests.
+pub fn folder(file: &Path, imports: &Imports) -> PathBuf {
     let own = file.with_extension("");
-    if own.is_dir() { own } else { file.parent().unwrap().to_owned() }
+    let has_files = imports.keys().any(|other| other.starts_with(&own));
+    if has_files { own } else { file.parent().unwrap().to_owned() }
 }
 
 mod tests {

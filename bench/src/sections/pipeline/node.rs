@@ -68,7 +68,7 @@ pub(crate) struct Node {
     pub(crate) commands: Sender<Command>,
     /// What the worker reports.
     pub(crate) reports: Receiver<Report>,
-    worker: Worker,
+    pub(crate) worker: Worker,
     clock: Clock,
     /// The time, where packets count it.
     counted: Option<Duration>,

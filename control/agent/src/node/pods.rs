@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::panic::resume_unwind;
 
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::port::vxlan;
@@ -17,7 +18,7 @@ use manx_policy_compiler::model::ObjectName;
 use tokio::sync::oneshot;
 
 use super::super::device::{AgentNamespace, OpenDevice};
-use super::super::device_work::{Commit, Completed};
+use super::super::device_work::Completed;
 use super::super::pod_device::{self, Attachment, PodDevice};
 use super::super::server::Outcome;
 use super::{Agent, Pod};
@@ -42,6 +43,9 @@ impl PodRequest {
         ObjectName::new(&pod.namespace, &pod.name)
     }
 }
+
+/// What the control loop does when a piece of device work has ended. The caller gets the reply after the next publication.
+pub(in super::super) type Commit = Box<dyn FnOnce(&mut Agent) -> Option<Reply> + Send>;
 
 /// Who gets which reply.
 pub(in super::super) type Reply = (Caller, Response);
@@ -177,9 +181,14 @@ impl Agent {
 
     /// The third step, of all whose device work has ended: one publication names all that are attached now, and then the
     /// callers get their replies.
-    pub(in super::super) fn commit(&mut self, completed: impl IntoIterator<Item = Completed>) {
+    pub(in super::super) fn commit(
+        &mut self,
+        completed: impl IntoIterator<Item = Completed<Commit>>,
+    ) {
         let (mut replies, mut requests) = (Vec::new(), Vec::new());
-        for Completed { pod, commit } in completed {
+        for Completed { pod, result } in completed {
+            // An agent that does not know what has become of a device ends.
+            let commit = result.unwrap_or_else(|panic| resume_unwind(panic));
             requests.extend(self.busy.remove(&pod).unwrap_or_default());
             replies.extend(commit(self));
         }

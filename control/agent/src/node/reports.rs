@@ -3,7 +3,7 @@
 use manx_dataplane::report::{Denied, Report};
 use manx_dataplane::tables::PortId;
 
-use super::super::Error;
+use super::super::error::Error;
 use super::Agent;
 
 impl Agent {
