@@ -3,19 +3,24 @@
 use crate::drop_reason::DropReason;
 use crate::flow::WorkerId;
 use crate::icmp::ErrorKind;
+use crate::rewrite::Rewrite;
 use crate::tables::Link;
+
+/// How a packet goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forwarding<'a> {
+    /// Where to.
+    pub link: &'a Link,
+    /// What is changed in it.
+    pub rewrite: Rewrite,
+}
 
 /// What becomes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Fate<'a> {
     /// It goes on.
-    Forward {
-        /// Where to.
-        link: &'a Link,
-        /// The hop limit (TTL) goes down by one.
-        decrements_ttl: bool,
-    },
+    Forward(Forwarding<'a>),
     /// It is dropped, and its sender is not told.
     Drop(DropReason),
     /// It is dropped, and its sender is told.

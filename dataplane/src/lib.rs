@@ -16,9 +16,9 @@
 //!    end here; no port decides about an IP packet.
 //! 7. [`flow`]: what was decided once for a connection, in a table of fixed size. It neither classifies nor routes,
 //!    and knows the time only as a parameter.
-//! 8. [`tables`], [`policy`], [`decide`]: what control has published; policy's verdict on two ends; the decision:
-//!    source check, flow or policy, route, hop limit, size. There is no device, clock or buffer in it: a [`fate`]
-//!    comes out.
+//! 8. [`tables`], [`policy`], [`rewrite`], [`decide`]: what control has published; policy's verdict on two ends; what
+//!    is changed in a packet; the decision: source check, flow or policy, route, hop limit, size. There is no device,
+//!    clock or buffer in it: a [`fate`] comes out.
 //! 9. [`counters`], [`report`], [`port_table`]: what a worker counts and tells control; the ports that are attached
 //!    to it, which of them are readable, and whose turn it is.
 //! 10. [`pipeline`]: a batch through 4 to 8, pass by pass: input (tunnels, headers, keys), fast path, slow path,
@@ -54,6 +54,7 @@ pub mod policy;
 pub mod port;
 pub mod port_table;
 pub mod report;
+pub mod rewrite;
 pub mod stage;
 mod stopwatch;
 pub mod sys;

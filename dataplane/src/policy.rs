@@ -1,4 +1,4 @@
-//! Evaluates policy: a pure function of the tables, the two ends of a flow, and its protocol and ports.
+//! Evaluates policy: a pure function of the tables and of what policy sees of a flow.
 
 use manx_policy_compiler::image::{self, ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Transport, Verdict};
@@ -7,7 +7,7 @@ use crate::drop_reason::DropReason;
 use crate::flow::{PolicyStamp, RuleCounters};
 use crate::tables::{NextHop, Tables};
 
-/// No rule was evaluation.
+/// No rule was evaluated.
 pub const NO_SLOT: u32 = u32::MAX;
 
 /// The two ends of a flow in its original direction.
@@ -21,18 +21,47 @@ pub struct FlowEnds {
     pub identities: [Identity; 2],
 }
 
+/// A flow as a policy sees it, in its original direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyView {
+    /// Its ends.
+    pub ends: FlowEnds,
+    /// Its protocol and ports.
+    pub transport: Transport,
+}
+
+/// A flow before and after its destination is translated (Calico documentation, "Apply policy to services exposed
+/// externally as cluster IPs" and "preDNAT"): policy before destination NAT sees the original, all other policy sees the
+/// translated flow. Policy sees a source as it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyViews {
+    /// As the packet came.
+    pub original: PolicyView,
+    /// As the packet goes on.
+    pub translated: PolicyView,
+}
+
+impl PolicyViews {
+    /// A flow that translates nothing.
+    #[inline]
+    pub const fn untranslated(ends: FlowEnds, transport: Transport) -> Self {
+        let view = PolicyView { ends, transport };
+        Self { original: view, translated: view }
+    }
+}
+
 /// A verdict and the counter slots of what gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct PolicyVerdict {
     /// `None`: allowed.
     pub denied: Option<DropReason>,
-    /// Slots of what decided at the source's egress and the destination's ingress ([`NO_SLOT`]: nothing was evaluation).
+    /// Slots of what decided at the source's egress and the destination's ingress ([`NO_SLOT`]: nothing was evaluated).
     pub rules: RuleCounters,
 }
 
 impl PolicyVerdict {
-    /// No rule was evaluation.
+    /// No rule was evaluated.
     pub const fn without_rules(denied: Option<DropReason>) -> Self {
         Self { denied, rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
     }
@@ -90,10 +119,11 @@ pub fn evaluate_untracked(
     transport: Transport,
 ) -> Result<UntrackedAllows, PolicyVerdict> {
     let verdict = PolicyVerdict::without_rules(None);
-    let mut evaluation = Evaluation { tables, identities: ends.identities, transport, verdict };
+    let views = PolicyViews::untranslated(*ends, transport);
+    let mut evaluation = Evaluation { tables, views, verdict };
     let chain = |next_hop, direction| tables.host_policy.untracked(next_hop, direction);
     let mut at = |chain: Option<ChainId>, direction, reason| match chain {
-        Some(chain) => match evaluation.decides(chain, direction) {
+        Some(chain) => match evaluation.decides(&views.original, chain, direction) {
             Some(Verdict::Deny) => Err(evaluation.verdict.deny(reason)),
             decided => Ok(decided.is_some()),
         },
@@ -115,15 +145,15 @@ pub fn evaluate_untracked(
 #[expect(clippy::inline_always, reason = "the caller holds all of it in registers")]
 pub fn evaluate_policy(
     tables: &Tables,
-    ends: &FlowEnds,
-    transport: Transport,
+    views: PolicyViews,
     untracked: UntrackedAllows,
 ) -> PolicyVerdict {
+    let ends = &views.translated.ends;
     if matches!(ends.from, NextHop::Endpoint(_)) && ends.from == ends.to {
         return PolicyVerdict::without_rules(None);
     }
     let verdict = PolicyVerdict { denied: None, rules: untracked.rules };
-    let mut evaluation = Evaluation { tables, identities: ends.identities, transport, verdict };
+    let mut evaluation = Evaluation { tables, views, verdict };
     if let NextHop::Endpoint(source) = ends.from {
         let Some(source) = tables.endpoint(source) else {
             return evaluation.verdict.deny(DropReason::NoTables);
@@ -164,24 +194,23 @@ pub fn evaluate_policy(
 /// The evaluation of the chains that a flow meets, and the verdict so far.
 struct Evaluation<'a> {
     tables: &'a Tables,
-    identities: [Identity; 2],
-    transport: Transport,
+    views: PolicyViews,
     verdict: PolicyVerdict,
 }
 
 impl<'a> Evaluation<'a> {
-    /// Whether the interface behind which `next_hop` is denies the flow in that direction. `local`: it is of the node's own
-    /// processes, which is evaluation about only where the node's own packets come by.
+    /// Whether the interface towards `next_hop` denies the flow in that direction. `local`: the other end is a process
+    /// of the node, for which there are chains only where the node's own packets pass here.
     fn interface_denies(&mut self, next_hop: NextHop, direction: Direction, local: bool) -> bool {
         let Some(chains) = self.tables.host_policy.interface(next_hop) else { return false };
         let at = direction as usize;
         let Some(owned) = &chains.owned else {
             return !local && self.denies(chains.forward[at], direction);
         };
-        // Without destination NAT the original destination is the destination.
+        let original = self.views.original;
         if direction == Direction::Ingress
             && let Some(chain) = owned.pre_dnat
-            && let Some(verdict) = self.decides(chain, direction)
+            && let Some(verdict) = self.decides(&original, chain, direction)
         {
             return verdict == Verdict::Deny;
         }
@@ -191,15 +220,20 @@ impl<'a> Evaluation<'a> {
     /// Whether a chain denies the flow. The slot of its rule is recorded; of an interface and a pod in one direction
     /// the one that is evaluated last.
     fn denies(&mut self, chain: ChainId, direction: Direction) -> bool {
-        let path = self.path(chain, direction);
+        let path = self.path(&self.views.translated, chain, direction);
         self.record_slot(path.slot, direction);
         path.verdict == Verdict::Deny
     }
 
     /// What a chain decides whose tiers do not end in a drop. `None`: it leaves the decision to the chains behind
     /// it, as it does for failsafe ports.
-    fn decides(&mut self, chain: ChainId, direction: Direction) -> Option<Verdict> {
-        let path = self.path(chain, direction);
+    fn decides(
+        &mut self,
+        view: &PolicyView,
+        chain: ChainId,
+        direction: Direction,
+    ) -> Option<Verdict> {
+        let path = self.path(view, chain, direction);
         if path.passes_on {
             return None;
         }
@@ -207,13 +241,13 @@ impl<'a> Evaluation<'a> {
         Some(path.verdict)
     }
 
-    fn path(&self, chain: ChainId, direction: Direction) -> &'a image::Path {
-        let [source, destination] = self.identities;
+    fn path(&self, view: &PolicyView, chain: ChainId, direction: Direction) -> &'a image::Path {
+        let [source, destination] = view.ends.identities;
         let (own, peer) = match direction {
             Direction::Egress => (source, destination),
             Direction::Ingress => (destination, source),
         };
-        path(&self.tables.image, chain, own, peer, self.transport)
+        path(&self.tables.image, chain, own, peer, view.transport)
     }
 
     fn record_slot(&mut self, slot: u32, direction: Direction) {
@@ -235,3 +269,6 @@ fn path(
 ) -> &image::Path {
     image.path(image.classify(chain, own, peer, transport))
 }
+
+#[cfg(test)]
+mod tests;

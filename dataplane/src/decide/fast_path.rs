@@ -5,13 +5,16 @@
 
 use super::address_lookup::current_epoch;
 use super::metadata::PacketMetadata;
-use super::route::{Forwarding, forward_if_fits};
+use super::route::forward_if_fits;
 use super::state::DecisionState;
-use crate::flow::Verdict;
-use crate::tables::{NextHopPair, Tables};
+use crate::fate::Forwarding;
+use crate::flow::{RuleCounters, Verdict};
+use crate::rewrite::Rewrite;
+use crate::tables::Tables;
 
-/// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess). `None`: nothing
-/// was done, and [`decide`](super::decide()) must decide. `now` is in seconds.
+/// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess): how it goes on, and
+/// the slots of the rules that allow it. `None`: nothing was done, and [`decide`](super::decide()) must decide. `now`
+/// is in seconds.
 ///
 /// Where policy acts before connection tracking ([`HostPolicy::has_untracked`], which is read once a batch), the
 /// caller uses this only for packets that are [`Tracked`](super::UntrackedVerdict::Tracked).
@@ -23,7 +26,7 @@ pub fn fast_path<'a>(
     state: &mut DecisionState,
     metadata: &PacketMetadata,
     now: u32,
-) -> Option<Forwarding<'a>> {
+) -> Option<(Forwarding<'a>, RuleCounters)> {
     if !metadata.is_plain {
         return None;
     }
@@ -33,13 +36,13 @@ pub fn fast_path<'a>(
     let stands = entry.verdict == Verdict::Allow
         && entry.stays(flags, direction)
         && entry.epoch == current_epoch(tables, name.key.v4_addresses());
-    let [from, to] = entry.next_hop_pair(direction);
-    if !stands || !metadata.entrance.admits(from) {
+    let pair = entry.next_hop_pair(direction);
+    if !stands || !metadata.entrance.admits(pair.from) {
         return None;
     }
-    let forwarding = forward_if_fits(tables, metadata, NextHopPair { from, to }, entry.counters)?;
+    let forwarding = forward_if_fits(tables, metadata, pair, Rewrite::between(pair))?;
     entry.count_packet(direction, metadata.segments, metadata.total_len.into(), now);
-    Some(forwarding)
+    Some((forwarding, entry.counters))
 }
 
 #[cfg(test)]

@@ -1,46 +1,55 @@
-//! The decision for a flow: its next hops, or why its packets do not go on from here.
+//! The decision for a flow: its next hops and what it changes in its packets, or why they do not go on from here.
 
 use crate::drop_reason::DropReason;
 use crate::flow::{RuleCounters, WorkerId};
 use crate::policy::{NO_SLOT, PolicyVerdict};
+use crate::rewrite::Rewrite;
 use crate::tables::NextHopPair;
 
-/// The decision for a flow: its next hops, or why its packets do not go on. The later fragments of a packet follow
-/// the decision on its first.
+/// The decision for a flow, and the slots of the rules that gave it. The later fragments of a packet follow the
+/// decision on its first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowDecision {
-    pub(super) verdict: Result<NextHopPair, Stop>,
+    pub(super) outcome: Outcome,
     pub(super) rules: RuleCounters,
 }
 
-/// Why a packet does not go on from here.
+/// What becomes of the packets of a flow, as far as the single packet does not decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum Outcome {
+    /// They go on between these next hops, and are changed on the way.
+    Forward(NextHopPair, Rewrite),
     Drop(DropReason),
-    /// Another worker has its flow and decides.
-    HandOver(WorkerId),
+    /// Another worker has the flow and decides.
+    Handoff(WorkerId),
 }
 
 impl FlowDecision {
-    const fn stopped(stop: Stop) -> Self {
-        Self { verdict: Err(stop), rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
+    const fn without_rules(outcome: Outcome) -> Self {
+        Self { outcome, rules: RuleCounters { egress: NO_SLOT, ingress: NO_SLOT } }
     }
 
     pub(super) const fn drop(reason: DropReason) -> Self {
-        Self::stopped(Stop::Drop(reason))
+        Self::without_rules(Outcome::Drop(reason))
     }
 
     pub(super) const fn hand_off(to: WorkerId) -> Self {
-        Self::stopped(Stop::HandOver(to))
+        Self::without_rules(Outcome::Handoff(to))
     }
 
-    /// The decision for a flow on which policy has given its verdict.
+    /// The decision for packets between two next hops on which policy has given its verdict.
+    #[inline]
     pub(super) fn from_verdict(pair: NextHopPair, verdict: &PolicyVerdict) -> Self {
-        let rules = verdict.rules;
-        let verdict = match verdict.denied {
-            None => Ok(pair),
-            Some(reason) => Err(Stop::Drop(reason)),
+        let outcome = match verdict.denied {
+            None => Outcome::Forward(pair, Rewrite::between(pair)),
+            Some(reason) => Outcome::Drop(reason),
         };
-        Self { verdict, rules }
+        Self { outcome, rules: verdict.rules }
+    }
+
+    /// Whether its packets go on.
+    #[inline]
+    pub(super) const fn forwards(&self) -> bool {
+        matches!(self.outcome, Outcome::Forward(..))
     }
 }

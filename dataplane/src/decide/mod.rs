@@ -21,7 +21,6 @@ pub use fast_path::fast_path;
 pub use flow_decision::FlowDecision;
 pub use key::flow_key;
 pub use metadata::{Arrival, FlowLookup, PacketMetadata, PacketRef};
-pub use route::Forwarding;
 pub use slow_path::{Decision, decide};
 pub use state::DecisionState;
 pub use untracked::untracked_fast_path;

@@ -2,21 +2,10 @@
 
 use super::metadata::PacketMetadata;
 use crate::drop_reason::DropReason;
-use crate::fate::Fate;
-use crate::flow::RuleCounters;
+use crate::fate::{Fate, Forwarding};
 use crate::icmp::ErrorKind;
-use crate::tables::{EncodedNextHop, Link, NextHop, NextHopPair, Tables};
-
-/// How a packet goes on. It fits the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forwarding<'a> {
-    /// Where to.
-    pub link: &'a Link,
-    /// The hop limit (TTL) goes down by one.
-    pub decrements_ttl: bool,
-    /// The slots of the rules that decided.
-    pub rules: RuleCounters,
-}
+use crate::rewrite::Rewrite;
+use crate::tables::{NextHop, NextHopPair, Tables};
 
 /// Whether Manx carries packets between two next hops. It connects its endpoints with everything, this node with
 /// pods of other nodes, and, where it owns the uplink, with the world; it carries no transit. A destination without
@@ -46,6 +35,7 @@ pub(super) fn route<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,
     pair: NextHopPair,
+    rewrite: Rewrite,
 ) -> Fate<'a> {
     let answer = |reason, error| Fate::Answer { reason, error };
     let Some(link) = tables.link(NextHop::decode(pair.to)) else {
@@ -54,12 +44,10 @@ pub(super) fn route<'a>(
             _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
         };
     };
-    // The node and Manx are one router: a packet between them makes no hop.
-    let decrements_ttl = pair.to != EncodedNextHop::NODE && pair.from != EncodedNextHop::NODE;
-    if decrements_ttl && metadata.ttl <= 1 {
+    if rewrite.decrements_ttl && metadata.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }
-    Fate::Forward { link, decrements_ttl }
+    Fate::Forward(Forwarding { link, rewrite })
 }
 
 /// Forwards a packet that rules allow. `None`: it must be answered, or does not fit.
@@ -68,12 +56,10 @@ pub(super) fn forward_if_fits<'a>(
     tables: &'a Tables,
     metadata: &PacketMetadata,
     pair: NextHopPair,
-    rules: RuleCounters,
+    rewrite: Rewrite,
 ) -> Option<Forwarding<'a>> {
-    match route(tables, metadata, pair) {
-        Fate::Forward { link, decrements_ttl } if metadata.unit <= link.mtu => {
-            Some(Forwarding { link, decrements_ttl, rules })
-        }
+    match route(tables, metadata, pair, rewrite) {
+        Fate::Forward(forwarding) if metadata.unit <= forwarding.link.mtu => Some(forwarding),
         _ => None,
     }
 }

@@ -1,13 +1,13 @@
 //! The complete decision for one packet: untracked policy, its flow or policy's verdict, fragments, routing, size.
 
-use super::flow_decision::{FlowDecision, Stop};
+use super::flow_decision::{FlowDecision, Outcome};
 use super::metadata::PacketRef;
 use super::route::route;
 use super::state::DecisionState;
 use super::tracked;
 use super::untracked::evaluate_untracked;
 use crate::drop_reason::DropReason;
-use crate::fate::Fate;
+use crate::fate::{Fate, Forwarding};
 use crate::flow::RuleCounters;
 use crate::icmp::ErrorKind;
 use crate::parse::{Fragment, Parsed, must_not_fragment, parse};
@@ -34,9 +34,9 @@ pub fn decide<'a>(
     now: u32,
 ) -> Decision<'a> {
     let decision = decide_flow(tables, state, packet, now);
-    let fate = match decision.verdict {
-        Ok(pair) => match route(tables, packet.metadata, pair) {
-            Fate::Forward { link, .. }
+    let fate = match decision.outcome {
+        Outcome::Forward(pair, rewrite) => match route(tables, packet.metadata, pair, rewrite) {
+            Fate::Forward(Forwarding { link, .. })
                 if packet.metadata.unit > link.mtu && must_not_fragment(packet.packet.bytes()) =>
             {
                 let error = ErrorKind::TooBig { mtu: link.mtu };
@@ -44,8 +44,8 @@ pub fn decide<'a>(
             }
             fate => fate,
         },
-        Err(Stop::Drop(reason)) => Fate::Drop(reason),
-        Err(Stop::HandOver(to)) => Fate::Handoff(to),
+        Outcome::Drop(reason) => Fate::Drop(reason),
+        Outcome::Handoff(to) => Fate::Handoff(to),
     };
     Decision { fate, rules: decision.rules }
 }
@@ -99,7 +99,7 @@ fn decide_unusual(
         Fragment::Whole => first(state),
         Fragment::First { .. } => {
             let decision = first(state);
-            if !matches!(decision.verdict, Err(Stop::HandOver(_))) {
+            if !matches!(decision.outcome, Outcome::Handoff(_)) {
                 state.fragments.insert(parsed, entrance, tables.version, decision, now);
             }
             decision

@@ -12,7 +12,7 @@ use crate::flow::{
 };
 use crate::icmp;
 use crate::parse::Parsed;
-use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, UntrackedAllows};
+use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, PolicyViews, UntrackedAllows};
 use crate::tables::{Established, NextHop, NextHopPair, Tables};
 use crate::wire::protocol;
 
@@ -71,11 +71,11 @@ fn open_flow(
     if !connects(tables, ends.from, ends.to) {
         return FlowDecision::drop(DropReason::NoRoute);
     }
-    let transport = transport(&name.key, name.orientation);
-    let verdict = policy::evaluate_policy(tables, &ends, transport, UntrackedAllows::NONE);
+    let views = PolicyViews::untranslated(ends, transport(&name.key, name.orientation));
+    let verdict = policy::evaluate_policy(tables, views, UntrackedAllows::NONE);
     let decision = FlowDecision::from_verdict(pair, &verdict);
     if let Some(found) = place
-        && decision.verdict.is_ok()
+        && decision.forwards()
         && pair.from != pair.to
         && tables.link(ends.to).is_some()
     {
@@ -116,12 +116,12 @@ fn apply_cached(
     if !stands || entry.verdict != Verdict::Allow {
         return recheck(tables, entry, metadata, direction, false, now);
     }
-    let [from, to] = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits(from) {
+    let pair = entry.next_hop_pair(direction);
+    if !metadata.entrance.admits(pair.from) {
         return FlowDecision::drop(metadata.entrance.refusal());
     }
     count_packet(entry, metadata, direction, now);
-    FlowDecision { verdict: Ok(NextHopPair { from, to }), rules: entry.counters }
+    FlowDecision::from_verdict(pair, &PolicyVerdict { denied: None, rules: entry.counters })
 }
 
 /// As [`apply_cached`], where something may have changed or policy must be evaluated (`judge`). Policy is evaluated
@@ -136,12 +136,12 @@ fn recheck(
     now: u32,
 ) -> FlowDecision {
     let verdict = refresh(tables, entry, judge);
-    let [from, to] = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits(from) {
+    let pair = entry.next_hop_pair(direction);
+    if !metadata.entrance.admits(pair.from) {
         return FlowDecision::drop(metadata.entrance.refusal());
     }
-    let decision = FlowDecision::from_verdict(NextHopPair { from, to }, &verdict);
-    if decision.verdict.is_ok() {
+    let decision = FlowDecision::from_verdict(pair, &verdict);
+    if decision.forwards() {
         count_packet(entry, metadata, direction, now);
     } else {
         entry.record_denied(now);
@@ -210,8 +210,8 @@ fn refresh_stale(
     }
     let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
     let verdict = if connects(tables, ends.from, ends.to) {
-        let transport = transport(&entry.key(), entry.original());
-        policy::evaluate_policy(tables, &ends, transport, UntrackedAllows::NONE)
+        let views = PolicyViews::untranslated(ends, transport(&entry.key(), entry.original()));
+        policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
     } else {
         PolicyVerdict::without_rules(Some(DropReason::NoRoute))
     };
@@ -241,7 +241,7 @@ fn has_same_next_hops(
     pair: NextHopPair,
     ends: &FlowEnds,
 ) -> bool {
-    entry.next_hop_pair(FlowDirection::Original) == [pair.from, pair.to]
+    entry.next_hop_pair(FlowDirection::Original) == pair
         && entry.second.attachments == attachment_ids(tables, ends)
 }
 
@@ -298,7 +298,7 @@ pub(super) fn decide_icmp_error(
     };
     if pair.from == pair.to && pair.from.endpoint().is_some() {
         // It is about traffic of an endpoint with itself, which has no flow.
-        return FlowDecision { verdict: Ok(pair), rules: PolicyVerdict::without_rules(None).rules };
+        return FlowDecision::from_verdict(pair, &PolicyVerdict::without_rules(None));
     }
     let Some(quoted) = icmp::parse_quoted(packet.packet.bytes(), parsed) else {
         return unmatched;
@@ -318,11 +318,12 @@ pub(super) fn decide_icmp_error(
     let Some(mut entry) = flows.lookup(hash, &key, now) else {
         return flows.other_worker(hash).map_or(unmatched, FlowDecision::hand_off);
     };
-    let direction = entry.direction(orientation);
+    // The error travels against the quoted packet.
+    let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
-    let [back, forth] = entry.next_hop_pair(direction);
-    if !packet.metadata.entrance.admits(forth) {
+    let pair = entry.next_hop_pair(direction);
+    if !packet.metadata.entrance.admits(pair.from) {
         return unmatched;
     }
-    FlowDecision::from_verdict(NextHopPair { from: forth, to: back }, &verdict)
+    FlowDecision::from_verdict(pair, &verdict)
 }

@@ -14,12 +14,14 @@ use super::entrance::Entrance;
 use super::flow_decision::FlowDecision;
 use super::key::transport;
 use super::metadata::{FlowLookup, PacketMetadata};
-use super::route::{Forwarding, connects, forward_if_fits};
+use super::route::{connects, forward_if_fits};
 use super::state::DecisionState;
 use super::untracked_hook::UntrackedVerdict;
 use crate::drop_reason::DropReason;
+use crate::fate::Forwarding;
 use crate::flow::{FlowKey, Orientation, RuleCounters};
-use crate::policy::{self, PolicyVerdict};
+use crate::policy::{self, PolicyVerdict, PolicyViews};
+use crate::rewrite::Rewrite;
 use crate::tables::{NextHopPair, Tables};
 
 /// Decides a packet before its flow is looked up. Its decision equals that of [`decide`](super::decide()), and it
@@ -29,7 +31,7 @@ pub fn untracked_fast_path<'a>(
     tables: &'a Tables,
     state: &mut DecisionState,
     metadata: &PacketMetadata,
-) -> UntrackedVerdict<Forwarding<'a>> {
+) -> UntrackedVerdict<(Forwarding<'a>, RuleCounters)> {
     if !metadata.is_plain {
         return UntrackedVerdict::SlowPath;
     }
@@ -38,8 +40,8 @@ pub fn untracked_fast_path<'a>(
         UntrackedVerdict::Tracked => return UntrackedVerdict::Tracked,
         UntrackedVerdict::SlowPath => return UntrackedVerdict::SlowPath,
     };
-    match forward_if_fits(tables, metadata, pair, rules) {
-        Some(forwarding) => UntrackedVerdict::Allow(forwarding),
+    match forward_if_fits(tables, metadata, pair, Rewrite::between(pair)) {
+        Some(forwarding) => UntrackedVerdict::Allow((forwarding, rules)),
         None => UntrackedVerdict::SlowPath,
     }
 }
@@ -133,7 +135,10 @@ fn decide_untracked(
         Ok(_) if !connects(tables, ends.from, ends.to) => {
             PolicyVerdict::without_rules(Some(DropReason::NoRoute))
         }
-        Ok(untracked) => policy::evaluate_policy(tables, &ends, transport, untracked),
+        Ok(untracked) => {
+            let views = PolicyViews::untranslated(ends, transport);
+            policy::evaluate_policy(tables, views, untracked)
+        }
     };
     Some(FlowDecision::from_verdict(pair, &verdict))
 }

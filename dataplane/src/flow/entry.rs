@@ -7,7 +7,7 @@ use zerocopy::FromZeros;
 use super::key::{FlowKey, Orientation};
 use super::slots::{EvictionClass, Slots};
 use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
-use crate::tables::EncodedNextHop;
+use crate::tables::{EncodedNextHop, NextHopPair};
 
 /// The cached verdict. Zero denies, so that memory that was never written allows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
@@ -163,8 +163,10 @@ impl FirstLine {
 
     /// Where packets of a direction come from and go to.
     #[inline]
-    pub fn next_hop_pair(&self, direction: FlowDirection) -> [EncodedNextHop; 2] {
-        [self.next_hops[direction as usize ^ 1], self.next_hops[direction as usize]]
+    pub fn next_hop_pair(&self, direction: FlowDirection) -> NextHopPair {
+        let [from, to] =
+            [self.next_hops[direction as usize ^ 1], self.next_hops[direction as usize]];
+        NextHopPair { from, to }
     }
 
     /// What the flow's state says of a packet.

@@ -55,6 +55,17 @@ pub enum FlowDirection {
     Reply = 1,
 }
 
+impl FlowDirection {
+    /// The other direction.
+    #[inline]
+    pub const fn reverse(self) -> Self {
+        match self {
+            Self::Original => Self::Reply,
+            Self::Reply => Self::Original,
+        }
+    }
+}
+
 /// How far a connection has come. The discriminants are part of the entry's format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
 #[repr(u8)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::handoff::WorkerMesh;
 use super::output::{Outbox, discard};
 use crate::drop_reason::DropReason;
+use crate::fate::Forwarding;
 use crate::packet::{Packet, Pool};
 use crate::port_table::ports::Ports;
 use crate::stopwatch::Stopwatch;
@@ -24,6 +25,21 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Does with a packet what was decided: changes it, and puts it into the queue of its link's port. `is_finished`:
+    /// [`Packet::is_finished`], for a packet that fits the link.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as Outbox::queue")]
+    pub(super) fn forward(
+        &mut self,
+        mut packet: Packet,
+        header_len: usize,
+        Forwarding { link, rewrite }: Forwarding<'_>,
+        is_ready: bool,
+    ) -> Result<(), DropReason> {
+        rewrite.apply(packet.room_mut());
+        self.output(packet, header_len, link, is_ready)
+    }
+
     /// Puts a packet into the queue of a link's port. `is_ready`: the packet is finished and fits the link.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Outbox::queue")]

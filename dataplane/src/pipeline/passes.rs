@@ -23,7 +23,6 @@ use crate::drop_reason::DropReason;
 use crate::flow::{FlowEntry, FlowTable, HashSeed, Shards, Victims};
 use crate::fragment::FragmentTracker;
 use crate::packet::Packet;
-use crate::parse;
 use crate::port::Intake;
 use crate::report::Report;
 use crate::stage::Stage;
@@ -337,7 +336,7 @@ impl Pipeline {
             Some(victims) => (metadata.get(AHEAD..).unwrap_or_default().iter(), victims),
             None => Default::default(),
         };
-        for (mut packet, metadata) in batch.drain(..).zip(&metadata) {
+        for (packet, metadata) in batch.drain(..).zip(&metadata) {
             if let Some(PacketMetadata { flow: name, .. }) = ahead.next() {
                 self.state.flows.prefetch_guessed(&name.key, name.guess, &mut victims);
             }
@@ -353,18 +352,15 @@ impl Pipeline {
                 }
                 UntrackedVerdict::SlowPath => None,
             };
-            let Some(forwarding) = forwarding else {
+            let Some((forwarding, rules)) = forwarding else {
                 handoffs += u64::from(self.slow_path(context, packet, metadata));
                 continue;
             };
             let segments = metadata.segments.into();
-            tally.add(&self.counters.rules, forwarding.rules, segments);
-            if forwarding.decrements_ttl {
-                parse::decrement_ttl(packet.room_mut());
-            }
+            tally.add(&self.counters.rules, rules, segments);
             let header_len = metadata.header_len.into();
             if let Err(reason) =
-                context.output(packet, header_len, forwarding.link, metadata.is_finished)
+                context.forward(packet, header_len, forwarding, metadata.is_finished)
             {
                 context.count_drops(metadata.port, reason, segments);
             }

@@ -12,7 +12,7 @@ use crate::fate::Fate;
 use crate::flow::{RuleCounters, WorkerId};
 use crate::icmp::{self, ErrorKind};
 use crate::packet::Packet;
-use crate::parse::{self, parse};
+use crate::parse::parse;
 use crate::report::{Denied, Report};
 use crate::tables::{Link, NextHop, Role};
 
@@ -25,7 +25,7 @@ impl Pipeline {
     pub(super) fn slow_path(
         &mut self,
         context: &mut Context<'_>,
-        mut packet: Packet,
+        packet: Packet,
         metadata: &PacketMetadata,
     ) -> bool {
         let (port, segments) = (metadata.port, u64::from(metadata.segments));
@@ -33,35 +33,30 @@ impl Pipeline {
         let now = context.seconds();
         let Decision { fate, rules } = decide(context.tables, &mut self.state, &packet_ref, now);
         self.counters.rules.decided(rules, segments);
-        let (packet, header_len, link) = match fate {
-            Fate::Forward { link, decrements_ttl } => {
-                if decrements_ttl {
-                    parse::decrement_ttl(packet.room_mut());
+        match fate {
+            Fate::Forward(forwarding) => {
+                let is_ready = is_ready(&packet, forwarding.link);
+                let header_len = metadata.header_len.into();
+                if let Err(reason) = context.forward(packet, header_len, forwarding, is_ready) {
+                    context.count_drops(port, reason, segments);
                 }
-                (packet, metadata.header_len.into(), link)
             }
             Fate::Drop(reason) => {
                 context.count_drops(port, reason, segments);
                 self.report_denied(context, &packet_ref, reason, rules);
                 context.pool.put(packet);
-                return false;
             }
             Fate::Answer { reason, error } => {
                 context.count_drops(port, reason, segments);
                 let answer = self.icmp_error(context, &packet_ref, error);
                 context.pool.put(packet);
-                let Some((answer, back)) = answer else { return false };
-                (answer, 0, back)
+                if let Some((answer, back)) = answer {
+                    let is_ready = is_ready(&answer, back);
+                    // An answer that cannot be sent is not counted: the packet that it is about is counted already.
+                    let _ = context.output(answer, 0, back, is_ready);
+                }
             }
             Fate::Handoff(to) => return hand_off(context, packet, metadata, to),
-        };
-        let is_ready = packet.is_finished() && packet.len() <= link.mtu as usize;
-        if let Err(reason) = context.output(packet, header_len, link, is_ready) {
-            // An ICMP error that cannot be sent is counted as nobody's drop: the packet that it is about is counted
-            // already.
-            if matches!(fate, Fate::Forward { .. }) {
-                context.count_drops(port, reason, segments);
-            }
         }
         false
     }
@@ -134,6 +129,11 @@ impl Pipeline {
             icmp::build_error(packet.bytes(), &parsed, error, router.into(), context.pool)?;
         Some((answer, back))
     }
+}
+
+/// Whether a packet is finished and fits the link.
+fn is_ready(packet: &Packet, link: &Link) -> bool {
+    packet.is_finished() && packet.len() <= link.mtu as usize
 }
 
 /// Puts a packet into the mailbox of the worker that has its flow, or drops it. Returns whether it went.

@@ -211,9 +211,9 @@ fn a_packet_of_a_living_connection_goes_the_short_way_in_both_directions() {
         let mut state = state(&case, &tables);
         let metadata = metadata(&packet(&case), &case, &state.flows);
         assert_eq!(metadata.flow.orientation == Orientation::LowToHigh, !is_reply);
-        let forwarding = fast_path(&tables, &mut state, &metadata, NOW).unwrap();
+        let (forwarding, _) = fast_path(&tables, &mut state, &metadata, NOW).unwrap();
         assert_eq!(
-            (forwarding.link.port, forwarding.decrements_ttl),
+            (forwarding.link.port, forwarding.rewrite.decrements_ttl),
             (PortId(2 - u16::from(is_reply)), true)
         );
     }
@@ -228,16 +228,15 @@ proptest! {
         let before = flow_of(&short);
         let metadata = metadata(&bytes, &case, &short.flows);
         let forwarding = fast_path(&tables, &mut short, &metadata, NOW);
-        let Some(forwarding) = forwarding else {
+        let Some((forwarding, counted)) = forwarding else {
             prop_assert_eq!(flow_of(&short), before, "nothing is done");
             return Ok(());
         };
         let packet = Pool::new(1).take_filled(&bytes).unwrap();
         let packet = PacketRef { packet: &packet, metadata: &metadata };
         let Decision { fate, rules } = decide(&tables, &mut long, &packet, NOW);
-        let Forwarding { link, decrements_ttl, .. } = forwarding;
-        prop_assert!(metadata.unit <= link.mtu);
-        prop_assert_eq!((fate, rules), (Fate::Forward { link, decrements_ttl }, forwarding.rules));
+        prop_assert!(metadata.unit <= forwarding.link.mtu);
+        prop_assert_eq!((fate, rules), (Fate::Forward(forwarding), counted));
         prop_assert_eq!(flow_of(&short), flow_of(&long));
     }
 }

@@ -305,7 +305,7 @@ impl Met {
         &self,
         tables: &Tables,
         metadata: &PacketMetadata,
-        said: &UntrackedVerdict<Forwarding<'_>>,
+        said: &UntrackedVerdict<(Forwarding<'_>, RuleCounters)>,
     ) {
         let once = |counter: &Cell<u32>| counter.update(|count| count + 1);
         once(match said {
@@ -375,9 +375,9 @@ fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_as
             prop_assert_eq!(decision, decide(&asking, &mut long, &packet, NOW));
             met.note(&asking, &metadata, &said);
             match said {
-                UntrackedVerdict::Allow(Forwarding { link, decrements_ttl, rules }) => {
-                    prop_assert!(metadata.unit <= link.mtu && fresh.flows.is_empty());
-                    let going = Decision { fate: Fate::Forward { link, decrements_ttl }, rules };
+                UntrackedVerdict::Allow((forwarding, rules)) => {
+                    prop_assert!(metadata.unit <= forwarding.link.mtu && fresh.flows.is_empty());
+                    let going = Decision { fate: Fate::Forward(forwarding), rules };
                     prop_assert_eq!(decision, going);
                 }
                 UntrackedVerdict::Tracked => {

@@ -1,0 +1,32 @@
+//! What a flow does to its packets: data that the decision gives, and that one place applies.
+
+use crate::parse::decrement_ttl;
+use crate::tables::{EncodedNextHop, NextHopPair};
+
+/// What is changed in a packet that goes on. The fast path, the slow path, later fragments and ICMP errors get it from the
+/// decision on their flow; the pipeline applies it where it forwards.
+///
+/// Translation of an address or a port will be a further field, [`Rewrite::between`] the place that reads it from the flow,
+/// and [`Rewrite::apply`] the place that carries it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The hop limit (TTL) goes down by one.
+    pub decrements_ttl: bool,
+}
+
+impl Rewrite {
+    /// What a flow between two next hops does. The node and Manx are one router, so a packet between them makes no hop.
+    #[inline]
+    pub fn between(pair: NextHopPair) -> Self {
+        let node = EncodedNextHop::NODE;
+        Self { decrements_ttl: pair.from != node && pair.to != node }
+    }
+
+    /// Changes a packet, from its IP header on. The checksums that cover what changes are adjusted.
+    #[inline]
+    pub fn apply(self, bytes: &mut [u8]) {
+        if self.decrements_ttl {
+            decrement_ttl(bytes);
+        }
+    }
+}
