@@ -407,8 +407,25 @@ impl Tables {
         }
     }
 
-    /// How often the cells of two IPv4 addresses may have been changed in these tables: a sum of counts. It must be
-    /// read before anything is looked up. The cells of IPv6 addresses never change in place.
+    /// Stores the next hops of all addresses of a /24, of which `network` is the first, in these tables, while workers use
+    /// them. A flow from or to an address whose next hop changes looks both ends up again at its next packet; no other flow
+    /// notices. `false`: there is no room, and these tables are as they were. At most one thread at a time may call this.
+    #[must_use]
+    pub fn store_next_hops(&self, network: Ipv4Addr, next_hops: &[EncodedNextHop; 256]) -> bool {
+        let addresses = network.to_bits()..;
+        let differs =
+            |(address, new): &(u32, &EncodedNextHop)| self.routes.lookup_v4(*address) != new.0;
+        let changed: Vec<u32> =
+            addresses.zip(next_hops).filter(differs).map(|(address, _)| address).collect();
+        let stored = self.routes.set_24_v4(network.to_bits(), &next_hops.map(|it| it.0));
+        for address in changed {
+            self.image.count_change_v4(address);
+        }
+        stored
+    }
+
+    /// How often the identity or the next hop of two IPv4 addresses may have been changed in these tables: a sum of
+    /// counts. It must be read before anything is looked up. Nothing changes in place at IPv6 addresses.
     #[inline]
     pub fn changes(&self, addresses: [u32; 2]) -> u32 {
         self.image.changes_v4(addresses)

@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
+use ipnet::IpNet;
 use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
 use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
 use manx_calculation::interfaces::Interfaces;
@@ -408,6 +409,21 @@ impl Fabric {
 
     /// The next tables of a node.
     pub fn tables(&mut self, node: usize) -> Tables {
+        self.calculate(node, None, |calculation, _, inputs| calculation.tables(inputs))
+    }
+
+    /// Stores in the tables that a node uses that it reaches `prefix` by `route`. Returns whether they can be changed so.
+    pub fn change_route(&mut self, node: usize, prefix: IpNet, route: Route) -> bool {
+        self.calculate(node, Some((prefix, route)), Calculation::change_routes)
+    }
+
+    /// Gives a node's calculation its inputs, with one more route.
+    fn calculate<T>(
+        &mut self,
+        node: usize,
+        route: Option<(IpNet, Route)>,
+        then: impl FnOnce(&mut Calculation, &Tables, &Inputs<'_>) -> T,
+    ) -> T {
         let mut topology = topology(&self.cluster, NODES[node]).unwrap();
         for (at, other) in self.nodes.iter().enumerate() {
             for ip in other.locals.values().flat_map(|local| &local.addresses) {
@@ -421,6 +437,7 @@ impl Fabric {
                 topology.prefixes.insert((*ip).into(), route);
             }
         }
+        topology.prefixes.extend(route);
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,
@@ -429,8 +446,8 @@ impl Fabric {
             vxlan: Some(RAW),
         };
         let host = Link::native(HOST, MTU);
-        let Node { calculation, locals, .. } = &mut self.nodes[node];
-        calculation.tables(&Inputs {
+        let Node { calculation, locals, tables, .. } = &mut self.nodes[node];
+        let inputs = Inputs {
             cluster: &self.cluster,
             topology: &topology,
             locals,
@@ -443,7 +460,8 @@ impl Fabric {
                 uplink: Some("eth0"),
                 addresses: &[UNDERLAY[node].into()],
             },
-        })
+        };
+        then(calculation, tables, &inputs)
     }
 
     /// The node of a pod that has one.

@@ -169,6 +169,11 @@ impl Calculation {
         }
     }
 
+    /// Stores in `tables`, which are in use, that routes have changed. `false`: tables have to be made.
+    pub fn change_routes(&mut self, tables: &Tables, inputs: &Inputs<'_>) -> bool {
+        self.route_tables.change_in_place(tables, inputs)
+    }
+
     /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));

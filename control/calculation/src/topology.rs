@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::block;
 use crate::import::{Cluster, Node, Overlap, Overlay, Pool};
@@ -116,6 +116,15 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// Whether another view has the same but for [`Topology::prefixes`] and what follows from these alone.
+    pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
+        let Self { prefixes: _, unpooled: _, vxlan_macs, senders, .. } = self;
+        let Self { blocks, tunnel_addresses, addresses, underlay, .. } = self;
+        (vxlan_macs, senders, blocks) == (&other.vxlan_macs, &other.senders, &other.blocks)
+            && (tunnel_addresses, addresses) == (&other.tunnel_addresses, &other.addresses)
+            && *underlay == other.underlay
+    }
+
     /// The longest prefix around an address, and where it leads.
     pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
         let around = self.prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
@@ -307,28 +316,28 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         return Err(TopologyError::InvalidPool(cluster.invalid_pools.clone()));
     }
     let contested = contested(cluster, name)?;
-    let mut prefixes = BTreeMap::from([
-        (IpNet::V4(ipnet::Ipv4Net::default()), Route::World),
-        (IpNet::V6(ipnet::Ipv6Net::default()), Route::World),
-    ]);
-    let unclaimed = Route::Nowhere(Nowhere::Unclaimed);
-    prefixes.extend(cluster.pools.iter().map(|pool| (pool.cidr.trunc(), unclaimed)));
-    let mut unpooled = BTreeMap::new();
-    for (other, remote) in cluster.nodes.iter().filter(|(other, _)| *other != name) {
-        for block in &remote.pod_cidrs {
-            prefixes.insert(block.trunc(), route_to(cluster, here, remote, block));
-            if pool(cluster, block).is_none() {
-                unpooled.insert(block.trunc(), other.clone());
-            }
-        }
-    }
-    let of_two = Route::Nowhere(Nowhere::Contested);
-    prefixes.extend(contested.into_iter().map(|block| (block, of_two)));
-    prefixes.extend(here.pod_cidrs.iter().map(|block| (block.trunc(), Route::Local)));
     let tunnel_addresses: Vec<IpAddr> =
         here.pod_cidrs.iter().copied().filter_map(block::tunnel_address).collect();
-    let own = here.internal_ips.iter().chain(&tunnel_addresses);
-    prefixes.extend(own.map(|ip| (IpNet::from(*ip), Route::Node)));
+    let others = || cluster.nodes.iter().filter(|(other, _)| *other != name);
+    let remote_blocks =
+        || others().flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (name, node, it)));
+    // Where routes come from. Of two for one prefix the later source stands; else the longer prefix does.
+    let world = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+    let world = world.map(|prefix| (prefix, Route::World));
+    let pools = cluster.pools.iter().map(|pool| (pool.cidr, Route::Nowhere(Nowhere::Unclaimed)));
+    let blocks_of_others =
+        remote_blocks().map(|(_, remote, block)| (*block, route_to(cluster, here, remote, block)));
+    let contested = contested.into_iter().map(|it| (it, Route::Nowhere(Nowhere::Contested)));
+    let own_blocks = here.pod_cidrs.iter().map(|block| (*block, Route::Local));
+    let own_addresses = here.internal_ips.iter().chain(&tunnel_addresses);
+    let own_addresses = own_addresses.map(|ip| (IpNet::from(*ip), Route::Node));
+    let sources = world.into_iter().chain(pools).chain(blocks_of_others);
+    let sources = sources.chain(contested).chain(own_blocks).chain(own_addresses);
+    let prefixes = sources.map(|(prefix, route)| (prefix.trunc(), route)).collect();
+    let unpooled = remote_blocks()
+        .filter(|(.., block)| pool(cluster, block).is_none())
+        .map(|(name, _, block)| (block.trunc(), name.clone()))
+        .collect();
     let vxlan_macs = cluster
         .nodes
         .values()

@@ -58,6 +58,7 @@ pub enum FlowDirection {
 impl FlowDirection {
     /// The other direction.
     #[inline]
+    #[must_use]
     pub const fn reverse(self) -> Self {
         match self {
             Self::Original => Self::Reply,

@@ -47,7 +47,7 @@ fn tables(policies: Vec<Policy>) -> Tables {
     let node = HostEndpoint { labels: labels("node"), broken: false, ..HostEndpoint::broken() };
     model.host_endpoints.insert("node".to_owned(), Arc::new(node));
     for (number, policy) in policies.into_iter().enumerate() {
-        let name = PolicyName::new(PolicyKind::Global, "", &format!("policy-{number}"));
+        let name = PolicyName::new(PolicyKind::Global, "", format!("policy-{number}"));
         model.policies.insert(name, Arc::new(policy));
     }
     let [pod, node] = [ObjectName::new("a", "pod"), ObjectName::new("", "node")];

@@ -1,4 +1,5 @@
-//! Counts stores in place, by address. A caller that remembers the identity of an address sees by the count whether to look again.
+//! Counts stores in place, by address. A caller that remembers the identity or the next hop of an address sees by the count
+//! whether to look it up again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,8 +22,8 @@ impl ChangeCounters {
         (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
-    /// The sum of the counts of two addresses. It only grows (and wraps). A caller that reads this before the identities sees every
-    /// change that is counted.
+    /// The sum of the counts of two addresses. It only grows (and wraps). A caller that reads this before it looks an address up
+    /// sees every later change that is counted.
     #[inline]
     pub(crate) fn sum(&self, addresses: [u32; 2]) -> u32 {
         let counters = &*self.0;

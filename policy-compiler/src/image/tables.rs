@@ -83,18 +83,24 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v4(address))
     }
 
-    /// How often [`identity_v4`](Self::identity_v4) of two addresses, as numbers in host order, may have changed in place: a sum
-    /// of counters that only grow (and wrap). Law: if the caller reads this before the two identities, and later finds this
-    /// unchanged, the identities are unchanged. Identities of IPv6 addresses never change in place.
+    /// How often something may have changed in place at two addresses, as numbers in host order: a sum of counters that only
+    /// grow (and wrap). Law: if the caller reads this before [`identity_v4`](Self::identity_v4) of the two, or anything else
+    /// whose changes are [counted](Self::count_change_v4), and later finds this unchanged, what was read is unchanged.
+    /// Nothing changes in place at IPv6 addresses.
     #[inline]
     pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
         self.peers.changes.sum(addresses)
     }
 
+    /// Counts a change at an address that is already stored.
+    pub fn count_change_v4(&self, address: u32) {
+        self.peers.changes.increment(address);
+    }
+
     /// Stores the identity of an address; `false` if there is no room. At most one thread at a time may call this.
     pub(crate) fn set_v4(&self, address: Ipv4Addr, identity: Identity) -> bool {
         let stored = self.peers.prefixes.set_v4(address.to_bits(), identity.0);
-        self.peers.changes.increment(address.to_bits());
+        self.count_change_v4(address.to_bits());
         stored
     }
 

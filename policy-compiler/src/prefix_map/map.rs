@@ -89,6 +89,14 @@ impl PrefixMap {
         self.v4.set(address, value)
     }
 
+    /// Stores the values of all addresses of the /24 of an IPv4 address, as a number in host order, while others may look up:
+    /// each lookup sees the old values or the new ones. `false`, and nothing is changed, where there is no room left or a
+    /// value is none. One at a time may call this.
+    #[must_use]
+    pub fn set_24_v4(&self, address: u32, values: &[u32; 256]) -> bool {
+        self.v4.set_24(address, values)
+    }
+
     /// Stores the value of every address of an IPv4 prefix, whatever they had; `false`, and nothing is changed, where there is
     /// no room left or the value is none.
     #[must_use]

@@ -161,6 +161,31 @@ proptest! {
     }
 
     #[test]
+    fn hosts_of_a_24_that_are_set_at_once_have_their_values_and_nobody_else_another(
+        entries in prop::collection::vec((net(), 1u32..50), 0..40),
+        stores in prop::collection::vec(
+            (0u32..4, prop::collection::vec((any::<u8>(), 1u32..50), 0..9), prop_oneof![1u32..50, Just(70_000)]),
+            0..20,
+        ),
+    ) {
+        let map = PrefixMap::build(0, entries.iter().copied());
+        let mut after = entries.clone();
+        for (third, starts, last) in stores {
+            let network = 0x0a00_0000 | third << 8;
+            let mut values = [last; 256];
+            starts.iter().for_each(|(start, value)| values[usize::from(*start)..].fill(*value));
+            prop_assert!(map.set_24_v4(network, &values));
+            let block = Ipv4Net::new_assert(Ipv4Addr::from(network), 24);
+            after.retain(|(net, _)| !IpNet::V4(block).contains(net));
+            let host = |low| IpNet::from(IpAddr::V4(Ipv4Addr::from(network | low)));
+            after.extend((0..).zip(values).map(|(low, value)| (host(low), value)));
+        }
+        for address in witnesses(&after) {
+            prop_assert_eq!(map.lookup(address), naive(0, &after, address), "{}", address);
+        }
+    }
+
+    #[test]
     fn a_prefix_that_is_set_has_its_value_everywhere(
         entries in prop::collection::vec((net(), 1u32..50), 0..40),
         stores in prop::collection::vec((net(), 1u32..50), 0..20),
@@ -209,4 +234,10 @@ fn a_map_without_room_says_so_and_stays_as_it_is() {
     assert_eq!(map.lookup_v4(full), 0);
     assert_eq!(map.lookup_v4(0x0a00_0000), 7);
     assert!(!map.set_v4(0x0a00_0000, MAX_VALUE + 1), "no value");
+    let mut values = [7; 256];
+    values[9] = 8;
+    assert!(!map.set_24_v4(full, &values), "no room");
+    assert_eq!(map.lookup_v4(full + 9), 0);
+    values[9] = MAX_VALUE + 1;
+    assert!(!map.set_24_v4(0x0a00_0000, &values), "no value");
 }

@@ -1,12 +1,17 @@
-//! A pod of another node that changes in the image that is in use, under a live flow and between new ones.
+//! A pod of another node, or a route, that changes in the tables in use, under live flows and between new ones.
 
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
+use manx_calculation::topology::{Nowhere, Peer, Route};
+use manx_dataplane::flow::{Epoch, FlowEntry, Orientation};
 use manx_dataplane::tables::Tables;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::model::{Direction, Endpoint, ObjectName};
-use manx_tests::fabric::{Fabric, pod, policy};
+use manx_tests::fabric::{Fabric, RAW, UNDERLAY, pod, policy};
 use manx_tests::packet::{Tuple, UDP};
 use manx_tests::shop::{B, FAR};
 
@@ -53,4 +58,57 @@ fn flows_follow_a_pod_that_changes_without_new_tables() {
             assert_eq!(fabric.send("shop/far", &opening).len(), passes, "app: {app}");
         }
     }
+}
+
+/// Where this node sends a packet: the outer destination of what it puts on the underlay.
+fn sent_to(fabric: &mut Fabric, (pod, packet): (&str, &[u8])) -> Vec<Ipv4Addr> {
+    let (node, port) = fabric.port(pod);
+    fabric.nodes[node].inject(port, packet);
+    fabric.nodes[node].run();
+    let frames = fabric.nodes[node].collect(RAW);
+    let outer = |bytes: &[u8]| <[u8; 4]>::try_from(&bytes[16..20]).unwrap().into();
+    frames.iter().map(|frame| outer(&frame.bytes)).collect()
+}
+
+#[test]
+fn a_route_that_changes_in_place_takes_its_own_flows_along_and_no_other() {
+    let yaml = pod("shop/b", 0, "{app: b}", &[B])
+        + &pod("shop/far", 1, "{app: a}", &[FAR])
+        + &pod("shop/other", 1, "{app: c}", &["10.2.0.9"]);
+    let mut fabric = Fabric::new(&yaml);
+    let [to_far, to_other] = [FAR, "10.2.0.9"].map(|to| Tuple::new(B, to, UDP, 53));
+    for tuple in [&to_far, &to_other] {
+        assert_eq!(sent_to(&mut fabric, ("shop/b", &tuple.opening())), [UNDERLAY[1]]);
+    }
+    let epochs = |fabric: &mut Fabric| {
+        let flows = fabric.nodes[0].flows().into_iter();
+        let by_far = |mut flow: FlowEntry| {
+            let ends =
+                [Orientation::LowToHigh, Orientation::HighToLow].map(|it| flow.key().source(it).0);
+            (ends.contains(&FAR.parse::<IpAddr>().unwrap().into()), flow.as_mut().epoch)
+        };
+        flows.map(by_far).collect::<BTreeMap<bool, Epoch>>()
+    };
+    let before = epochs(&mut fabric);
+    assert_eq!(before.len(), 2);
+    let far = IpNet::from(FAR.parse::<IpAddr>().unwrap());
+    let by_tunnel = Route::Tunnel(Peer { address: UNDERLAY[1], overlay: fabric.overlay });
+    for (route, leads_to) in
+        [(Route::Nowhere(Nowhere::Unclaimed), vec![]), (by_tunnel, vec![UNDERLAY[1]])]
+    {
+        assert!(fabric.change_route(0, far, route), "{route:?} needs no new tables");
+        for packet in [to_far.data(b"more"), to_far.data(b"and more")] {
+            assert_eq!(sent_to(&mut fabric, ("shop/b", &packet)), leads_to, "{route:?}");
+        }
+        assert_eq!(sent_to(&mut fabric, ("shop/b", &to_other.data(b"more"))), [UNDERLAY[1]]);
+        let new = Tuple::new(B, FAR, UDP, if leads_to.is_empty() { 1000 } else { 1001 });
+        assert_eq!(sent_to(&mut fabric, ("shop/b", &new.opening())), leads_to, "{route:?}");
+    }
+    let after = epochs(&mut fabric);
+    assert_eq!(after[&false], before[&false], "the other flow has looked nothing up");
+    assert_ne!(after[&true], before[&true], "its own flow has");
+
+    fabric.publish();
+    assert_eq!(sent_to(&mut fabric, ("shop/b", &to_other.data(b"more"))), [UNDERLAY[1]]);
+    assert_ne!(epochs(&mut fabric)[&false], before[&false], "new tables have all flows look up");
 }

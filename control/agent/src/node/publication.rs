@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::fault::Fault;
 use super::super::uplink::{self, NextHops};
 use super::Agent;
-use manx_calculation::calc::{Inputs, NextStep};
+use manx_calculation::calc::{Calculation, Inputs, NextStep};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::topology;
 
@@ -24,12 +24,18 @@ impl Agent {
         match left {
             NextStep::Nothing(pods) => self.changed_in_place += pods,
             NextStep::Tables => self.publish(),
+            NextStep::Routes { tables } => {
+                self.place_node();
+                if tables || !self.change_routes() {
+                    self.publish();
+                }
+            }
             NextStep::Import => self.import_all(import_for(contents, &self.name)),
         }
-        left == NextStep::Import
+        matches!(left, NextStep::Import | NextStep::Routes { .. })
     }
 
-    /// Replaces everything that was imported. A cluster without a usable topology leaves the last topology in force.
+    /// Replaces everything that was imported.
     pub(in super::super) fn import_all(&mut self, cluster: Cluster) {
         for problem in
             cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
@@ -37,6 +43,13 @@ impl Agent {
             tracing::warn!(problem = problem.summary(), "datastore");
         }
         self.cluster = cluster;
+        self.place_node();
+        self.publish();
+    }
+
+    /// Calculates the topology, and brings the node's own namespace up to date with it. A cluster without a usable topology
+    /// leaves the last one in force.
+    fn place_node(&mut self) {
         match topology::topology(&self.cluster, &self.name) {
             Ok(topology) => {
                 let known: BTreeSet<String> = self.topology.problems().collect();
@@ -60,7 +73,33 @@ impl Agent {
                 tracing::error!(%error, "the node's own routes are not as they should be");
             }
         }
-        self.publish();
+    }
+
+    /// Stores in the tables in use that routes have changed. `false`: new tables have to be published.
+    fn change_routes(&mut self) -> bool {
+        let tables = Arc::clone(&self.tables);
+        let (calculation, inputs) = self.inputs();
+        let stored = calculation.change_routes(&tables, &inputs);
+        if stored {
+            self.routes = self.calculation.current_routes().collect();
+        }
+        stored
+    }
+
+    /// What makes the node's tables, and what it makes them of.
+    fn inputs(&mut self) -> (&mut Calculation, Inputs<'_>) {
+        let interfaces = self.topology.interfaces(&self.name, &self.uplink);
+        let inputs = Inputs {
+            cluster: &self.cluster,
+            topology: &self.topology,
+            locals: &self.locals,
+            underlay: &self.underlay,
+            host: self.host,
+            uplink: None,
+            connections: self.connections,
+            interfaces,
+        };
+        (&mut self.calculation, inputs)
     }
 
     /// Sets the next hops of the peers.
@@ -111,16 +150,8 @@ impl Agent {
         if !self.cluster.in_sync {
             return;
         }
-        let tables = self.calculation.tables(&Inputs {
-            cluster: &self.cluster,
-            topology: &self.topology,
-            locals: &self.locals,
-            underlay: &self.underlay,
-            host: self.host,
-            uplink: None,
-            connections: self.connections,
-            interfaces: self.topology.interfaces(&self.name, &self.uplink),
-        });
+        let (calculation, inputs) = self.inputs();
+        let tables = calculation.tables(&inputs);
         let proved = self.verifier.as_mut().is_none_or(|verifier| {
             verifier.admits(self.store.contents(), self.locals.keys().cloned(), &tables.image)
         });

@@ -1,5 +1,6 @@
-//! What the datastore's changes take: a pod of another node mostly a few stores into the image in use; a policy, a network set or
-//! the endpoints of a service that is named other tables; everything else the whole way from the objects on.
+//! What a change of the datastore costs: a pod of another node mostly a few stores into the image in use; a policy, a network
+//! set or the endpoints of a service that is named new tables; a node or a pool another topology, and mostly a few stores
+//! into the routes in use; everything else the whole way from the objects on.
 
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
@@ -16,6 +17,12 @@ pub enum NextStep {
     Nothing(u64),
     /// The cluster says what the objects say; tables are to be made of it. The topology is as it was.
     Tables,
+    /// The cluster says what the objects say. The topology is to be calculated, and then tables if `tables` says so or
+    /// [`Calculation::change_routes`] cannot store the change.
+    Routes {
+        /// Tables are to be made in any case.
+        tables: bool,
+    },
     /// The cluster is to be imported anew.
     Import,
 }
@@ -30,7 +37,7 @@ impl Calculation {
         changes: &Changes,
     ) -> NextStep {
         let Changes::Objects(objects) = changes else { return NextStep::Import };
-        let (mut pods, mut tables) = (0, false);
+        let (mut pods, mut tables, mut routes) = (0, false, false);
         for (key, before) in objects {
             let Some(change) = cluster.apply_delta(contents, key, before.as_ref()) else {
                 return NextStep::Import;
@@ -46,9 +53,14 @@ impl Calculation {
                     tables = true;
                 }
                 Effect::Policy => tables = true,
+                Effect::Routes => routes = true,
             }
         }
-        if tables { NextStep::Tables } else { NextStep::Nothing(pods) }
+        match (routes, tables) {
+            (true, tables) => NextStep::Routes { tables },
+            (false, true) => NextStep::Tables,
+            (false, false) => NextStep::Nothing(pods),
+        }
     }
 
     fn change_in_place(&mut self, image: &Image, model: &Model, effect: &Effect) -> bool {

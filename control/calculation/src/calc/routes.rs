@@ -1,17 +1,30 @@
-//! Routes and tunnels: made anew where a node, a block, an attachment or the underlay changed, and else those that stand.
+//! Routes and tunnels.
+//!
+//! They are made anew where a node, a block, an attachment or the underlay has changed. A change of some IPv4 routes
+//! alone, to next hops that the tables in use have, is stored in these: no tables are published, and only flows
+//! from and to the addresses of those routes look up where they go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use manx_dataplane::encapsulation::{LinkAddresses, Outer};
-use manx_dataplane::tables::{Link, NextHop, Peers, PortId, TUNNELS_OF_A_NODE, Tunnel};
+use manx_dataplane::tables::{
+    EncodedNextHop, Link, NextHop, Peers, PortId, TUNNELS_OF_A_NODE, Tables, Tunnel,
+};
 use manx_policy_compiler::prefix_map::PrefixMap;
 
-use super::{Inputs, Underlay, VNI, encapsulation};
+use super::{Inputs, Local, Underlay, VNI, encapsulation};
 use crate::import::Overlay;
 use crate::topology::{Peer, Route, Topology};
+
+/// Routes are stored by the /24.
+const BLOCK: u8 = 24;
+/// A larger prefix is not stored in place.
+const LARGEST_IN_PLACE: u8 = 18;
+/// The most /24 that one change stores in place.
+const MOST_IN_PLACE: usize = 1 << (BLOCK - LARGEST_IN_PLACE);
 
 /// See the module.
 #[derive(Debug)]
@@ -54,11 +67,7 @@ impl Default for RouteTables {
 impl RouteTables {
     /// Makes routes and tunnels anew if an input has changed.
     pub(super) fn refresh(&mut self, inputs: &Inputs<'_>) {
-        let attached = inputs
-            .locals
-            .values()
-            .flat_map(|local| local.addresses.iter().map(|address| (*address, local.index)));
-        let attached: Vec<(IpAddr, u32)> = attached.collect();
+        let attached = attached(inputs);
         let stand = self.inputs.as_ref().is_some_and(|of| {
             of.attached == attached
                 && of.underlay == *inputs.underlay
@@ -78,6 +87,31 @@ impl RouteTables {
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
         self.inputs = Some(RouteInputs { topology, underlay, attached });
+    }
+
+    /// Stores in `tables`, which are in use, that routes have changed. `false`: more has changed, or too much, and new
+    /// tables have to be made, whatever has been stored already.
+    pub(super) fn change_in_place(&mut self, tables: &Tables, inputs: &Inputs<'_>) -> bool {
+        let Some(before) = self.inputs.take() else { return false };
+        let attached = attached(inputs);
+        let is_alike = before.attached == attached
+            && before.underlay == *inputs.underlay
+            && before.topology.differs_in_prefixes_alone(inputs.topology)
+            && Arc::ptr_eq(&self.map, &tables.routes)
+            && self.tunnels(inputs) == self.tunnels;
+        if !is_alike {
+            return false;
+        }
+        let routes = self.routes(inputs, &attached);
+        let Some(blocks) = differing_blocks(&self.routes, &routes) else { return false };
+        let store =
+            |block: Ipv4Net| tables.store_next_hops(block.addr(), &next_hops(&routes, block));
+        if !blocks.into_iter().all(store) {
+            return false;
+        }
+        self.routes = routes;
+        self.inputs = Some(RouteInputs { topology: inputs.topology.clone(), ..before });
+        true
     }
 
     fn tunnels(&mut self, inputs: &Inputs<'_>) -> Vec<Option<Tunnel>> {
@@ -124,13 +158,57 @@ impl RouteTables {
             Route::Nowhere(_) => NextHop::NoRoute,
         };
         let mut routes: BTreeMap<_, _> =
-            inputs.topology.prefixes.iter().map(|(net, route)| (*net, via(route))).collect();
+            inputs.topology.prefixes.iter().map(|(net, route)| (net.trunc(), via(route))).collect();
         let attached = attached
             .iter()
             .map(|(address, index)| (IpNet::from(*address), NextHop::Endpoint(*index)));
         routes.extend(attached);
         routes
     }
+}
+
+/// The addresses of the attached pods, and their endpoints' indexes.
+fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, u32)> {
+    fn of_local(local: &Local) -> impl Iterator<Item = (IpAddr, u32)> {
+        local.addresses.iter().map(|address| (*address, local.index))
+    }
+    inputs.locals.values().flat_map(of_local).collect()
+}
+
+/// The /24 in which routes differ. `None`: one that differs is of IPv6, or there are more than can be stored in place.
+fn differing_blocks(
+    before: &BTreeMap<IpNet, NextHop>,
+    after: &BTreeMap<IpNet, NextHop>,
+) -> Option<BTreeSet<Ipv4Net>> {
+    let mut blocks = BTreeSet::new();
+    let prefixes: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    for prefix in prefixes.into_iter().filter(|prefix| before.get(prefix) != after.get(prefix)) {
+        let IpNet::V4(prefix) = prefix else { return None };
+        let around = Ipv4Net::new(prefix.addr(), prefix.prefix_len().min(BLOCK)).ok()?.trunc();
+        if around.prefix_len() < LARGEST_IN_PLACE {
+            return None;
+        }
+        blocks.extend(around.subnets(BLOCK).ok()?);
+    }
+    (blocks.len() <= MOST_IN_PLACE).then_some(blocks)
+}
+
+/// The next hop of each address of a /24, by the longest prefix.
+fn next_hops(routes: &BTreeMap<IpNet, NextHop>, block: Ipv4Net) -> [EncodedNextHop; 256] {
+    let around = (0..=BLOCK).rev().find_map(|length| {
+        let prefix = Ipv4Net::new(block.addr(), length).ok()?.trunc();
+        routes.get(&IpNet::V4(prefix))
+    });
+    let mut next_hops = [around.copied().unwrap_or(NextHop::NoRoute).encode(); 256];
+    let [first, last] = [(block.network(), BLOCK + 1), (block.broadcast(), 32)]
+        .map(|(address, length)| IpNet::V4(Ipv4Net::new_assert(address, length)));
+    // A prefix comes before those that lie in it.
+    for (prefix, next_hop) in routes.range(first..=last) {
+        let IpNet::V4(prefix) = prefix else { continue };
+        let [from, to] = [prefix.network(), prefix.broadcast()].map(|at| at.octets()[3] as usize);
+        next_hops[from..=to].fill(next_hop.encode());
+    }
+    next_hops
 }
 
 /// By the packet socket where the next hop is known, else by the raw socket.
@@ -150,3 +228,6 @@ fn vxlan(inputs: &Inputs<'_>, local: Ipv4Addr, peer: Ipv4Addr) -> Option<(Outer,
     let inner = LinkAddresses { source: *macs.get(&local)?, destination: *macs.get(&peer)? };
     Some((Outer::vxlan(local, peer, VNI, inner), inputs.underlay.vxlan?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! One object that comes, goes or changes, in a cluster that was imported before.
 //!
-//! A pod, a policy, a network set and a service's endpoints are imported by the functions that import all of them; what these read beside
-//! the object (the namespaces, and what of the cluster is not valid) stays as it was, or the whole cluster is imported anew.
+//! A pod, a policy, a network set, a service's endpoints, a node and a pool are imported by the functions that import all of
+//! them; what these read beside the object (the namespaces, and what of the cluster is not valid) stays as it was, or the
+//! whole cluster is imported anew.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use std::sync::Arc;
 use manx_policy_compiler::model::{Endpoint, Model, ObjectName, Rule};
 
 use super::invalid_references::InvalidReferences;
-use super::{Cluster, member, owners, policy_name};
+use super::{Cluster, member, network, overlap, overlapping_pools, owners, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
 
-/// What an object's change means for policy. None of these changes a route.
+/// What the change of an object changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -30,6 +31,8 @@ pub enum Effect {
     },
     /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
     Policy,
+    /// A node or a pool of addresses came, went or changed: routes may have changed, policy has not.
+    Routes,
 }
 
 impl Cluster {
@@ -59,6 +62,7 @@ impl Cluster {
             Kind::Service => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
             Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, state),
+            Kind::Node | Kind::IpPool => self.apply_route_source(contents, key, [before, state]),
             kind if kind.enforced_policy() || kind.staged() => {
                 self.apply_policy(contents, key, now)
             }
@@ -90,11 +94,8 @@ impl Cluster {
         state: Option<&State>,
     ) -> Option<Effect> {
         let name = ObjectName::new(&key.namespace, &key.name);
-        let pod = match state {
-            Some(State::Valid(object)) => match &**object {
-                Object::Pod(pod) => Some(&**pod),
-                _ => None,
-            },
+        let pod = match state.and_then(valid) {
+            Some(Object::Pod(pod)) => Some(&**pod),
             _ => None,
         };
         let is_broken = |owner: &ObjectKey| {
@@ -142,12 +143,10 @@ impl Cluster {
             }
         }
         let name = ObjectName::new(&key.namespace, &key.name);
-        let after = match state {
-            Some(State::Valid(object)) => match &**object {
-                Object::NetworkSet(set) => Some(Arc::new(member::network_set(set))),
-                _ => return None,
-            },
-            _ => None,
+        let after = match state.and_then(valid) {
+            Some(Object::NetworkSet(set)) => Some(Arc::new(member::network_set(set))),
+            Some(_) => return None,
+            None => None,
         };
         let sets = &mut self.model.network_sets;
         if sets.get(&name) == after.as_ref() {
@@ -178,6 +177,39 @@ impl Cluster {
         let after = self.model.policies.get(&name);
         Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
+    /// `None` where blocks of nodes, or pools, overlap or have done so.
+    fn apply_route_source(
+        &mut self,
+        contents: &Contents,
+        key: &ObjectKey,
+        [before, state]: [Option<&State>; 2],
+    ) -> Option<Effect> {
+        if !(self.overlaps.is_empty() && self.invalid_pools.is_empty()) {
+            return None;
+        }
+        if let Some(Object::IpPool(before)) = before.and_then(valid) {
+            let before = network::pool(before);
+            let at = self.pools.iter().position(|pool| *pool == before)?;
+            self.pools.remove(at);
+        }
+        match state.and_then(valid) {
+            Some(Object::Node(node)) => {
+                self.nodes.insert(key.name.clone(), network::node(&key.name, node));
+            }
+            Some(Object::IpPool(pool)) => {
+                let pool = network::pool(pool);
+                let at = self.pools.partition_point(|it| it.cidr <= pool.cidr);
+                self.pools.insert(at, pool);
+            }
+            _ => _ = self.nodes.remove(&key.name).filter(|_| key.kind == Kind::Node),
+        }
+        let is_clear = match key.kind {
+            Kind::Node => overlap::overlaps(&self.nodes).is_empty(),
+            _ => overlapping_pools(contents).is_empty(),
+        };
+        is_clear.then_some(Effect::Routes)
+    }
+
     /// Of a slice that changes its service both are others.
     fn apply_slice(
         &mut self,
@@ -210,9 +242,15 @@ impl Cluster {
     }
 }
 
+fn valid(state: &State) -> Option<&Object> {
+    match state {
+        State::Valid(object) => Some(&**object),
+        State::Invalid(_) => None,
+    }
+}
+
 fn slice(state: &State) -> Option<&EndpointSlice> {
-    let State::Valid(object) = state else { return None };
-    match &**object {
+    match valid(state)? {
         Object::EndpointSlice(slice) => Some(slice),
         _ => None,
     }

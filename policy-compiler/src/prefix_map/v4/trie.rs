@@ -134,18 +134,7 @@ impl Trie {
         let Some(root) = self.root.get((address >> 16) as usize) else { return false };
         let [.., middle, key] = address.to_be_bytes();
         let cell = root.load(Ordering::Relaxed);
-        if cell & BLOCK == 0 {
-            let mut second = [cell; 256];
-            let mut third = [cell; 256];
-            third[usize::from(key)] = value;
-            let Some(block) = self.write(&third) else { return false };
-            second[usize::from(middle)] = block;
-            let Some(page) = self.write_page(&second) else { return false };
-            root.store(page, Ordering::Release);
-            return true;
-        }
-        let Some(second) = self.cell(cell, middle) else { return false };
-        let block = second.load(Ordering::Relaxed);
+        let block = if cell & BLOCK == 0 { cell } else { self.in_page(cell, middle) };
         match block & (BLOCK | KIND) {
             kind if kind == BLOCK | PAGE => {
                 let cell = self.cell(block, key);
@@ -162,8 +151,30 @@ impl Trie {
         }
         let mut third = self.cells(address);
         third[usize::from(key)] = value;
-        let Some(block) = self.write(&third) else { return false };
-        second.store(block, Ordering::Release);
+        self.set_24(address, &third)
+    }
+
+    /// Stores the values of all hosts of the /24 of an address by one store: a lookup sees all old values or all new ones.
+    /// `false`, and nothing is changed, where no room is left or one is no value. One at a time may call this; others may
+    /// look up.
+    pub(crate) fn set_24(&self, address: u32, values: &[u32; 256]) -> bool {
+        if values.iter().any(|value| *value > MAX_VALUE) {
+            return false;
+        }
+        let Some(root) = self.root.get((address >> 16) as usize) else { return false };
+        let is_one = values.iter().all(|value| *value == values[0]);
+        let third = if is_one { Some(values[0]) } else { self.write(values) };
+        let Some(third) = third else { return false };
+        let middle = (address >> 8) as u8;
+        let cell = root.load(Ordering::Relaxed);
+        if cell & BLOCK != 0 {
+            let second = self.cell(cell, middle);
+            return second.inspect(|second| second.store(third, Ordering::Release)).is_some();
+        }
+        let mut second = [cell; 256];
+        second[usize::from(middle)] = third;
+        let Some(page) = self.write_page(&second) else { return false };
+        root.store(page, Ordering::Release);
         true
     }
 

@@ -93,6 +93,38 @@ const OBJECTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "node-2",
+        &[
+            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDRs: [10.2.0.0/24, 'fd00:2::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.4}]}}",
+        ],
+    ),
+    (
+        "node-3",
+        &[
+            "{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.3.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.5}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.3.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.5}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.3.0.0/24}, status: {addresses: [{type: InternalIP, address: x}]}}",
+        ],
+    ),
+    (
+        "pool",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/8}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/8, ipipMode: Always}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/12}}",
+        ],
+    ),
+    (
+        "pool-2",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: q}, spec: {cidr: 10.64.0.0/12}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: q}, spec: {cidr: 'fd00::/48'}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: q}, spec: {cidr: 10.0.0.0/16}}",
+        ],
+    ),
+    (
         "namespace-a",
         &[
             "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: x}}}",
@@ -136,19 +168,6 @@ const OBJECTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "node-2",
-        &[
-            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
-            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
-        ],
-    ),
-    (
-        "pool",
-        &[
-            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/8}}",
-        ],
-    ),
-    (
         "felix",
         &[
             "{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}, spec: {defaultEndpointToHostAction: Drop}}",
@@ -168,7 +187,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-const BY_THEMSELVES: usize = 10;
+const BY_THEMSELVES: usize = 14;
 
 /// Pods, the first of which is this node's.
 const PODS: [(&str, &str); 6] =
@@ -228,7 +247,7 @@ fn happen(directory: &Path, (name, text): &Event) {
 
 #[test]
 fn after_any_stream_of_objects_all_is_as_from_nothing() {
-    let [in_place, tables, import] = [const { Cell::new(0) }; 3];
+    let [in_place, tables, routes, import] = [const { Cell::new(0) }; 4];
     let event = prop_oneof![3 => pod(), 2 => other(&OBJECTS[..BY_THEMSELVES]), 1 => other(OBJECTS)];
     let events = vec(vec(event, 1..3), 1..24);
     let begin = OBJECTS.iter().map(|(name, texts)| {
@@ -258,13 +277,14 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                 let count = match left {
                     NextStep::Nothing(_) => &in_place,
                     NextStep::Tables => &tables,
+                    NextStep::Routes { .. } => &routes,
                     NextStep::Import => {
                         cluster = import_for(contents, NODE);
                         &import
                     }
                 };
                 count.set(count.get() + 1);
-                if !matches!(left, NextStep::Nothing(_)) {
+                if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false }) {
                     image = calculation.compiler.compile(&cluster.model, &local);
                 }
                 let mut store = Store::new(directory.path());
@@ -280,7 +300,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
             Ok(())
         })
         .unwrap();
-    let counts = [in_place.get(), tables.get(), import.get()];
+    let counts = [&in_place, &tables, &routes, &import].map(Cell::get);
     let least = counts.iter().sum::<u32>() / 40;
     assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
 }
@@ -313,7 +333,7 @@ impl Followed {
         if left == NextStep::Import {
             *cluster = import_for(contents, NODE);
         }
-        if !matches!(left, NextStep::Nothing(_)) {
+        if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false }) {
             *image = calculation.compiler.compile(&cluster.model, &local());
         }
         let fresh = Compiler::new().compile(&cluster.model, &local());
@@ -348,6 +368,10 @@ fn an_object_takes_as_much_as_rests_on_it() {
     assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), NextStep::Tables);
     assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), NextStep::Import);
     assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), NextStep::Nothing(0));
+    assert_eq!(left(&[("node-1", 0)], ("node-2", 0)), NextStep::Routes { tables: false });
+    assert_eq!(left(&[("node-1", 0)], ("node-2", 1)), NextStep::Import);
+    assert_eq!(left(&[("pool-2", 0)], ("pool", 0)), NextStep::Import);
+    assert_eq!(left(&[("pool-2", 0)], ("pool", 2)), NextStep::Routes { tables: false });
     assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), NextStep::Tables);
     assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), NextStep::Nothing(0));
     assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), NextStep::Tables);
