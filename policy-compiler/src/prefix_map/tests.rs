@@ -173,7 +173,9 @@ proptest! {
         for (third, starts, last) in stores {
             let network = 0x0a00_0000 | third << 8;
             let mut values = [last; 256];
-            starts.iter().for_each(|(start, value)| values[usize::from(*start)..].fill(*value));
+            for (start, value) in starts {
+                values[usize::from(start)..].fill(value);
+            }
             prop_assert!(map.set_24_v4(network, &values));
             let block = Ipv4Net::new_assert(Ipv4Addr::from(network), 24);
             after.retain(|(net, _)| !IpNet::V4(block).contains(net));
