@@ -57,26 +57,28 @@ impl Many {
 }
 
 impl Tun {
-    /// Opens `queues` queues (at least one) of the device `name` in the caller's network namespace and creates the device
-    /// if it is not there; `%d` in the name is replaced by a free number. The device goes when its last queue is closed.
+    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one); `%d` in
+    /// the name is replaced by a free number. The device goes when its last queue is closed.
     /// Nobody gets a queue of a device with one, and of one with several nobody without `CAP_NET_ADMIN` who is not its [`owner`];
     /// but until this call has returned there is none: a device for a place that is not trusted is made elsewhere, and moved.
     ///
     /// Addresses, MTU, the length of its transmission queue (500 packets unless set) and `up` are the caller's to set.
     ///
-    /// Errors: `PermissionDenied` when `/dev/net/tun` is root's alone or the caller lacks `CAP_NET_ADMIN` in the
+    /// Errors: `ResourceBusy` when there is an interface of this name; `PermissionDenied` when `/dev/net/tun` is root's alone or the caller lacks `CAP_NET_ADMIN` in the
     /// namespace, `NotFound` without the device node, `E2BIG` beyond the kernel's 256 queues.
     pub fn open(name: &str, queues: usize) -> io::Result<Vec<Self>> {
         let mut name = name.to_owned();
         let mut opened = Vec::with_capacity(queues.max(1));
         let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
-        for _ in 0..queues.max(1) {
+        for number in 0..queues.max(1) {
+            // The first queue is refused by a device that is there already, which may be somebody else's.
+            let exclusive = if number == 0 { libc::IFF_TUN_EXCL } else { 0 };
             let queue = OpenOptions::new()
                 .read(true)
                 .write(true)
                 .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
                 .open(DEVICE)?;
-            name = sys::tun::set_interface(queue.as_fd(), &name, FLAGS | several)?;
+            name = sys::tun::set_interface(queue.as_fd(), &name, FLAGS | several | exclusive)?;
             opened.push(Self::prepare(queue, name.clone())?);
         }
         Ok(opened)

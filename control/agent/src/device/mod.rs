@@ -110,6 +110,7 @@ impl AgentNamespace {
         Ok(Self { netns, made: AtomicU32::new(0) })
     }
 
+    /// A name that no interface in this namespace has had: several threads make devices here at once.
     fn next_name(&self) -> String {
         format!("far{}", self.made.fetch_add(1, Ordering::Relaxed))
     }
@@ -217,7 +218,8 @@ impl CreatedDevice {
     }
 }
 
-/// Made in the agent's namespace, where nobody else is who could open a queue before the device has an owner.
+/// Made in the agent's namespace under a name of its own, where nobody else is who could open a queue before the device
+/// has an owner, then moved and renamed.
 fn make_tun(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
@@ -225,15 +227,16 @@ fn make_tun(
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
     doctor::tun_opens()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
-    let queues =
-        netns::run_in(agent, || Tun::open(wanted.interface, wanted.queues))?.map_err(error)?;
+    let made = agent.next_name();
+    let queues = netns::run_in(agent, || Tun::open(&made, wanted.queues))?.map_err(error)?;
     let settings = queues.first().map(Tun::settings).transpose().map_err(error)?;
     netlink::in_netns(agent, async |netlink| {
-        let link = netlink.existing(wanted.interface).await?;
+        let link = netlink.existing(&made).await?;
         netlink.move_to(link.index, netns).await
     })?;
     let index = netlink::in_netns(netns, async |netlink| {
-        let link = netlink.existing(wanted.interface).await?;
+        let link = netlink.existing(&made).await?;
+        netlink.rename(link.index, wanted.interface).await?;
         netlink.set_queue_len(link.index, TUN_QUEUE_LEN).await?;
         if let Some(segments) = wanted.segments {
             netlink.set_segments(link.index, segments).await?;

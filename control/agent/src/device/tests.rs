@@ -2,8 +2,8 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fs, thread};
@@ -11,6 +11,7 @@ use std::{fs, thread};
 use manx_dataplane::packet::Pool;
 use manx_dataplane::sys;
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
+use manx_dataplane::wire::ipv4::View;
 
 use super::*;
 use crate::host_device::{self, HostDevice};
@@ -159,6 +160,49 @@ fn who_never_sleeps_reads_a_veth_from_a_ring() {
         let (device, queues) = pod.attach_for(polling, &agent, Device::Veth).unwrap();
         assert_eq!(queues[0].is_mapped(), mapped, "{polling:?}");
         device.detach(&agent).unwrap();
+    }
+}
+
+/// Writes a UDP packet to this socket's address into a queue.
+fn write(queue: &mut Box<dyn PacketIo>, to: &UdpSocket) {
+    let SocketAddr::V4(to) = to.local_addr().unwrap() else { panic!("of IPv4") };
+    let mut bytes = [0; 29];
+    (bytes[0], bytes[3], bytes[8], bytes[9], bytes[25]) = (0x45, 29, 64, 17, 9);
+    bytes[12..16].copy_from_slice(&[192, 0, 2, 1]);
+    bytes[16..20].copy_from_slice(&to.ip().octets());
+    bytes[22..24].copy_from_slice(&to.port().to_be_bytes());
+    View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+    let mut packets = vec![Pool::new(1).take_filled(&bytes).unwrap()];
+    let _ = queue.transmit(&mut Pool::new(1), &mut packets).unwrap();
+}
+
+#[test]
+fn devices_of_one_name_that_are_made_at_once_lie_each_in_its_own_namespace_with_all_queues() {
+    if !namespaces_allowed() {
+        return;
+    }
+    for (device, queues) in devices().into_iter().flat_map(|device| [(device, 1), (device, 2)]) {
+        let agent = AgentNamespace::create().unwrap();
+        let pods: Vec<Pod> = (2..18).map(|n| Pod::new(&[&format!("10.7.0.{n}")])).collect();
+        let barrier = Barrier::new(pods.len());
+        let made: Vec<_> = thread::scope(|scope| {
+            let make = |pod: &Pod| {
+                barrier.wait();
+                pod.attach_with(queues, Polling::Adaptive, &agent, device).unwrap()
+            };
+            let made: Vec<_> = pods.iter().map(|pod| scope.spawn(move || make(pod))).collect();
+            made.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        for (pod, (device, mut opened)) in pods.iter().zip(made) {
+            let socket = pod.run(|| bound(pod.addresses[0]));
+            assert_eq!(opened.len(), queues);
+            for queue in &mut opened {
+                write(queue, &socket);
+                assert_eq!(socket.recv(&mut [0; 9]).unwrap(), 1, "its own pod gets it");
+            }
+            drop(opened);
+            device.detach(&agent).unwrap();
+        }
     }
 }
 
