@@ -450,7 +450,7 @@ impl Fabric {
         let inputs = Inputs {
             cluster: &self.cluster,
             topology: &topology,
-            locals,
+            locals: &locals.iter().collect(),
             underlay: &underlay,
             host,
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),

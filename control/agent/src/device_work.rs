@@ -4,10 +4,12 @@
 //! of work therefore runs on a thread that may block, and its result comes back to the control loop as an event. Status,
 //! datastore and publication go on meanwhile.
 //!
-//! A thread works for one pod. At most [`THREADS`] work at once; more wait in order of arrival.
+//! A thread works for one pod. At most [`THREADS`] work at once; more wait in order of arrival. Work that hangs (a namespace on
+//! a mount that does not answer) gives its place to the next after [`SLOW`].
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use manx_policy_compiler::model::ObjectName;
 use tokio::sync::{Semaphore, mpsc};
@@ -17,6 +19,9 @@ use super::device::AgentNamespace;
 /// Threads that make or remove devices at once. The kernel makes one network device at a time (`rtnl_lock`), so that more
 /// threads gain little.
 const THREADS: usize = 8;
+
+/// Work that takes longer than this waits for something else than the kernel's devices.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// A piece of work that has ended.
 pub(super) struct Completed<C> {
@@ -53,13 +58,54 @@ impl<C: Send + 'static> DeviceWork<C> {
         let completed = self.completed.clone();
         tokio::spawn(async move {
             // The semaphore is never closed.
-            let _turn = threads.acquire_owned().await;
-            let ended = tokio::task::spawn_blocking(move || work(&namespace)).await;
-            // An agent that stops cancels what has not begun, and no longer waits.
+            let place = threads.acquire_owned().await;
+            let mut thread = tokio::task::spawn_blocking(move || work(&namespace));
+            let ended = match tokio::time::timeout(SLOW, &mut thread).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    drop(place);
+                    thread.await
+                }
+            };
+            // An agent that stops cancels what has not begun, and waits for the rest no longer than a moment.
             if let Some(result) =
                 ended.map_or_else(|it| it.try_into_panic().ok().map(Err), |it| Some(Ok(it)))
             {
                 let _ = completed.send(Completed { pod, result });
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use manx_linux::testing::namespaces_allowed;
+
+    #[test]
+    fn work_that_hangs_gives_its_place_to_other_work() {
+        if !namespaces_allowed() {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (release, hung) = channel::<()>();
+        let hung = Arc::new(std::sync::Mutex::new(hung));
+        runtime.block_on(async {
+            let namespace = Arc::new(AgentNamespace::create().unwrap());
+            let (work, mut completed) = DeviceWork::new(namespace);
+            for number in 0..THREADS {
+                let hung = Arc::clone(&hung);
+                let name = ObjectName::new("hangs", format!("{number}"));
+                work.start(name, move |_| hung.lock().unwrap().recv().is_err());
+            }
+            work.start(ObjectName::new("goes", "on"), |_| false);
+            let first = completed.recv().await.unwrap();
+            assert_eq!((first.pod, first.result.unwrap()), (ObjectName::new("goes", "on"), false));
+            drop(release);
+            for _ in 0..THREADS {
+                assert!(completed.recv().await.unwrap().result.unwrap());
             }
         });
     }

@@ -5,10 +5,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ipnet::IpNet;
-use manx_dataplane::worker::Polling;
 
 use super::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
-use manx_api::Device;
 use manx_calculation::topology::{Desired, HostRoute};
 use manx_linux::netlink::{self, Address, Netlink, Refusal, Route};
 use manx_linux::netns::{self, sysctl};
@@ -40,24 +38,11 @@ impl HostDevice {
     /// outside for a pod arrives at the node's uplink.
     pub fn attach(
         agent: &AgentNamespace,
-        device: Device,
-        mtu: u32,
-        queues: usize,
-        polling: Polling,
+        wanted: &DeviceSpec<'_>,
         uplink: &str,
     ) -> Result<(Self, OpenDevice), Error> {
         let netns = netns::current()?;
-        let wanted = DeviceSpec {
-            place: "the node",
-            interface: NAME,
-            device,
-            addresses: &[],
-            mtu,
-            segments: None,
-            queues,
-            polling,
-        };
-        let (made, held) = device::make(agent, netns.as_fd(), &wanted)?;
+        let (made, held) = device::make(agent, netns.as_fd(), "the node", wanted)?;
         let host = Self { netns, made, uplink: uplink.to_owned() };
         match host.forward() {
             Ok(()) => Ok((host, held)),
@@ -81,11 +66,6 @@ impl HostDevice {
         })?
         .map_err(netlink::Error::from)?;
         Ok(())
-    }
-
-    /// The kind of device.
-    pub const fn device(&self) -> Device {
-        self.made.device
     }
 
     /// Makes the node's addresses on `manx0` and its routes to pods what they shall be, and touches no others. Doing it

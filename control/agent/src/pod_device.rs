@@ -1,11 +1,12 @@
 //! A pod's interface.
 
+use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use manx_dataplane::port::tun;
-use manx_dataplane::worker::Polling;
 
 use super::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_api::Device;
@@ -21,27 +22,6 @@ pub enum Preference {
     Only(Device),
 }
 
-/// What a pod's interface shall be.
-#[derive(Debug, Clone, Copy)]
-pub struct Attachment<'a> {
-    /// The pod's network namespace.
-    pub netns: &'a Path,
-    /// The interface's name in it.
-    pub interface: &'a str,
-    /// The pod's addresses; each is alone on the link (/32, /128), everything else is behind the default route.
-    pub addresses: &'a [IpAddr],
-    /// The MTU in bytes.
-    pub mtu: u32,
-    /// Of how many segments TUN's super-packets may be; `None`: of as many as the kernel likes.
-    pub segments: Option<u32>,
-    /// The kind of device.
-    pub device: Device,
-    /// One for each worker.
-    pub queues: usize,
-    /// Whether the workers sleep.
-    pub polling: Polling,
-}
-
 /// A pod's interface, without its queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDevice {
@@ -53,7 +33,7 @@ pub struct PodDevice {
     mtu: u32,
 }
 
-/// Makes the interface in the pod's namespace and gives it its addresses and a default route of each family. The pod's
+/// Makes the interface in the pod's namespace, which is at `path` (as `CNI_NETNS`), and gives it its addresses and a default route of each family. The pod's
 /// loopback interface is set up too.
 ///
 /// # Errors
@@ -61,31 +41,17 @@ pub struct PodDevice {
 /// [`PodDevice::is`]. Nothing is left behind after an error.
 pub fn attach(
     agent: &AgentNamespace,
-    attachment: &Attachment<'_>,
+    path: &Path,
+    wanted: &DeviceSpec<'_>,
 ) -> Result<(PodDevice, OpenDevice), Error> {
-    let netns = netns::open(attachment.netns)?;
+    let netns = netns::open(path)?;
     let identity = netns::identity(&netns)
-        .map_err(|source| netns::Error::Open { path: attachment.netns.to_owned(), source })?;
-    let place = format!("the pod's network namespace {}", attachment.netns.display());
-    let wanted = DeviceSpec {
-        place: &place,
-        interface: attachment.interface,
-        device: attachment.device,
-        addresses: attachment.addresses,
-        mtu: attachment.mtu,
-        segments: attachment.segments,
-        queues: attachment.queues,
-        polling: attachment.polling,
-    };
-    let (made, held) = device::make(agent, netns.as_fd(), &wanted)?;
-    let pod = PodDevice {
-        identity,
-        netns: attachment.netns.to_owned(),
-        interface: attachment.interface.to_owned(),
-        made,
-        mtu: attachment.mtu,
-    };
-    match set_routes(netns.as_fd(), &pod.made, attachment.addresses) {
+        .map_err(|source| netns::Error::Open { path: path.to_owned(), source })?;
+    let place = format!("the pod's network namespace {}", path.display());
+    let (made, held) = device::make(agent, netns.as_fd(), &place, wanted)?;
+    let interface = wanted.interface.to_owned();
+    let pod = PodDevice { identity, netns: path.to_owned(), interface, made, mtu: wanted.mtu };
+    match set_routes(netns.as_fd(), &pod.made, wanted.addresses) {
         Ok(()) => Ok((pod, held)),
         Err(error) => {
             // The first error is the one to tell.
@@ -125,8 +91,9 @@ impl PodDevice {
     /// Whether this is the interface that a repeated attachment asks for: at the same path, in the same namespace (it may
     /// have been made anew there), of the same name.
     pub fn is(&self, netns: &Path, interface: &str) -> bool {
-        let identity = netns::open(netns).ok().and_then(|found| netns::identity(found).ok());
-        self.netns == netns && self.interface == interface && identity == Some(self.identity)
+        // Opening a path may take for ever, looking at it does not.
+        let identity = || fs::metadata(netns).ok().map(|found| (found.dev(), found.ino()));
+        self.netns == netns && self.interface == interface && identity() == Some(self.identity)
     }
 
     /// Removes what closing the queues (which goes first) does not remove. Repeating it, or a pod whose namespace is gone,

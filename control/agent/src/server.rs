@@ -4,7 +4,6 @@
 //! one channel to the agent. The agent's single-threaded control loop takes requests between its other events, and sends each
 //! outcome when it is there: at once, or when the work that the request asks for has ended.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -34,7 +33,6 @@ const CONNECTIONS: usize = 512;
 const REST: Duration = Duration::from_millis(100);
 
 /// A request that waits for the agent, and where its outcome goes.
-#[derive(Debug)]
 pub struct PendingRequest {
     /// The call.
     pub call: Call,
@@ -52,16 +50,6 @@ pub enum Outcome {
     /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client that
     /// has enough closes it.
     Stream(mpsc::Receiver<Vec<u8>>),
-}
-
-impl fmt::Debug for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reply(response) => f.debug_tuple("Reply").field(response).finish(),
-            Self::Later(_) => f.write_str("Later"),
-            Self::Stream(pieces) => f.debug_tuple("Stream").field(pieces).finish(),
-        }
-    }
 }
 
 /// Why the agent cannot listen.

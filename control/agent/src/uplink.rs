@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
+use std::{io, iter};
 
 use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
@@ -15,6 +16,7 @@ use manx_dataplane::wire::vxlan;
 use tokio::sync::watch;
 
 use super::device::Queues;
+use super::error::Error;
 use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink};
 
@@ -25,11 +27,23 @@ const REFRESH: Duration = Duration::from_secs(2);
 pub(super) type NextHops = BTreeMap<Ipv4Addr, [u8; 6]>;
 
 /// The uplink's tunnel ports.
-pub(super) struct Ports {
+pub(super) struct Tunnels {
     /// The raw protocol-4 sockets.
     pub(super) raw: Queues,
     /// The packet sockets, if asked for, and the uplink's hardware address.
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
+}
+
+/// The interface to the other nodes.
+pub(super) async fn find(netlink: &Netlink, name: &str) -> Result<netlink::Link, Error> {
+    let link = netlink.existing(name).await?;
+    if link.loopback {
+        return Err(Error::Loopback(link.name));
+    }
+    if !link.up {
+        tracing::warn!(uplink = link.name, "the uplink is down: other nodes cannot be reached");
+    }
+    Ok(link)
 }
 
 /// Opens the tunnel ports on the uplink `link`, a queue for each worker. With packet sockets the raw sockets only send; without,
@@ -38,49 +52,42 @@ pub(super) fn open(
     link: &netlink::Link,
     packet_socket: bool,
     workers: usize,
-) -> Result<Ports, Lack> {
+) -> Result<Tunnels, Lack> {
     let Some(mac) = link.mac.filter(|_| packet_socket) else {
-        return Ok(Ports { raw: raw(Reception::All, workers)?, packet_socket: None });
+        return Ok(Tunnels { raw: raw(Reception::All, workers)?, packet_socket: None });
     };
     let queues = PacketUplink::open(link.index, UplinkOptions::default(), workers)
         .map_err(|error| doctor::packet_sockets_refused(&error))?
         .into_iter()
         .map(|queue| Box::new(queue) as Box<dyn PacketIo>)
         .collect();
-    Ok(Ports { raw: raw(Reception::Quiet, workers)?, packet_socket: Some((queues, mac)) })
+    Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: Some((queues, mac)) })
 }
 
-/// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send.
-pub(super) fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, VxlanRefused> {
-    let socket = |reception| match VxlanSocket::open(local, reception) {
-        Ok(socket) => Ok(Box::new(socket) as Box<dyn PacketIo>),
-        Err(source) => Err(VxlanRefused { local, source }),
-    };
-    receptions(Reception::All, workers).map(socket).collect()
-}
-
-/// The first worker's, and that of all others.
-fn receptions(first: Reception, workers: usize) -> impl Iterator<Item = Reception> {
-    std::iter::once(first).chain(std::iter::repeat(Reception::Quiet)).take(workers)
-}
-
-/// There is no socket for VXLAN.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "UDP {local}:{port} cannot be had: {source}; expected that the address is the uplink's and that nobody has the port (a VXLAN device of the kernel's: ip -d link show type vxlan)",
-    port = vxlan::PORT
-)]
-pub(super) struct VxlanRefused {
-    local: Ipv4Addr,
-    source: std::io::Error,
+/// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send. `Err`: why not.
+pub(super) fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, String> {
+    let opened = sockets(Reception::All, workers, |reception| VxlanSocket::open(local, reception));
+    opened.map_err(|error| {
+        let port = vxlan::PORT;
+        format!(
+            "nodes behind VXLAN cannot be reached: UDP {local}:{port} cannot be had: {error}; expected that the address is the uplink's \
+             and that nobody has the port (a VXLAN device of the kernel's: ip -d link show type vxlan)"
+        )
+    })
 }
 
 fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {
-    let socket = |reception| match IpipRaw::open(reception) {
-        Ok(socket) => Ok(Box::new(socket) as Box<dyn PacketIo>),
-        Err(error) => Err(doctor::raw_sockets_refused(&error)),
-    };
-    receptions(first, workers).map(socket).collect()
+    sockets(first, workers, IpipRaw::open).map_err(|error| doctor::raw_sockets_refused(&error))
+}
+
+/// A socket for each worker: what the first one's receives is told, all others only send.
+fn sockets<P: PacketIo + 'static>(
+    first: Reception,
+    workers: usize,
+    open: impl Fn(Reception) -> io::Result<P>,
+) -> io::Result<Queues> {
+    let receptions = iter::once(first).chain(iter::repeat(Reception::Quiet)).take(workers);
+    receptions.map(|it| Ok(Box::new(open(it)?) as Box<dyn PacketIo>)).collect()
 }
 
 /// Keeps `hops` at what the kernel knows of the peers' next hops on interface `device`; never ends.

@@ -78,7 +78,7 @@ pub struct Inputs<'a> {
     /// Where prefixes lead.
     pub topology: &'a Topology,
     /// The attached pods.
-    pub locals: &'a BTreeMap<ObjectName, Local>,
+    pub locals: &'a BTreeMap<&'a ObjectName, &'a Local>,
     /// The way to other nodes.
     pub underlay: &'a Underlay,
     /// The way to this node and, without an `uplink`, beyond.
@@ -140,7 +140,8 @@ impl Calculation {
         let model = &inputs.cluster.model;
         let hosts = [inputs.interfaces.native(model), inputs.interfaces.tunnelled(model)];
         let hosts = hosts.map(|host| host.map(|name| ObjectName::new("", name)));
-        let local_names = inputs.locals.keys().chain(hosts.iter().flatten()).cloned().collect();
+        let local_names =
+            inputs.locals.keys().copied().chain(hosts.iter().flatten()).cloned().collect();
         let image = Arc::new(self.compiler.compile(&inputs.cluster.model, &local_names));
         self.route_tables.refresh(inputs);
         self.version += 1;
@@ -179,7 +180,7 @@ impl Calculation {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
         let mut endpoints = vec![None; len];
-        for (name, local) in inputs.locals {
+        for (&name, local) in inputs.locals {
             let chains =
                 (image.chain(name, Direction::Ingress), image.chain(name, Direction::Egress));
             if let (Some(ingress), Some(egress)) = chains {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use manx_agent::device::{AgentNamespace, Queues};
-use manx_agent::pod_device::{self, Attachment};
+use manx_agent::device::{AgentNamespace, DeviceSpec, Queues};
+use manx_agent::pod_device;
 use manx_api::Device;
 use manx_dataplane::packet::Pool;
 use manx_dataplane::port_table::poller::Poller;
@@ -70,8 +70,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
         Some(_) => datagrams::pod_limits(),
     };
     for (netns, address) in &arguments.ends {
-        let attachment = Attachment {
-            netns,
+        let wanted = DeviceSpec {
             interface: "eth0",
             addresses: &[*address],
             mtu,
@@ -81,7 +80,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
             polling,
         };
         let (_, held) =
-            pod_device::attach(&agent, &attachment).map_err(|error| error.to_string())?;
+            pod_device::attach(&agent, netns, &wanted).map_err(|error| error.to_string())?;
         ports.extend(held.queues);
     }
     if let Some((node, peer)) = tunnel {

@@ -29,7 +29,7 @@ impl Node {
         self.calculation.tables(&Inputs {
             cluster: &self.cluster,
             topology: &self.topology,
-            locals: &self.locals,
+            locals: &self.locals.iter().collect(),
             underlay: &Underlay {
                 mtu: 1500,
                 raw: PortId(1),

@@ -145,7 +145,7 @@ impl Node {
         Ok(self.calculation.tables(&Inputs {
             cluster: &self.cluster,
             topology: &topology,
-            locals: &self.locals,
+            locals: &self.locals.iter().collect(),
             underlay: &underlay,
             host: Link::native(HOST, MTU),
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),

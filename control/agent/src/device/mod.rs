@@ -124,20 +124,18 @@ impl AsFd for AgentNamespace {
 
 /// A device to make.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DeviceSpec<'a> {
-    /// Whose namespace it is in, for messages.
-    pub place: &'a str,
+pub struct DeviceSpec<'a> {
     /// The interface's name.
     pub interface: &'a str,
     /// The kind.
     pub device: Device,
-    /// Its addresses.
+    /// Its addresses. Each is alone on the link (/32, /128).
     pub addresses: &'a [IpAddr],
     /// Its MTU in bytes.
     pub mtu: u32,
     /// Of how many segments TUN's super-packets may be; `None`: of as many as the kernel likes.
     pub segments: Option<u32>,
-    /// How many queues.
+    /// How many queues: one for each worker.
     pub queues: usize,
     /// Whether the workers that own them sleep.
     pub polling: Polling,
@@ -171,15 +169,17 @@ impl From<Queues> for OpenDevice {
     }
 }
 
-/// Makes the device in `netns`: addresses, MTU, up, its queues open. Nothing is left behind when it fails.
+/// Makes the device in `netns`, which messages call `place`: addresses, MTU, up, its queues open. Nothing is left behind when it
+/// fails.
 pub(super) fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
+    place: &str,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
     let taken = netlink::in_netns(netns, async |netlink| netlink.link(wanted.interface).await)?;
     if taken.is_some() {
-        let (interface, place) = (wanted.interface.to_owned(), wanted.place.to_owned());
+        let (interface, place) = (wanted.interface.to_owned(), place.to_owned());
         return Err(Error::Exists { interface, place });
     }
     match wanted.device {

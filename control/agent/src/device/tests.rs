@@ -15,7 +15,7 @@ use manx_dataplane::wire::ipv4::View;
 
 use super::*;
 use crate::host_device::{self, HostDevice};
-use crate::pod_device::{self, Attachment, PodDevice};
+use crate::pod_device::{self, PodDevice};
 use manx_calculation::topology::{Desired, HostRoute};
 use manx_linux::testing::{namespaces_allowed, tun_allowed, users_allowed};
 
@@ -66,8 +66,7 @@ impl Pod {
         agent: &AgentNamespace,
         device: Device,
     ) -> Result<(PodDevice, Queues), Error> {
-        let attachment = Attachment {
-            netns: &self.path,
+        let wanted = DeviceSpec {
             interface: "eth0",
             addresses: &self.addresses,
             mtu: 1400,
@@ -76,7 +75,7 @@ impl Pod {
             queues,
             polling,
         };
-        pod_device::attach(agent, &attachment).map(|(device, held)| (device, held.queues))
+        pod_device::attach(agent, &self.path, &wanted).map(|(device, held)| (device, held.queues))
     }
 
     fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -371,9 +370,16 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let agent = AgentNamespace::create().unwrap();
         let node = Pod::new(&[]);
         let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
-        let (host, host_held) = node.run(|| {
-            HostDevice::attach(&agent, device, 1400, 1, Polling::Adaptive, "eth0").unwrap()
-        });
+        let wanted = DeviceSpec {
+            interface: host_device::NAME,
+            addresses: &[],
+            mtu: 1400,
+            segments: None,
+            device,
+            queues: 1,
+            polling: Polling::Adaptive,
+        };
+        let (host, host_held) = node.run(|| HostDevice::attach(&agent, &wanted, "eth0").unwrap());
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
         let wire = Wire::between(host_held.queues, pod_queues);
 

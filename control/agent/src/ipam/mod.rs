@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use manx_api::{ErrorKind, PodName};
-use manx_calculation::block::{Block, TUNNEL};
+use manx_calculation::block::Block;
 
 /// Why there is no address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -81,16 +81,6 @@ impl Ipam {
     /// The blocks.
     pub fn blocks(&self) -> Vec<IpNet> {
         self.blocks.iter().map(|block| block.net).collect()
-    }
-
-    /// The node's own address in each block.
-    pub fn tunnel_addresses(&self) -> Vec<IpAddr> {
-        self.blocks.iter().map(|block| block.address(TUNNEL)).collect()
-    }
-
-    /// Who has which addresses.
-    pub const fn pods(&self) -> &BTreeMap<PodName, Vec<IpAddr>> {
-        &self.pods
     }
 
     /// The pod's addresses, one of each block: those that it has, or else the next in turn. All or nothing.

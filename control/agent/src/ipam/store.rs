@@ -84,7 +84,7 @@ impl Error {
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    ipam: Ipam,
+    pub(super) ipam: Ipam,
 }
 
 impl Store {
@@ -109,11 +109,6 @@ impl Store {
             Err(source) => return Err(Error::File { path, verb: "read", source }),
         };
         Ok(Self { path, ipam })
-    }
-
-    /// The bookkeeping.
-    pub const fn ipam(&self) -> &Ipam {
-        &self.ipam
     }
 
     /// [`Ipam::assign`].

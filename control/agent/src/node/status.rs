@@ -1,7 +1,6 @@
 //! What `manx status` shows, read from the agent and the workers' counters.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use manx_dataplane::counters::{Counter, PortCounters};
@@ -9,11 +8,16 @@ use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::NextHop;
-use manx_dataplane::worker::Handle;
-use manx_policy_compiler::image::Counts;
+use manx_dataplane::worker::{Handle, Workers};
+use manx_policy_compiler::image::{Counts, Image};
 use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
 use super::Agent;
+use super::attachments::AttachedPod;
+use super::dataplane::Dataplane;
+use super::datastore::Datastore;
+use super::ports::Port;
+use crate::verify::Verifier;
 use manx_api::{
     EndpointStatus, FlowStatus, MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus,
     RouteStatus, RuleCount, Status, WorkerStatus,
@@ -23,44 +27,44 @@ use manx_objects::problem::{Problem, Severity};
 /// How long a status waits for the workers' flows.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// The whole status.
-pub(super) fn status(agent: &Agent) -> Status {
-    Status {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: agent.name.clone(),
-        uptime_s: agent.started.elapsed().as_secs(),
-        in_sync: agent.cluster.in_sync,
-        datastore: format!("{:016x}", agent.store.contents().fingerprint),
-        tables: agent.tables.version,
-        changed_in_place: agent.changed_in_place,
-        invalid: invalid(agent),
-        warnings: summaries(agent, Severity::Warning).collect(),
-        known_endpoints: agent.cluster.model.endpoints.len(),
-        known_policies: agent.cluster.model.policies.len(),
-        endpoints: endpoints(agent),
-        routes: routes(agent),
-        ports: agent.ports.values().map(|port| port_status(&port.name, &port.counters)).collect(),
-        workers: agent.workers.iter().map(worker).collect(),
-        flows: flows(agent),
-        rules: rules(agent),
-        noted: noted(agent),
-        policy: policy(agent),
-        verification: agent
-            .verifier
-            .as_ref()
-            .map(|verifier| verifier.verification().clone())
-            .unwrap_or_default(),
+impl Agent {
+    /// The whole status.
+    pub(super) fn status(&self) -> Status {
+        let Self { datastore, dataplane, .. } = self;
+        let verification = dataplane.verifier.as_ref().map(Verifier::verification);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: datastore.node.clone(),
+            uptime_s: self.started.elapsed().as_secs(),
+            in_sync: datastore.cluster.in_sync,
+            datastore: format!("{:016x}", datastore.store.contents().fingerprint),
+            tables: dataplane.tables.version,
+            changed_in_place: dataplane.changed_in_place,
+            invalid: invalid(self),
+            warnings: summaries(datastore, Severity::Warning).collect(),
+            known_endpoints: datastore.cluster.model.endpoints.len(),
+            known_policies: datastore.cluster.model.policies.len(),
+            endpoints: endpoints(self),
+            routes: routes(self),
+            ports: dataplane.ports.attached.values().map(port_status).collect(),
+            workers: dataplane.ports.workers.iter().map(worker).collect(),
+            flows: flows(&dataplane.ports.workers, self.started.elapsed().as_secs()),
+            rules: rules(dataplane),
+            noted: noted(dataplane),
+            policy: policy(&dataplane.tables.image),
+            verification: verification.cloned().unwrap_or_default(),
+        }
     }
 }
 
-fn policy(agent: &Agent) -> PolicyStatus {
-    let Counts { chains, linear, classes, rows, .. } = agent.tables.image.counts();
-    PolicyStatus { chains, linear, classes, rows, bytes: agent.tables.image.bytes() }
+fn policy(image: &Image) -> PolicyStatus {
+    let Counts { chains, linear, classes, rows, .. } = image.counts();
+    PolicyStatus { chains, linear, classes, rows, bytes: image.bytes() }
 }
 
 /// What was met on the way to what decided, and how often.
-fn noted(agent: &Agent) -> Vec<NotedCount> {
-    let noted = agent.calculation.noted(|slot| agent.workers.rule_count(slot)).into_iter();
+fn noted(Dataplane { calculation, ports, .. }: &Dataplane) -> Vec<NotedCount> {
+    let noted = calculation.noted(|slot| ports.workers.rule_count(slot)).into_iter();
     let one = |(met, packets): (&Noted, u64)| NotedCount {
         rule: met.to_string(),
         action: format!("{:?}", met.action()).to_lowercase(),
@@ -70,21 +74,21 @@ fn noted(agent: &Agent) -> Vec<NotedCount> {
     noted.filter(|(_, packets)| *packets > 0).map(one).collect()
 }
 
-fn summaries(agent: &Agent, severity: Severity) -> impl Iterator<Item = String> {
-    let problems = agent.cluster.problems.iter();
+fn summaries(datastore: &Datastore, severity: Severity) -> impl Iterator<Item = String> {
+    let problems = datastore.cluster.problems.iter();
     problems.filter(move |problem| problem.severity == severity).map(Problem::summary)
 }
 
-fn invalid(agent: &Agent) -> Vec<String> {
-    let vxlan = agent.vxlan_fault.message().map(str::to_owned);
-    summaries(agent, Severity::Error).chain(agent.topology.problems()).chain(vxlan).collect()
+fn invalid(Agent { datastore, dataplane, .. }: &Agent) -> Vec<String> {
+    let vxlan = dataplane.vxlan_fault.message().map(str::to_owned);
+    let problems = summaries(datastore, Severity::Error).chain(datastore.topology.problems());
+    problems.chain(vxlan).collect()
 }
 
-fn endpoints(agent: &Agent) -> Vec<EndpointStatus> {
-    let one = |(name, local): (&ObjectName, &manx_calculation::calc::Local)| {
-        let pod = agent.pods.get(name)?;
+fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus> {
+    let (tables, image) = (&dataplane.tables, &dataplane.tables.image);
+    let one = |(name, AttachedPod { device, local }): (&ObjectName, &AttachedPod)| {
         let policies = |direction| {
-            let image = &agent.tables.image;
             let chain = image.chain(name, direction).and_then(|chain| image.describe(chain));
             chain.map_or_else(Vec::new, |chain| {
                 chain.list.policies.iter().map(ToString::to_string).collect()
@@ -93,25 +97,25 @@ fn endpoints(agent: &Agent) -> Vec<EndpointStatus> {
         Some(EndpointStatus {
             pod: PodName { namespace: name.namespace.clone(), name: name.name.clone() },
             addresses: local.addresses.clone(),
-            port: agent.ports.get(&pod.port)?.name.clone(),
-            device: pod.device.device(),
-            enforced: agent.tables.endpoint(local.index).is_some(),
+            port: dataplane.ports.name(local.port)?.to_owned(),
+            device: device.device(),
+            enforced: tables.endpoint(local.index).is_some(),
             ingress: policies(Direction::Ingress),
             egress: policies(Direction::Egress),
         })
     };
-    agent.locals.iter().filter_map(one).collect()
+    attachments.attached().filter_map(one).collect()
 }
 
-fn routes(agent: &Agent) -> Vec<RouteStatus> {
+fn routes(Agent { dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {
     let endpoint = |index: u32| {
-        let owner = agent.locals.iter().find(|(_, local)| local.index == index);
+        let owner = attachments.attached().find(|(_, pod)| pod.local.index == index);
         owner.map_or_else(|| "no endpoint".to_owned(), |(name, _)| format!("pod {name}"))
     };
     let tunnel = |index: u32| {
-        let tunnel = agent.tables.tunnel(index);
+        let tunnel = dataplane.tables.tunnel(index);
         let Some(tunnel) = tunnel else { return "no tunnel".to_owned() };
-        let by = agent.ports.get(&tunnel.link.port).map_or("", |port| port.name.as_str());
+        let by = dataplane.ports.name(tunnel.link.port).unwrap_or_default();
         let kind = match tunnel.outer.encapsulation() {
             Encapsulation::Ipip => "IPIP",
             Encapsulation::Vxlan { .. } => "VXLAN",
@@ -128,17 +132,17 @@ fn routes(agent: &Agent) -> Vec<RouteStatus> {
     };
     let one =
         |(prefix, to): &(_, NextHop)| RouteStatus { prefix: format!("{prefix}"), via: via(*to) };
-    agent.routes.iter().map(one).collect()
+    dataplane.routes.iter().map(one).collect()
 }
 
-fn port_status(name: &str, counters: &[Arc<PortCounters>]) -> PortStatus {
+fn port_status(Port { name, counters, .. }: &Port) -> PortStatus {
     let sum = |read: fn(&PortCounters) -> &Counter| counters.iter().map(|it| read(it).read()).sum();
     let drops = DropReason::ALL.into_iter().filter_map(|reason| {
         let count: u64 = counters.iter().map(|it| it.dropped(reason).read()).sum();
         (count > 0).then(|| (reason.name().to_owned(), count))
     });
     PortStatus {
-        name: name.to_owned(),
+        name: name.clone(),
         received_packets: sum(|it| &it.received_packets),
         received_bytes: sum(|it| &it.received_bytes),
         sent_packets: sum(|it| &it.sent_packets),
@@ -163,13 +167,11 @@ fn worker(worker: &Handle) -> WorkerStatus {
 }
 
 /// Copies from the workers; none of one that does not answer in time (it looks for commands once a turn).
-fn flows(agent: &Agent) -> Vec<FlowStatus> {
-    let workers = agent.workers.len();
-    let (reply, flows) = crossbeam::channel::bounded(workers);
-    agent.workers.flows(MAX_FLOWS, &reply);
+fn flows(workers: &Workers, now: u64) -> Vec<FlowStatus> {
+    let (reply, flows) = crossbeam::channel::bounded(workers.len());
+    workers.flows(MAX_FLOWS, &reply);
     let deadline = Instant::now() + ANSWER;
-    let copies = (0..workers).map_while(|_| flows.recv_deadline(deadline).ok());
-    let now = agent.started.elapsed().as_secs();
+    let copies = workers.iter().map_while(|_| flows.recv_deadline(deadline).ok());
     let one = |flow: &FlowEntry| {
         let (source, source_port) = flow.key().source(flow.original());
         let (destination, destination_port) = flow.key().destination(flow.original());
@@ -191,7 +193,7 @@ fn flows(agent: &Agent) -> Vec<FlowStatus> {
 }
 
 /// Rules and what they have counted; what is no longer there is summed up.
-fn rules(agent: &Agent) -> Vec<RuleCount> {
+fn rules(Dataplane { calculation, ports, .. }: &Dataplane) -> Vec<RuleCount> {
     let one = |rule: String, verdict, packets| {
         let verdict = match verdict {
             Verdict::Allow => "allow",
@@ -199,10 +201,9 @@ fn rules(agent: &Agent) -> Vec<RuleCount> {
         };
         RuleCount { rule, verdict: verdict.to_owned(), packets }
     };
-    let counts = agent.calculation.counts(|slot| agent.workers.rule_count(slot));
+    let counts = calculation.counts(|slot| ports.workers.rule_count(slot));
     let rules = counts.map(|(reason, packets)| one(reason.to_string(), reason.verdict(), packets));
-    let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
-        one("rules that are gone".to_owned(), verdict, agent.calculation.former(verdict))
-    });
+    let former = [Verdict::Allow, Verdict::Deny]
+        .map(|verdict| one("rules that are gone".to_owned(), verdict, calculation.former(verdict)));
     rules.chain(former).filter(|rule| rule.packets > 0).collect()
 }

@@ -172,7 +172,7 @@ fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, u32)> {
     fn of_local(local: &Local) -> impl Iterator<Item = (IpAddr, u32)> {
         local.addresses.iter().map(|address| (*address, local.index))
     }
-    inputs.locals.values().flat_map(of_local).collect()
+    inputs.locals.values().copied().flat_map(of_local).collect()
 }
 
 /// The /24 in which routes differ. `None`: one that differs is of IPv6, or there are more than can be stored in place.

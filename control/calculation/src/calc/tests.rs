@@ -49,7 +49,7 @@ fn tables(
     calculation.tables(&Inputs {
         cluster,
         topology: &topology(cluster, "node").unwrap(),
-        locals,
+        locals: &locals.iter().collect(),
         underlay: &Underlay {
             vxlan: None,
             mtu: 1500,

@@ -1,13 +1,14 @@
 //! Pods that are attached while the agent does other work.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use manx_api::client::Client;
 use manx_api::{Attach, PodName};
+use manx_linux::netns;
 use nix::sys::stat::Mode;
 
 use crate::bench::{Bench, json};
@@ -21,6 +22,18 @@ fn attached(bench: &Bench) -> BTreeSet<String> {
     let status = json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
     let endpoints = status["endpoints"].as_array().unwrap().iter();
     endpoints.map(|endpoint| endpoint["pod"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What the first node's agent keeps of addresses that are taken.
+fn taken_addresses(bench: &Bench) -> String {
+    fs::read_to_string(Path::new(&bench.socket(0)).with_extension("addresses")).unwrap()
+}
+
+/// The names of the interfaces in a namespace.
+fn interfaces(netns: &Path) -> BTreeSet<String> {
+    let list = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let list = netns::run_in(netns::open(netns).unwrap(), list).unwrap();
+    list.lines().skip(2).map(|line| line.trim().split(':').next().unwrap().to_owned()).collect()
 }
 
 /// A namespace whose path cannot be opened before somebody writes to it: a FIFO (`fifo(7)`).
@@ -37,6 +50,7 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
     let socket = bench.socket(0);
     let before = attached(&bench);
     let netns = slow(&bench);
+    let taken = taken_addresses(&bench);
     let call = |name: &str, netns: &Path, interface: &str| {
         let attach =
             Attach { pod: pod(name), netns: netns.to_owned(), interface: interface.to_owned() };
@@ -45,6 +59,7 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
     };
     // Pods of the first node; their namespaces are numbered by their pods' names, and may hold many interfaces.
     let living = bench.folder.path().join("manx/rigs/demo/ns/pod-1");
+    let found = interfaces(&living);
     let names: Vec<String> = (0..40).map(|number| format!("many-{number}")).collect();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| call("waits", &netns, "eth0"));
@@ -57,6 +72,8 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
         let expected: BTreeSet<String> = before.iter().chain(&names).cloned().collect();
         assert_eq!(attached(&bench), expected, "and one still waits");
         assert!(!waiting.is_finished());
+        assert_eq!(interfaces(living).len(), found.len() + names.len());
+        assert_ne!(taken_addresses(&bench), taken);
 
         // A request for the same pod waits for the one before it.
         let detaching = scope.spawn(|| {
@@ -75,4 +92,6 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
         detaching.join().unwrap();
     });
     assert_eq!(attached(&bench), before);
+    assert_eq!(taken_addresses(&bench), taken, "no address stays taken");
+    assert_eq!(interfaces(&living), found, "no interface stays");
 }

@@ -1,0 +1,277 @@
+//! Attachments: the pods of this node, their addresses, the devices that hold them and the node, and device work under way.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_dataplane::encapsulation::Encapsulation;
+use manx_dataplane::tables::PortId;
+use manx_policy_compiler::model::ObjectName;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
+use crate::device_work::{Completed, DeviceWork};
+use crate::error::Error;
+use crate::host_device::{self, HostDevice};
+use crate::ipam;
+use crate::pod_device::{self, PodDevice};
+use crate::server::Outcome;
+use crate::settings::Settings;
+use manx_api::{Attach, PodName, Response};
+use manx_calculation::calc::{self, Local};
+use manx_calculation::topology::{Desired, Topology};
+
+/// Takes the reply to a request. A client that went away has closed it.
+pub(crate) type Caller = oneshot::Sender<Outcome>;
+
+/// Who gets which reply.
+pub(crate) type Reply = (Caller, Response);
+
+/// What a caller wants of a pod.
+pub(crate) enum PodRequest {
+    /// To be attached.
+    Attach(Attach, Caller),
+    /// To be detached, and its addresses released.
+    Detach(PodName, Caller),
+}
+
+impl PodRequest {
+    /// The pod.
+    pub(super) fn pod(&self) -> ObjectName {
+        let (Self::Attach(Attach { pod, .. }, _) | Self::Detach(pod, _)) = self;
+        ObjectName::new(&pod.namespace, &pod.name)
+    }
+
+    /// Whether nobody waits for it, and `next`, a later request for the same pod, makes it needless. Without a `next`: an
+    /// attachment that nobody waits for is.
+    pub(super) fn is_needless(&self, next: Option<&Self>) -> bool {
+        match self {
+            Self::Attach(_, caller) => caller.is_closed(),
+            Self::Detach(_, caller) => caller.is_closed() && matches!(next, Some(Self::Detach(..))),
+        }
+    }
+}
+
+/// The state of a pod that this node has something of.
+enum Pod {
+    /// It is attached or detached: a thread makes or removes its device. The requests wait for that, in order of arrival.
+    UnderWay(VecDeque<PodRequest>),
+    /// It has a port, and the tables name it.
+    Attached(AttachedPod),
+}
+
+/// A pod with a device and a port.
+pub(crate) struct AttachedPod {
+    pub(super) device: PodDevice,
+    pub(super) local: Local,
+}
+
+/// A pod with addresses, and without a device yet.
+pub(crate) struct Reserved {
+    pub(super) attach: Attach,
+    pub(super) caller: Caller,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) mtu: u32,
+}
+
+/// What follows when a pod's device is gone.
+pub(crate) struct Departure {
+    /// Whose addresses are released; `None`: the pod keeps them.
+    pub(super) release: Option<PodName>,
+    pub(super) reply: Option<Reply>,
+}
+
+/// A pod's device, or why there is none.
+pub(crate) type Made = Result<(PodDevice, OpenDevice), device::Error>;
+
+/// What a thread has done for a pod.
+pub(crate) enum Done {
+    /// It has made the device, or nothing.
+    Made(Reserved, Made),
+    /// It has removed the device.
+    Removed(Departure),
+}
+
+/// See the module.
+pub(crate) struct Attachments {
+    pods: BTreeMap<ObjectName, Pod>,
+    pub(super) addresses: ipam::store::Store,
+    work: DeviceWork<Done>,
+    namespace: Arc<AgentNamespace>,
+    host_device: HostDevice,
+    /// The node's own device: pods' are like it, but for names, addresses and MTU.
+    pattern: DeviceSpec<'static>,
+    /// The last number of an attachment.
+    last: u32,
+}
+
+impl Attachments {
+    /// No pods yet. Makes the node's own device, whose queues are for the workers, and the receiver of all device work that will
+    /// be completed.
+    pub(super) fn open(
+        settings: &Settings,
+        blocks: &[ipnet::IpNet],
+        uplink_mtu: u32,
+    ) -> Result<(Self, OpenDevice, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
+        let queues = settings.cores.len();
+        let addresses =
+            ipam::store::Store::open(&settings.socket.with_extension("addresses"), blocks)?;
+        let namespace = Arc::new(AgentNamespace::create()?);
+        let pattern = DeviceSpec {
+            interface: host_device::NAME,
+            addresses: &[],
+            mtu: uplink_mtu,
+            segments: None,
+            device: pod_device::choose(settings.pod_device, queues)?,
+            queues,
+            polling: settings.polling,
+        };
+        let (host_device, host) = HostDevice::attach(&namespace, &pattern, &settings.uplink)?;
+        let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
+        let pods = BTreeMap::new();
+        let attachments = Self { pods, addresses, work, namespace, host_device, pattern, last: 0 };
+        Ok((attachments, host, completed))
+    }
+
+    /// The pods that are attached.
+    pub(super) fn attached(&self) -> impl Iterator<Item = (&ObjectName, &AttachedPod)> {
+        self.pods.iter().filter_map(|(name, pod)| match pod {
+            Pod::Attached(pod) => Some((name, pod)),
+            Pod::UnderWay(_) => None,
+        })
+    }
+
+    /// The same, as the tables are made of them.
+    pub(super) fn locals(&self) -> BTreeMap<&ObjectName, &Local> {
+        self.attached().map(|(name, pod)| (name, &pod.local)).collect()
+    }
+
+    /// A pod, if it is attached.
+    pub(super) fn find(&self, name: &ObjectName) -> Option<&AttachedPod> {
+        let Pod::Attached(pod) = self.pods.get(name)? else { return None };
+        Some(pod)
+    }
+
+    /// The attached pod that has this port.
+    pub(super) fn pod_at(&self, port: PortId) -> Option<ObjectName> {
+        self.attached().find(|(_, pod)| pod.local.port == port).map(|(name, _)| name.clone())
+    }
+
+    /// Has a request wait for what is under way for its pod. `Err`: nothing is.
+    pub(super) fn queue(
+        &mut self,
+        name: &ObjectName,
+        request: PodRequest,
+    ) -> Result<(), PodRequest> {
+        match self.pods.get_mut(name) {
+            Some(Pod::UnderWay(waiting)) => {
+                // Callers give up and try again, and must not pile up behind work that hangs.
+                waiting.retain(|earlier| !earlier.is_needless(Some(&request)));
+                waiting.push_back(request);
+                Ok(())
+            }
+            Some(Pod::Attached(_)) | None => Err(request),
+        }
+    }
+
+    /// Has a thread make the pod's device.
+    pub(super) fn start_attach(
+        &mut self,
+        name: ObjectName,
+        reserved: Reserved,
+        segments: Option<u32>,
+    ) {
+        let pattern = self.pattern;
+        self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
+        self.work.start(name, move |namespace| {
+            let wanted = DeviceSpec {
+                interface: &reserved.attach.interface,
+                addresses: &reserved.addresses,
+                mtu: reserved.mtu,
+                segments,
+                ..pattern
+            };
+            let made = pod_device::attach(namespace, &reserved.attach.netns, &wanted);
+            Done::Made(reserved, made)
+        });
+    }
+
+    /// Has a thread remove a pod's device.
+    pub(super) fn start_removal(&mut self, name: &ObjectName, device: PodDevice, then: Departure) {
+        self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
+        let pod = name.clone();
+        self.work.start(name.clone(), move |namespace| {
+            if let Err(error) = device.detach(namespace) {
+                tracing::warn!(%pod, %error, "the pod's interface could not be removed");
+            }
+            Done::Removed(then)
+        });
+    }
+
+    /// The work for a pod has ended. Returns the requests that waited for it.
+    pub(super) fn end_work(&mut self, name: &ObjectName) -> VecDeque<PodRequest> {
+        match self.pods.remove(name) {
+            Some(Pod::UnderWay(waiting)) => waiting,
+            Some(Pod::Attached(_)) | None => VecDeque::new(),
+        }
+    }
+
+    /// A pod is attached: it gets an endpoint of its own.
+    pub(super) fn insert(
+        &mut self,
+        name: ObjectName,
+        device: PodDevice,
+        port: PortId,
+        addresses: Vec<IpAddr>,
+    ) {
+        self.last += 1;
+        let (index, attachment, mtu) = (self.free_index(), self.last, device.mtu());
+        let local = Local { index, attachment, port, addresses, mtu };
+        self.pods.insert(name, Pod::Attached(AttachedPod { device, local }));
+    }
+
+    /// Takes an attached pod out. Its device and its port are the caller's to remove.
+    pub(super) fn remove(&mut self, name: &ObjectName) -> Option<AttachedPod> {
+        self.find(name)?;
+        let Some(Pod::Attached(pod)) = self.pods.remove(name) else { return None };
+        Some(pod)
+    }
+
+    /// Takes a pod's addresses back.
+    pub(super) fn release(&mut self, pod: &PodName) {
+        if let Err(error) = self.addresses.release(pod) {
+            tracing::error!(%pod, %error, "the pod's addresses could not be released and stay taken");
+        }
+    }
+
+    /// The lowest endpoint index that no attached pod has.
+    fn free_index(&self) -> u32 {
+        let is_free = |index: &u32| self.attached().all(|(_, pod)| pod.local.index != *index);
+        (0..=self.pods.len() as u32).find(is_free).unwrap_or_default()
+    }
+
+    /// The MTU that fits every tunnel that there is, and IPIP, which is Calico's default.
+    pub(super) fn pod_mtu(&self, topology: &Topology) -> u32 {
+        let overlays = topology.peers().into_iter().map(|peer| peer.overlay);
+        let headers = overlays.map(|overlay| calc::encapsulation(overlay).header_len());
+        let most = headers.max().unwrap_or(0).max(Encapsulation::Ipip.header_len());
+        self.pattern.mtu.saturating_sub(most as u32)
+    }
+
+    /// Makes the node's own addresses and routes what they have to be.
+    pub(super) fn reconcile_host(&self, desired: &Desired) {
+        let reconciled = self.host_device.reconcile(desired).inspect_err(
+            |error| tracing::error!(%error, "the node's own routes are not as they should be"),
+        );
+        for block in reconciled.into_iter().flat_map(|it| it.unreachable) {
+            tracing::error!(%block, "the node has no route to the node of this block");
+        }
+    }
+
+    /// Removes the node's own addresses and routes.
+    pub(super) fn remove_host(&self) {
+        if let Err(error) = self.host_device.detach(&self.namespace) {
+            tracing::warn!(%error, "the node's own routes could not be removed");
+        }
+    }
+}

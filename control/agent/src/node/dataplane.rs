@@ -1,0 +1,241 @@
+//! The dataplane: the workers, their ports, the tables that they use, and what they report.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use crossbeam::channel::Receiver;
+use ipnet::IpNet;
+use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::port::capture::CopyBudget;
+use manx_dataplane::port::link::ETHERNET_LEN;
+use manx_dataplane::report::{Denied, Report};
+use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Tables};
+use manx_dataplane::worker::{self, Workers};
+use manx_policy_compiler::model::ObjectName;
+
+use super::datastore::Datastore;
+use super::ports::Ports;
+use crate::capture;
+use crate::denials::Denials;
+use crate::device::OpenDevice;
+use crate::error::Error;
+use crate::fault::Fault;
+use crate::server::Outcome;
+use crate::settings::Settings;
+use crate::uplink::{self, NextHops};
+use crate::verify::Verifier;
+use manx_api::{Capture, ErrorKind, Failure};
+use manx_calculation::calc::{Calculation, Inputs, Local, NextStep, Underlay};
+use manx_objects::contents::Changes;
+
+/// See the module.
+pub(super) struct Dataplane {
+    pub(super) ports: Ports,
+    reports: Receiver<Report>,
+    /// How many workers have handed these tables back, by version; while one has not, it may use them.
+    retirements: BTreeMap<u64, usize>,
+    pub(super) denials: Denials,
+    /// Where the copies of all captures wait.
+    captures: Arc<CopyBudget>,
+    host: Link,
+    pub(super) underlay: Underlay,
+    /// Why VXLAN's socket is not open, while a tunnel asks for it.
+    pub(super) vxlan_fault: Fault,
+    connections: Connections,
+    pub(super) calculation: Calculation,
+    /// What proves tables before they are published, if that is asked for.
+    pub(super) verifier: Option<Verifier>,
+    /// The tables in use.
+    pub(super) tables: Arc<Tables>,
+    /// The routes of these tables.
+    pub(super) routes: Vec<(IpNet, NextHop)>,
+    /// How often pods have changed in tables that were in use.
+    pub(super) changed_in_place: u64,
+}
+
+impl Dataplane {
+    /// Starts the workers and gives them the node's own ports. Nothing passes until [`Dataplane::publish`].
+    pub(super) fn start(
+        settings: &Settings,
+        tunnels: uplink::Tunnels,
+        host: OpenDevice,
+        uplink_mtu: u32,
+    ) -> Result<Self, Error> {
+        let (report, reports) = crossbeam::channel::unbounded();
+        let of_each =
+            worker::Settings { sizes: Sizes::default(), polling: settings.polling, core: None };
+        let workers = Workers::spawn(of_each, &settings.cores, &report).map_err(Error::Worker)?;
+        let mut ports = Ports::new(workers);
+        let host = ports.attach("host", host)?;
+        let raw = ports.attach("uplink-raw", tunnels.raw)?;
+        let packet_socket = match tunnels.packet_socket {
+            Some((queues, mac)) => Some((ports.attach("uplink-packet", queues)?, mac)),
+            None => None,
+        };
+        let next_hops = NextHops::new();
+        Ok(Self {
+            ports,
+            reports,
+            retirements: BTreeMap::new(),
+            denials: Denials::default(),
+            captures: capture::room(),
+            host: Link::native(host, uplink_mtu),
+            underlay: Underlay { mtu: uplink_mtu, raw, packet_socket, next_hops, vxlan: None },
+            vxlan_fault: Fault::default(),
+            connections: settings.connections,
+            calculation: Calculation::default(),
+            verifier: settings.verify_tables.then(Verifier::default),
+            tables: Arc::new(Tables::closed()),
+            routes: Vec::new(),
+            changed_in_place: 0,
+        })
+    }
+
+    /// Applies what has changed in the datastore as far as it goes without other tables. Where tables are proved before they are
+    /// published, tables in use are not changed in place: the change makes new ones.
+    pub(super) fn apply_delta(&mut self, datastore: &mut Datastore, changes: &Changes) -> NextStep {
+        if self.verifier.is_some() {
+            return NextStep::Import;
+        }
+        let Datastore { store, cluster, .. } = datastore;
+        let image = &self.tables.image;
+        let next = self.calculation.apply_delta(image, cluster, store.contents(), changes);
+        if let NextStep::Nothing(pods) = next {
+            self.changed_in_place += pods;
+        }
+        next
+    }
+
+    /// Calculates and publishes, once the datastore has been read whole; until then nothing passes. Tables that are refuted
+    /// are not published: those before stay.
+    pub(super) fn publish(
+        &mut self,
+        datastore: &Datastore,
+        locals: &BTreeMap<&ObjectName, &Local>,
+    ) {
+        if !datastore.cluster.in_sync {
+            return;
+        }
+        let (calculation, inputs) = self.inputs(datastore, locals);
+        let tables = calculation.tables(&inputs);
+        let proved = self.verifier.as_mut().is_none_or(|verifier| {
+            let names: BTreeSet<ObjectName> = locals.keys().copied().cloned().collect();
+            verifier.admits(datastore.store.contents(), names, &tables.image)
+        });
+        if !proved {
+            return;
+        }
+        self.routes = self.calculation.current_routes().collect();
+        self.tables = Arc::new(tables);
+        self.ports.workers.publish(&self.tables);
+    }
+
+    /// Stores in the tables in use that routes have changed. `false`: new tables have to be published.
+    pub(super) fn change_routes(
+        &mut self,
+        datastore: &Datastore,
+        locals: &BTreeMap<&ObjectName, &Local>,
+    ) -> bool {
+        let tables = Arc::clone(&self.tables);
+        let (calculation, inputs) = self.inputs(datastore, locals);
+        let stored = calculation.change_routes(&tables, &inputs);
+        if stored {
+            self.routes = self.calculation.current_routes().collect();
+        }
+        stored
+    }
+
+    /// What makes the tables, and what it makes them of.
+    fn inputs<'a>(
+        &'a mut self,
+        datastore: &'a Datastore,
+        locals: &'a BTreeMap<&'a ObjectName, &'a Local>,
+    ) -> (&'a mut Calculation, Inputs<'a>) {
+        let inputs = Inputs {
+            cluster: &datastore.cluster,
+            topology: &datastore.topology,
+            locals,
+            underlay: &self.underlay,
+            host: self.host,
+            uplink: None,
+            connections: self.connections,
+            interfaces: datastore.topology.interfaces(&datastore.node, &datastore.uplink),
+        };
+        (&mut self.calculation, inputs)
+    }
+
+    /// Opens VXLAN's socket when the first tunnel asks for it. Until that works those tunnels lead nowhere. Returns whether
+    /// it has been opened now.
+    pub(super) fn open_vxlan(&mut self, datastore: &Datastore) -> bool {
+        let wanted = datastore.has_vxlan();
+        if !wanted {
+            self.vxlan_fault = Fault::default();
+        }
+        let local = datastore.topology.underlay;
+        let Some(local) = local.filter(|_| wanted && self.underlay.vxlan.is_none()) else {
+            return false;
+        };
+        let opened = uplink::vxlan(local, self.ports.workers.len()).and_then(|sockets| {
+            let port = self.ports.attach("uplink-vxlan", sockets);
+            port.map_err(|error| format!("no port for VXLAN: {error}"))
+        });
+        let Some(port) = self.vxlan_fault.settle(opened) else { return false };
+        self.underlay.vxlan = Some(port);
+        true
+    }
+
+    /// Takes in what the workers have reported, up to the next port that they have lost. `None`: all of it.
+    pub(super) fn read_reports(&mut self) -> Option<(PortId, io::Error)> {
+        while let Ok(report) = self.reports.try_recv() {
+            match report {
+                Report::Denied(denied) => self.record_denial(&denied),
+                Report::PortLost(port, error) => return Some((port, error)),
+                Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
+                Report::Retired(tables) => self.count_retirement(tables.version),
+            }
+        }
+        None
+    }
+
+    fn record_denial(&mut self, denied: &Denied) {
+        let rule =
+            self.calculation.reason(denied.slot).map_or_else(String::new, ToString::to_string);
+        self.denials.note(denied, rule);
+    }
+
+    /// A worker has handed tables back. Each does so in the order of publication: no worker uses any more what the last one has
+    /// handed back, and all that was before it.
+    fn count_retirement(&mut self, version: u64) {
+        let handed_back = self.retirements.entry(version).or_default();
+        *handed_back += 1;
+        if *handed_back < self.ports.workers.len() {
+            return;
+        }
+        self.retirements.remove(&version);
+        self.ports.ids.retired(version);
+        self.calculation.fold(version, |slot| self.ports.workers.rule_count(slot));
+    }
+
+    /// Starts a capture of a port, by its name or its pod's, on this node.
+    pub(super) fn capture(&self, what: &Capture, node: &str) -> Outcome {
+        let wanted = [what.port.clone(), format!("pod:{}", what.port)];
+        let Some((id, _)) =
+            self.ports.attached.iter().find(|(_, port)| wanted.contains(&port.name))
+        else {
+            let names: Vec<&str> =
+                self.ports.attached.values().map(|port| port.name.as_str()).collect();
+            let (port, names) = (&what.port, names.join(", "));
+            let message = format!("no port {port:?} on node {node}: expected one of {names}");
+            return Outcome::Reply(Err(Failure { kind: ErrorKind::Invalid, message }));
+        };
+        let framed =
+            self.underlay.packet_socket.is_some_and(|(packet_socket, _)| packet_socket == *id);
+        let framing = if framed { ETHERNET_LEN } else { 0 };
+        capture::start(
+            self.ports.workers.iter().map(|worker| worker.commands().clone()).collect(),
+            capture::Source { port: *id, name: what.port.clone(), framing },
+            &self.captures,
+        )
+    }
+}

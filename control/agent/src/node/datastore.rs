@@ -1,0 +1,99 @@
+//! The datastore as this node sees it: the objects, what they mean, and where the node stands among the others.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use crate::error::Error;
+use crate::settings::Settings;
+use manx_calculation::import::{Cluster, Overlay, import_for};
+use manx_calculation::topology::{self, Topology, TopologyError};
+use manx_datastore::{STANDS, Store, Watcher};
+use manx_objects::contents::Changes;
+use manx_objects::problem::Problem;
+
+/// See the module.
+pub(crate) struct Datastore {
+    /// The name of this node.
+    pub(super) node: String,
+    /// The name of its interface to the others.
+    pub(super) uplink: String,
+    pub(crate) watcher: Watcher,
+    /// The objects.
+    pub(super) store: Store,
+    /// What they mean.
+    pub(super) cluster: Cluster,
+    /// Where the node stands; of the last cluster in which it has a place.
+    pub(super) topology: Topology,
+}
+
+impl Datastore {
+    /// Reads and imports everything.
+    pub(crate) fn open(settings: &Settings) -> Result<Self, Error> {
+        if !settings.datastore.is_dir() {
+            return Err(Error::NoDatastore(settings.datastore.clone()));
+        }
+        let mut datastore = Self {
+            node: settings.name.clone(),
+            uplink: settings.uplink.clone(),
+            // Before the first reading, which then misses no change.
+            watcher: Watcher::new(&settings.datastore),
+            store: Store::new(&settings.datastore),
+            cluster: Cluster::default(),
+            topology: Topology::default(),
+        };
+        datastore.store.refresh();
+        let cluster = import_for(datastore.store.contents(), &datastore.node);
+        if !cluster.in_sync {
+            let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
+            return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
+        }
+        datastore.adopt(cluster);
+        datastore.place()?;
+        Ok(datastore)
+    }
+
+    /// Reads what has changed. `None`: nothing.
+    pub(super) fn refresh(&mut self) -> Option<Changes> {
+        let changes = self.store.refresh();
+        if self.store.has_unsettled_file() {
+            self.watcher.rescan_within(STANDS);
+        }
+        changes
+    }
+
+    /// Imports all objects. [`Datastore::place`] follows.
+    pub(super) fn import(&mut self) {
+        self.adopt(import_for(self.store.contents(), &self.node));
+    }
+
+    fn adopt(&mut self, cluster: Cluster) {
+        for problem in
+            cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
+        {
+            tracing::warn!(problem = problem.summary(), "datastore");
+        }
+        self.cluster = cluster;
+    }
+
+    /// Places the node among the others. A cluster in which it has no place leaves the last topology in force.
+    pub(super) fn place(&mut self) -> Result<(), TopologyError> {
+        let topology = topology::topology(&self.cluster, &self.node)?;
+        let known: BTreeSet<String> = self.topology.problems().collect();
+        for problem in topology.problems().filter(|problem| !known.contains(problem)) {
+            tracing::error!(problem, "topology");
+        }
+        self.topology = topology;
+        Ok(())
+    }
+
+    /// The nodes to which there is an IPIP tunnel.
+    pub(crate) fn ipip_peers(&self) -> BTreeSet<Ipv4Addr> {
+        let peers = self.topology.peers().into_iter();
+        peers.filter(|peer| peer.overlay == Overlay::Ipip).map(|peer| peer.address).collect()
+    }
+
+    /// Whether there is a tunnel by VXLAN.
+    pub(super) fn has_vxlan(&self) -> bool {
+        self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan)
+    }
+}
