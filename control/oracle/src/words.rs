@@ -1,4 +1,4 @@
-//! The terms of rules in the words of their APIs.
+//! The terms of rules, in the words of their APIs.
 
 use super::rules::{Direction, Mismatch, PacketEnd, Rule, Terms};
 use manx_objects::object::calico::{self, EntityRule};
@@ -90,7 +90,7 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
     }
 }
 
-/// What an end's selectors together ask for.
+/// What an end's selectors require together.
 fn whom(entity: &EntityRule) -> String {
     let mut asked = Vec::new();
     let mut ask = |name: &str, text: Option<&String>| {
