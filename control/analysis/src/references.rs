@@ -322,7 +322,7 @@ spec: {node: n1, interfaceName: '*', profiles: [open, projectcalico-default-allo
         );
         let told = warnings(&host);
         assert_eq!(told.lines().count(), 101);
-        insta::assert_snapshot!(told.lines().last().unwrap(), @"all.yaml:1:1: HostEndpoint h: 150 further problems of this object are not told: correct those above first");
+        insta::assert_snapshot!(told.lines().last().unwrap(), @"all.yaml:1:1: HostEndpoint h: 150 further problems of this object are not shown: correct those above first");
     }
 
     #[test]

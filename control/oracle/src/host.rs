@@ -2,12 +2,12 @@
 //!
 //! The order of the hooks, from Calico's pages "Host endpoints" and "Policy for hosts":
 //! 1. `doNotTrack` policies, before connection tracking. A packet that one allows passes this interface without any
-//!   other policy of it; a packet that none decides goes on.
+//!    other policy of it; a packet that none decides goes on.
 //! 2. For ingress, `preDNAT` policies, on the original destination. As before, a packet that none decides goes on: the
-//!   end of a tier does not drop.
+//!    end of a tier does not drop.
 //! 3. For traffic of the host's own processes: all other policies tier by tier, then the profiles, then deny. For
-//!   forwarded traffic: those of these policies that have `applyOnForward`. If there is none, the packet passes; if
-//!   there are some and none allows it, it does not.
+//!    forwarded traffic: those of these policies that have `applyOnForward`. If there is none, the packet passes; if
+//!    there are some and none allows it, it does not.
 //!
 //! Failsafe ports pass the first two hooks, and their local traffic passes the third. Policies that cannot be evaluated
 //! deny before every hook, except for what a failsafe port lets pass. Forwarded traffic to a pod is also judged by the
