@@ -1,4 +1,4 @@
-//! Which way packets take, and what is said where there is none.
+//! The path of packets, and the result if there is no route.
 
 use manx_api::trace::Trace;
 

@@ -34,7 +34,7 @@ fn everybody(cluster: &manx_calculation::import::Cluster) -> BTreeSet<LocalName>
     cluster.model.endpoints.keys().cloned().chain(hosts).collect()
 }
 
-/// The tables that `written` makes, held to the objects of `meant`.
+/// Compares the tables made from `written` with the objects of `meant`.
 fn held(written: &str, meant: &str) -> Result<Proof, Box<Refutation>> {
     let cluster = import(&Contents::from_texts([("objects.yaml", written)]));
     let local = everybody(&cluster);
