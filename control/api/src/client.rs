@@ -38,7 +38,7 @@ pub enum Error {
     Denied(PathBuf),
     /// Another user listens.
     #[error(
-        "user {owner} listens at {path}, and this is run by user {}: nothing that is said there is believed; run this as the user \
+        "user {owner} listens at {path}, and this is run by user {}: its answers are not trusted; run this as the user \
          who runs the agent",
         geteuid()
     )]
@@ -49,7 +49,7 @@ pub enum Error {
         owner: u32,
     },
     /// The agent disconnected.
-    #[error("the agent at {path} broke off: {source}")]
+    #[error("the agent at {path} closed the connection: {source}")]
     Broken {
         /// The socket.
         path: PathBuf,
@@ -57,10 +57,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The agent's process lives, but its control loop does not answer.
-    #[error("the agent at {0} has not answered for {patience} s: its log tells what it does", patience = PATIENCE.as_secs())]
+    #[error("the agent at {0} has not answered for {patience} s: its log shows what it does", patience = PATIENCE.as_secs())]
     Silent(PathBuf),
     /// The answer does not fit the call.
-    #[error("the agent at {path} speaks another language: {reason}")]
+    #[error("the agent at {path} gave an unexpected answer: {reason}")]
     Protocol {
         /// The socket.
         path: PathBuf,
@@ -208,6 +208,6 @@ impl Client {
             Reply::Denials(_) => "denials",
             Reply::Capturing => "capturing",
         };
-        self.protocol(format!("it answered `{name}` to another question"))
+        self.protocol(format!("it answered `{name}` to another call"))
     }
 }

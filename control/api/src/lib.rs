@@ -36,7 +36,7 @@ pub const MAX_MESSAGE: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// Longer than [`MAX_MESSAGE`].
-    #[error("a message of {0} bytes: at most {MAX_MESSAGE} are spoken")]
+    #[error("a message of {0} bytes is too long: at most {MAX_MESSAGE} are allowed")]
     TooLong(usize),
     /// Not JSON, or not of the expected form.
     #[error("a message that does not parse: {0}")]

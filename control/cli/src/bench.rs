@@ -27,7 +27,7 @@ pub struct Bench {
 /// Replaces this process by the program, with its arguments.
 pub fn run(bench: &Bench) -> Result<(), Error> {
     let own = env::current_exe()
-        .map_err(|error| Error::Failed(format!("where manx lies is unknown: {error}")))?;
+        .map_err(|error| Error::Failed(format!("the folder of manx is not known: {error}")))?;
     let program = own.with_file_name(PROGRAM);
     let error = Command::new(&program).args(&bench.arguments).exec();
     if error.kind() != io::ErrorKind::NotFound {

@@ -139,7 +139,7 @@ fn record(mut source: impl Read, out: &mut impl Write, count: u64) -> Result<u64
             Ok(Some(_)) => {}
             Ok(None) => break,
             Err(error) => {
-                return Err(Error::Failed(format!("the agent's capture broke off: {error}")));
+                return Err(Error::Failed(format!("the agent's capture ended early: {error}")));
             }
         }
         match out.write_all(&block).and_then(|()| out.flush()) {

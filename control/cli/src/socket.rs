@@ -70,7 +70,7 @@ impl Socket {
 pub fn runtime_folder() -> Result<PathBuf, Error> {
     private::of_agents().map_err(|error| {
         Error::Environment(format!(
-            "agents' sockets lie in a folder of the user's alone: {error}; set XDG_RUNTIME_DIR to a folder of your own, or name \
+            "agents' sockets are in a folder that belongs to the user alone: {error}; set XDG_RUNTIME_DIR to a folder of your own, or name \
              the socket by --socket"
         ))
     })

@@ -206,7 +206,7 @@ fn a_planted_socket_is_not_believed() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         format!(
-            "manx: user 61337 listens at {}, and this is run by user 0: nothing that is said there is believed; run this as the \
+            "manx: user 61337 listens at {}, and this is run by user 0: its answers are not trusted; run this as the \
              user who runs the agent\n",
             path.display()
         )

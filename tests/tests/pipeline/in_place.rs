@@ -1,4 +1,4 @@
-//! A pod of another node, or a route, that changes in the tables in use, under live flows and between new ones.
+//! A pod of another node, or a route, changes in the tables in use, while flows live and between new flows.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};

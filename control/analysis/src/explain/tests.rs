@@ -117,7 +117,7 @@ fn where_nothing_is_known_of_a_node_nothing_is_said_of_its_routes() {
 fn while_a_pool_is_not_valid_nobody_can_tell() {
     let objects = format!("{NODES}{}", pool("four", "10.1.0.0/16", "ipipMode: Perhaps"));
     let told = asked(&objects, "c", "a", false).unwrap_err();
-    assert!(told.starts_with("nobody knows the routes of node n2: not valid"), "{told}");
+    assert!(told.starts_with("the routes of node n2 are not known: not valid"), "{told}");
     assert!(told.contains("IPPool four"), "{told}");
 }
 

@@ -140,7 +140,7 @@ impl<'a> NodeRoute<'a> {
                 Ok(Some(Self { node, other, prefix, route }))
             }
             Err(TopologyError::UnknownNode { .. } | TopologyError::NoBlock(_)) => Ok(None),
-            Err(error) => Err(format!("nobody knows the routes of node {node}: {error}")),
+            Err(error) => Err(format!("the routes of node {node} are not known: {error}")),
         }
     }
 

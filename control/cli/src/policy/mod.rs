@@ -74,7 +74,7 @@ fn tell_invalid(contents: &Contents) -> Result<(), Error> {
     }
     let problems: Vec<String> = contents.problems.iter().map(Problem::summary).collect();
     Err(Error::Invalid(format!(
-        "not everything can be read, so nobody knows what is in force: {}",
+        "not everything can be read, so it is not known what is in force: {}",
         problems.join("; ")
     )))
 }
