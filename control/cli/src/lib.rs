@@ -81,7 +81,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_told() {
-                // As above.
+                // If even this cannot be printed, there is no one to tell.
                 let _ = writeln!(io::stderr(), "manx: {error}");
             }
             ExitCode::from(error.code())

@@ -123,7 +123,7 @@ pub struct Policy {
     /// Ingress rules. `None`: the policy does not apply to ingress. Empty: it applies, so its tier counts, but it
     /// decides nothing itself.
     pub ingress: Option<Vec<Rule>>,
-    /// Egress rules, likewise.
+    /// Egress rules, in the same way.
     pub egress: Option<Vec<Rule>>,
     /// It could not be imported as it was written, and what it would have allowed or denied is not known. It comes
     /// before all tiers and denies all traffic of the endpoints that it selects, in both directions.

@@ -1,4 +1,4 @@
-//! What policy looks at in a packet, besides the two ends.
+//! What policy looks at in a packet, apart from its two ends.
 
 use std::fmt;
 

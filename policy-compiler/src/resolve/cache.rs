@@ -46,7 +46,7 @@ pub(super) struct PodPolicies {
     pub(super) lists: Lists<Arc<ResolvedList>>,
 }
 
-/// What lists depend on besides policies.
+/// The inputs of lists other than policies.
 #[derive(Debug, PartialEq)]
 struct Context {
     tiers: BTreeMap<String, Tier>,
