@@ -70,8 +70,8 @@ pub struct Peer {
 /// How the node itself reaches a block of pod addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostRoute {
-    /// Through Manx: a block of this node, or one behind a tunnel. `source` is the node's tunnel address, because the
-    /// far node checks that the inner source is in one of this node's blocks.
+    /// Through Manx: a block of this node, one behind a tunnel, or one that leads nowhere. For a tunnel `source` is the
+    /// node's tunnel address, because the far node checks that the inner source is in one of this node's blocks.
     Manx {
         /// The node's source address; the kernel chooses if absent.
         source: Option<IpAddr>,

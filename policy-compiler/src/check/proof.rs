@@ -1,5 +1,5 @@
-//! Proves that an image and a judge decide alike, cell by cell. The [witnesses](super::Witnesses) stand for every atom
-//! that both sides can tell apart, so the comparison is a proof and not a sample.
+//! Proves that an image and a judge decide alike, cell by cell. An atom is a set of packets that neither side can tell
+//! apart. There is a [witness](super::Witnesses) of every atom, so the comparison is a proof and not a sample.
 //!
 //! The atoms are those of the judge and of the image together, so that neither can hide a boundary from the other. Each
 //! distinct comparison is made once: ends and peers that the judge cannot tell apart, and that the image looks up in

@@ -61,7 +61,7 @@ pub struct Image {
     pub(crate) linear: BTreeMap<ChainId, Linear>,
     /// The rows.
     pub(crate) lines: Lines,
-    /// The first path of each direction is the unknown.
+    /// All paths; the unknown of each direction comes first.
     pub(crate) paths: Arc<[Path]>,
     /// The path that [`Image::path`] gives for a number that names none.
     pub(crate) no_path: Path,

@@ -70,8 +70,7 @@ impl RowInterner {
         let [first, .., last] = intervals else {
             return intervals.first().map_or(Target::default(), |alone| alone.to);
         };
-        // A leaf needs equal targets of the first and the last interval; it then leads a packet without a key there,
-        // too.
+        // A leaf leads a packet without a key where the first interval leads; that must be where the last one leads.
         if first.to == last.to
             && let Some(leaf) = Leaf::from_intervals(intervals)
         {

@@ -37,7 +37,7 @@ pub fn probe() -> Found {
     let inside = matches!(network, Some(Ok(_)));
     found.extend(network.map(|network| (Capability::NetworkNamespaces, network)));
     if inside {
-        // As for an agent in the rig: opened in these namespaces, by a process inside them.
+        // As for an agent in the rig: opened in these namespaces, with the rights that the process has in them.
         found.extend(try_tun());
         found.push((Capability::PacketSockets, try_packet_sockets()));
         found.push((Capability::RawSockets, try_raw_sockets()));
