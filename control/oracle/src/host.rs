@@ -3,8 +3,8 @@
 //! The order of the hooks, from Calico's pages "Host endpoints" and "Policy for hosts":
 //! 1. `doNotTrack` policies, before connection tracking. A packet that one allows passes this interface without any
 //!    other policy of it; a packet that none decides goes on.
-//! 2. For ingress, `preDNAT` policies, on the original destination. As before, a packet that none decides goes on: the
-//!    end of a tier does not drop.
+//! 2. For ingress, `preDNAT` policies, on the original destination. Again a packet that one allows passes, and a packet
+//!    that none decides goes on: the end of a tier does not drop.
 //! 3. For traffic of the host's own processes: all other policies tier by tier, then the profiles, then deny. For
 //!    forwarded traffic: those of these policies that have `applyOnForward`. If there is none, the packet passes; if
 //!    there are some and none allows it, it does not.

@@ -131,7 +131,7 @@ fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
     Some(policy)
 }
 
-/// A staged policy is evaluated if its action is Set; not for Delete, Learn and Ignore.
+/// A staged policy is evaluated if its action is Set, which is the default; not for Delete, Learn and Ignore.
 fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
     !key.kind.staged() || action.is_none_or(|action| action == StagedAction::Set)
 }

@@ -21,7 +21,7 @@ use crate::peers::{
 use crate::resolve::{Predicate, PredicateId};
 use crate::selector::Selector;
 
-/// This many predicates may be unused, and a quarter of all.
+/// At most this many predicates, plus a quarter of all, may be unused. The same holds for port sets.
 const MOST_UNUSED: usize = 16;
 
 /// The predicates that come into use.

@@ -129,7 +129,7 @@ pub(super) struct ChainScratch {
 }
 
 impl<'a> FamilySteps<'a> {
-    /// The first matches of a group; [`GroupMatch::More`] if they do not suffice.
+    /// The first matches of a group; `None` if they do not suffice.
     fn group_match(
         &mut self,
         (group, steps): (usize, &[u32]),

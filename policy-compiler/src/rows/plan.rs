@@ -37,7 +37,7 @@ pub(crate) struct PlannedChain<'a> {
 enum PlannedCells {
     /// Every row has to be built.
     All(Arc<Partition>),
-    /// The existing row of each class, and the classes that need another row, each with its part.
+    /// The existing row of each class; and the classes that need another row, each with the index of its part.
     Some { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
 }
 

@@ -207,8 +207,8 @@ impl FirstPaths {
         self.by_rule.get(rule as usize).copied().flatten()
     }
 
-    /// Calls `path` for each rule as the first match and keeps the path if the rule alone determines it; and calls it
-    /// for the path if no rule matches.
+    /// Keeps the results of `path`, which gives the path of packets for which a rule is the first, if the rule alone
+    /// determines it, and (for `None`) the path of packets that no rule matches.
     pub(crate) fn precompute(
         rules: usize,
         mut path: impl FnMut(Option<u32>) -> Option<PathId>,

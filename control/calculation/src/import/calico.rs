@@ -40,7 +40,8 @@ pub(super) struct Context<'a> {
     pub(super) namespace: Option<&'a str>,
 }
 
-/// Whether a staged policy is evaluated: only if its action is Set; not for Delete, Learn and Ignore.
+/// Whether a staged policy is evaluated: only if its action is Set, which is the default; not for Delete, Learn and
+/// Ignore.
 pub fn is_evaluated(action: Option<StagedAction>) -> bool {
     matches!(action, None | Some(StagedAction::Set))
 }
