@@ -211,7 +211,7 @@ fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
         Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy => false,
         _ => return None,
     };
-    let everybody =
+    let every_endpoint =
         || {
             Set::new(namespace, move |member| {
                 if pods_only { member.role == Role::Pod } else { member.is_endpoint() }
@@ -231,7 +231,7 @@ fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
         Some(Subject::Calico(subject)) => Preparer::subject(subject, namespace).ok(),
         None => None,
     };
-    let mut policy = Policy::empty(key, selected.unwrap_or_else(everybody));
+    let mut policy = Policy::empty(key, selected.unwrap_or_else(every_endpoint));
     if key.kind == Kind::NetworkPolicy {
         policy.order = KUBERNETES_ORDER;
         (policy.ingress, policy.egress) = (Some(Vec::new()), Some(Vec::new()));

@@ -75,7 +75,7 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
         }
         Mismatch::Selector(end) => {
             let (end, entity) = at(end);
-            format!("{end}: {}", whom(entity))
+            format!("{end}: {}", selectors(entity))
         }
         Mismatch::NotSelector(end) => {
             let (end, entity) = at(end);
@@ -91,7 +91,7 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
 }
 
 /// What an end's selectors require together.
-fn whom(entity: &EntityRule) -> String {
+fn selectors(entity: &EntityRule) -> String {
     let mut asked = Vec::new();
     let mut ask = |name: &str, text: Option<&String>| {
         if let Some(text) = text {

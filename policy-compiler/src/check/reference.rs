@@ -145,9 +145,9 @@ impl<'m> Reference<'m> {
         }
         let own = self.candidates(packet.local, Some((local, stage)));
         let peer = self.candidates(packet.peer, None);
-        let question = Evaluation { reference: self, direction, packet, own: &own, peer: &peer };
+        let evaluation = Evaluation { reference: self, direction, packet, own: &own, peer: &peer };
         let mut noted = Vec::new();
-        let reason = self.decide(policies, local, stage, &question, &mut noted);
+        let reason = self.decide(policies, local, stage, &evaluation, &mut noted);
         Decision { reason, noted }
     }
 
@@ -238,12 +238,12 @@ impl<'m> Reference<'m> {
         policies: &Policies<'m>,
         local: &LocalName,
         stage: Stage,
-        question: &Evaluation<'_>,
+        evaluation: &Evaluation<'_>,
         noted: &mut Vec<Noted>,
     ) -> Reason {
-        let direction = question.direction;
+        let direction = evaluation.direction;
         if matches!(stage, Stage::Host | Stage::PreDnat | Stage::Untracked)
-            && self.is_failsafe(direction, question.packet)
+            && self.is_failsafe(direction, evaluation.packet)
         {
             return Reason::Failsafe(direction);
         }
@@ -277,7 +277,7 @@ impl<'m> Reference<'m> {
                     first_enforced.get_or_insert(*name);
                 }
                 for rule in policy.rules(direction).unwrap_or_default() {
-                    if !question.rule_matches(rule) {
+                    if !evaluation.rule_matches(rule) {
                         continue;
                     }
                     let index = rule.index;
@@ -320,19 +320,19 @@ impl<'m> Reference<'m> {
                 None => Reason::NoHostPolicy(direction),
             },
             Stage::PreDnat | Stage::Untracked => Reason::NoHostPolicy(direction),
-            Stage::Host => self.by_profiles(local, question),
+            Stage::Host => self.by_profiles(local, evaluation),
         }
     }
 
-    fn by_profiles(&self, local: &LocalName, question: &Evaluation<'_>) -> Reason {
-        let direction = question.direction;
+    fn by_profiles(&self, local: &LocalName, evaluation: &Evaluation<'_>) -> Reason {
+        let direction = evaluation.direction;
         let host = self.model.host_endpoints.get(&local.name);
         for name in host.into_iter().flat_map(|host| &host.profiles) {
             let Some(profile) = self.model.profiles.get(name) else {
                 return Reason::MissingProfile(direction, name.clone());
             };
             let mut rules = profile.rules(direction).iter().filter(|r| r.action != Action::Log);
-            if let Some(rule) = rules.find(|rule| question.rule_matches(rule)) {
+            if let Some(rule) = rules.find(|rule| evaluation.rule_matches(rule)) {
                 let verdict = match rule.action {
                     Action::Allow => Verdict::Allow,
                     _ => Verdict::Deny,

@@ -56,14 +56,14 @@ impl Witnesses {
         let mut nets = atoms.0.iter().peekable();
         let mut peers = Vec::new();
         for address in witnesses {
-            while let Some((net, stands)) = nets.next_if(|(net, _)| net.network() <= address) {
+            while let Some((net, entry)) = nets.next_if(|(net, _)| net.network() <= address) {
                 around.retain(|(outer, _, _)| outer.contains(net));
                 let (mut members, mut atom) =
                     around.last().map_or_else(|| (Vec::new(), None), |(_, m, a)| (m.clone(), *a));
-                members.extend(&stands.members);
+                members.extend(&entry.members);
                 members.sort_unstable();
                 members.dedup();
-                if stands.bound {
+                if entry.bound {
                     atom = Some(*net);
                 }
                 around.push((*net, members, atom));
@@ -90,11 +90,11 @@ impl Witnesses {
 
 /// The prefixes at which peers change, as the judge sees them.
 #[derive(Debug, Clone, Default)]
-pub struct Atoms(BTreeMap<IpNet, Stands>);
+pub struct Atoms(BTreeMap<IpNet, PrefixEntry>);
 
 /// What a prefix adds.
 #[derive(Debug, Clone, Default)]
-struct Stands {
+struct PrefixEntry {
     /// Numbers of the contents of the members that have it. Members with equal contents have one number.
     members: Vec<u32>,
     bound: bool,

@@ -46,7 +46,7 @@ pub(in super::super) fn felix_configuration(
             field.warning_at(out, at, Cause::UnknownField { similar: None });
         }
     });
-    unheeded(&spec, out);
+    warn_of_unused_settings(&spec, out);
     felix.endpoint_to_host = spec
         .field("defaultEndpointToHostAction")
         .filter(|field| !field.is_empty())
@@ -69,7 +69,7 @@ pub(in super::super) fn felix_configuration(
 
 /// Warns of settings without effect: encapsulation is a setting of pools, and VXLAN's network and port always have
 /// Calico's default values.
-fn unheeded(spec: &Cursor<'_>, out: &mut Findings) {
+fn warn_of_unused_settings(spec: &Cursor<'_>, out: &mut Findings) {
     for (key, number) in [("vxlanVNI", 4096), ("vxlanPort", 4789)] {
         if let Some(field) = spec.field(key).filter(|it| it.node.value != Value::Integer(number)) {
             let message = format!("has no effect: it is always {number}");
