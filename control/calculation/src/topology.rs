@@ -322,7 +322,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     let others = || cluster.nodes.iter().filter(|(other, _)| *other != name);
     let remote_blocks =
         || others().flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (name, node, it)));
-    // Where routes come from. Of two for one prefix the later source stands; else the longer prefix does.
+    // The sources of routes. If two have a route for one prefix, the later source counts. A longer prefix always wins.
     let world = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let world = world.map(|prefix| (prefix, Route::World));
     let pools = cluster.pools.iter().map(|pool| (pool.cidr, Route::Nowhere(Nowhere::Unclaimed)));

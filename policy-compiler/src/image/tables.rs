@@ -92,7 +92,7 @@ impl Image {
         self.peers.changes.sum(addresses)
     }
 
-    /// Counts a change at an address that is already stored.
+    /// Counts a change at an address, after the change is stored.
     pub fn count_change_v4(&self, address: u32) {
         self.peers.changes.increment(address);
     }

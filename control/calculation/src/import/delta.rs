@@ -177,6 +177,7 @@ impl Cluster {
         let after = self.model.policies.get(&name);
         Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
+
     /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before.
     fn apply_route_source(
         &mut self,

@@ -155,9 +155,9 @@ impl Trie {
         self.set_24(address, &third)
     }
 
-    /// Stores the values of all hosts of the /24 of an address by one store: a lookup sees all old values or all new ones.
-    /// `false`, and nothing is changed, where no room is left or one is no value. One at a time may call this; others may
-    /// look up.
+    /// Stores the values of all hosts in the /24 of an address by one store: a lookup sees all old values or all new
+    /// ones. Returns `false`, and changes nothing, if there is no room left or a value is above [`MAX_VALUE`]. Only one
+    /// thread at a time may call this; others may look up.
     pub(crate) fn set_24(&self, address: u32, values: &[u32; 256]) -> bool {
         if values.iter().any(|value| *value > MAX_VALUE) {
             return false;
