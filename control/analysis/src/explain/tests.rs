@@ -90,7 +90,7 @@ fn the_way_is_the_one_that_the_nodes_route_by() {
     );
     assert_eq!(
         way(NODES, "c", "a", false),
-        "node n2 has no route to 10.1.1.2: 10.1.1.0/24 is a node's pod CIDR that lies in no IPPool, and so nobody knows whether \
+        "node n2 has no route to 10.1.1.2: 10.1.1.0/24 is a node's pod CIDR that lies in no IPPool, so it is not known whether \
          it is behind a tunnel"
     );
     let halves = pool("one", "10.1.1.0/24", "ipipMode: Always")

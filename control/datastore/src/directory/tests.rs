@@ -399,7 +399,7 @@ fn of_very_many_definitions_of_one_object_the_first_are_told_and_the_others_coun
     let contents = Contents::from_texts([("a.yaml", &*text)]);
     assert_eq!(contents.problems.len(), MOST_OF_OBJECT + 1);
     let last = contents.problems.last().unwrap().summary();
-    assert!(last.contains("299 further problems of this object are not told"), "{last}");
+    assert!(last.contains("299 further problems of this object are not shown"), "{last}");
 }
 
 #[test]
